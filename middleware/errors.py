@@ -1,0 +1,60 @@
+"""Every error that Ackwise raises, in one tree.
+
+    AckwiseError
+    ├── ConfigurationError       you did it; refused at start, before anything is consumed
+    ├── InvalidRuling            you did it; a ruling that the batch can't take
+    ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
+    └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
+        ├── StoreUnavailable     the claim store did not answer
+        ├── PublishUnavailable   the broker did not acknowledge a copy
+        └── EventLogUnavailable  the event log could not be made durable
+    PublishRefused (AckwiseError)  the broker will never take this copy; the message becomes a dead letter
+"""
+
+__all__ = [
+    "AckwiseError",
+    "ConfigurationError",
+    "EventLogUnavailable",
+    "InvalidHandlerResult",
+    "InvalidRuling",
+    "PublishRefused",
+    "PublishUnavailable",
+    "StoreUnavailable",
+    "Unavailable",
+]
+
+
+class AckwiseError(Exception):
+    """The root of everything that Ackwise raises."""
+
+
+class ConfigurationError(AckwiseError):
+    """A setting that can't work, found before anything was consumed. The message says what to change."""
+
+
+class InvalidRuling(AckwiseError):
+    """A ruling that the batch can't take, such as one on a message that is not in it."""
+
+
+class InvalidHandlerResult(AckwiseError):
+    """A handler returned something other than `None` or a `ConsumeStatus`; its messages come back later."""
+
+
+class Unavailable(AckwiseError):
+    """Something outside did not answer. Nothing was committed; the step is tried again with back-off."""
+
+
+class StoreUnavailable(Unavailable):
+    """The claim store did not answer; whether the exchange was applied is unknown, and repeating it is safe."""
+
+
+class PublishUnavailable(Unavailable):
+    """The broker did not acknowledge a copy in time; whether it was written is unknown."""
+
+
+class EventLogUnavailable(Unavailable):
+    """The event log could not be made durable, for example because the disk is full."""
+
+
+class PublishRefused(AckwiseError):
+    """The broker refuses this copy for good, for example because it is larger than the topic allows."""

@@ -1,0 +1,153 @@
+"""What happened to a message, as events: codes, columns, and what the pipeline asks of a sink.
+
+The Spark half judges by these alone. Codes are stable for ever. Message events carry the coordinates of the *origin*
+record; partition-level events (code >= 20) carry physical ones.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, Protocol
+
+__all__ = ["COLUMNS", "SCHEMA_VERSION", "Column", "Event", "EventCode", "EventSink", "Kind"]
+
+SCHEMA_VERSION = 1
+
+
+class EventCode(enum.IntEnum):
+    """What happened. Below 20: to one message. From 20: to a partition. From 30: to the writer."""
+
+    RECEIVED = 1
+    CLAIMED = 2
+    SUCCEEDED = 3
+    FAILED = 4
+    SENT_BACK = 5
+    DEAD_LETTERED = 6
+    DUP_SUPPRESSED = 7
+    IN_FLIGHT_ELSEWHERE = 8
+    SKIPPED = 9
+    CLAIM_LOST = 10
+    REDELIVERED = 11
+    STALE = 12
+    COMMITTED = 20
+    ASSIGNED = 21
+    REVOKED = 22
+    GAP = 23
+    SEEK = 24
+    BROKER_OFFSETS = 25
+    RECEIVED_RANGE = 26
+    TX_SETTLED = 27
+    SESSION_START = 30
+    HEARTBEAT = 31
+    SESSION_END = 32
+
+
+class Kind(enum.Enum):
+    """The physical type of a column, named so that neither Arrow nor Spark is needed to say it."""
+
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    BOOL = "bool"
+    STRING = "string"
+    TIMESTAMP = "timestamp[us, UTC]"
+
+
+class Column(NamedTuple):
+    """One column of the exported table."""
+
+    name: str
+    kind: Kind
+    nullable: bool = True
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("schema_version", Kind.INT16, nullable=False),
+    Column("writer_id", Kind.INT64, nullable=False),
+    Column("seq", Kind.INT64, nullable=False),
+    Column("event_type", Kind.INT8, nullable=False),
+    Column("event_ts", Kind.TIMESTAMP, nullable=False),
+    Column("cluster", Kind.STRING),
+    Column("group_id", Kind.STRING),
+    Column("client", Kind.STRING),
+    Column("handler", Kind.STRING),
+    Column("topic", Kind.STRING),
+    Column("topic_id", Kind.STRING),
+    Column("partition", Kind.INT32),
+    Column("offset", Kind.INT64),
+    Column("range_end", Kind.INT64),
+    Column("record_ts", Kind.TIMESTAMP),
+    Column("phys_topic", Kind.STRING),
+    Column("phys_partition", Kind.INT32),
+    Column("phys_offset", Kind.INT64),
+    Column("attempt", Kind.INT16),
+    Column("level", Kind.INT8),
+    Column("due_ts", Kind.TIMESTAMP),
+    Column("exec_id", Kind.INT64),
+    Column("dedup_hash", Kind.INT64),
+    Column("dedup_key", Kind.STRING),
+    Column("dedup_epoch", Kind.INT32),
+    Column("lost", Kind.INT16),
+    Column("took_unreleased", Kind.BOOL),
+    Column("duration_us", Kind.INT32),
+    Column("queue_us", Kind.INT32),
+    Column("generation", Kind.INT32),
+    Column("error", Kind.STRING),
+    Column("role", Kind.STRING),
+    Column("from_commit", Kind.BOOL),
+    Column("attrs", Kind.STRING),
+)
+"""The exported table, one row per event. `from_commit`: ASSIGNED, its position came from a committed offset."""
+
+
+class Event(NamedTuple):
+    """One event as the pipeline or a host hands it over; the sink adds writer, sequence, time, cluster and group."""
+
+    code: EventCode
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    handler: str | None = None
+    attempt: int | None = None
+    exec_id: int | None = None
+    dedup_hash: int | None = None
+    dedup_epoch: int | None = None
+    record_ts_ms: int | None = None
+    phys_topic: str | None = None
+    """Only where the copy was not read at its origin."""
+    phys_partition: int | None = None
+    phys_offset: int | None = None
+    level: int | None = None
+    due_ms: int | None = None
+    """Epoch milliseconds."""
+    range_end: int | None = None
+    """Exclusive end, for the codes that are about a range; for BROKER_OFFSETS the log's end (`offset` is its start)."""
+    lost: int | None = None
+    took_unreleased: bool | None = None
+    duration_us: int | None = None
+    queue_us: int | None = None
+    generation: int | None = None
+    error: str | None = None
+    """A class name or a dead-letter reason, never a message text."""
+    dedup_key: str | None = None
+    role: str | None = None
+    from_commit: bool | None = None
+    attrs: str | None = None
+    """A JSON object."""
+
+
+class EventSink(Protocol):
+    """Where events go. Recording buffers; only a flush that returned makes them durable."""
+
+    def record(self, event: Event) -> None:
+        """Take one event. Cheap, does no I/O and does not raise."""
+
+    async def flush(self) -> None:
+        """Return once everything recorded so far is durable. Raises `EventLogUnavailable`; nothing is dropped then."""
+
+    async def open(self) -> None:
+        """Start writing: SESSION_START first. Raises `EventLogUnavailable` or `ConfigurationError`."""
+
+    async def close(self) -> None:
+        """Write SESSION_END, make everything durable and let go of the files."""
