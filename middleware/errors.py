@@ -1,14 +1,14 @@
 """Every error that Ackwise raises, in one tree.
 
-    AckwiseError
-    ├── ConfigurationError       you did it; refused at start, before anything is consumed
-    ├── InvalidRuling            you did it; a ruling that the batch can't take
-    ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
-    └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
-        ├── StoreUnavailable     the claim store did not answer
-        ├── PublishUnavailable   the broker did not acknowledge a copy
-        └── EventLogUnavailable  the event log could not be made durable
-    PublishRefused (AckwiseError)  the broker will never take this copy; the message becomes a dead letter
+AckwiseError
+├── ConfigurationError       you did it; refused at start, before anything is consumed
+├── InvalidRuling            you did it; a ruling that the batch can't take
+├── InvalidHandlerResult     you did it; the handler returned something that is not a status
+└── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
+    ├── StoreUnavailable     the claim store did not answer
+    ├── PublishUnavailable   the broker did not acknowledge a copy
+    └── EventLogUnavailable  the event log could not be made durable
+PublishRefused (AckwiseError)  the broker will never take this copy; the message becomes a dead letter
 """
 
 __all__ = [

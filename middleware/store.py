@@ -158,6 +158,7 @@ class ClaimStore(Protocol):
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
         """Apply everything in one round trip. Raises `StoreUnavailable` if the answer did not come."""
+        ...
 
     async def close(self) -> None:
         """Give back connections and threads. Closing twice does nothing."""
