@@ -102,7 +102,10 @@ COLUMNS: tuple[Column, ...] = (
 
 
 class Event(NamedTuple):
-    """One event as the pipeline or a host hands it over; the sink adds writer, sequence, time, cluster and group."""
+    """One event as the pipeline or a host hands it over; the sink adds writer, sequence, time, cluster and group.
+
+    A number that does not fit its column (`COLUMNS`) is cut to the nearest that does, so that no event is refused.
+    """
 
     code: EventCode
     topic: str | None = None
@@ -135,6 +138,8 @@ class Event(NamedTuple):
     from_commit: bool | None = None
     attrs: str | None = None
     """A JSON object."""
+    topic_id: str | None = None
+    """The topic's UUID where the client knows it: tells a topic from its re-created successor."""
 
 
 class EventSink(Protocol):

@@ -1,0 +1,114 @@
+"""The batch that a handler sees, and the rulings that it makes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar, overload
+
+from ackwise.middleware.disposition import DONE, Dead, Disposition, Later, Reason
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import InvalidRuling
+from ackwise.middleware.message import Message
+
+__all__ = ["Batch"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Batch(Sequence[Message[T_co]], Generic[T_co]):
+    """Messages of one partition, in order. Read-only but for the rulings.
+
+    `ack_index = i` says that messages 0..i are done and the rest comes back later; it starts at "all". It counts only
+    when the handler returns success. `delay_level` says how late the rest comes back: 0 lets the retry policy
+    decide, n is that level, below 0 means dead letter. `done`, `later` and `dead` rule on single messages; they win
+    over the prefix and survive an exception. Source: RocketMQ `ConsumeConcurrentlyContext`.
+    """
+
+    __slots__ = ("_ack_index", "_delay_level", "_index", "_messages", "_rulings")
+
+    def __init__(self, messages: Sequence[Message[T_co]]) -> None:
+        self._messages = tuple(messages)
+        self._index = {id(message): index for index, message in enumerate(self._messages)}
+        self._rulings: dict[int, Disposition] = {}
+        self._ack_index: int | None = None
+        self._delay_level = 0
+
+    @overload
+    def __getitem__(self, index: int) -> Message[T_co]: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message[T_co], ...]: ...
+    def __getitem__(self, index: int | slice) -> Message[T_co] | tuple[Message[T_co], ...]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message[T_co]]:
+        return iter(self._messages)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} from {self._messages[0].topic}/{self._messages[0].partition}>" if self._messages else "<Batch of 0>"
+
+    @property
+    def messages(self) -> tuple[Message[T_co], ...]:
+        """The messages as a tuple."""
+        return self._messages
+
+    @property
+    def ack_index(self) -> int:
+        """The last index of the prefix that is done; −1 for none. Above the last index it is clamped.
+
+        Setting anything but a whole number from −1 raises `InvalidRuling`.
+        """
+        return len(self) - 1 if self._ack_index is None else min(self._ack_index, len(self) - 1)
+
+    @ack_index.setter
+    def ack_index(self, index: int) -> None:
+        if isinstance(index, bool) or not isinstance(index, int) or index < -1:
+            raise InvalidRuling(f"ack_index was set to {index!r}; it is the index of the last message that is done, or -1 for none")
+        self._ack_index = index
+
+    @property
+    def delay_level(self) -> int:
+        """How late the messages without a ruling come back. Setting anything but a whole number raises `InvalidRuling`."""
+        return self._delay_level
+
+    @delay_level.setter
+    def delay_level(self, level: int) -> None:
+        self._delay_level = _level(level)
+
+    def done(self, message: Message[object]) -> None:
+        """This message is done. Raises `InvalidRuling` if it is not in the batch."""
+        self._rule(message, DONE)
+
+    def later(self, message: Message[object], *, delay: float | str | None = None, delay_level: int | None = None) -> None:
+        """Consume this message again: after `delay` (seconds, or a text such as `"5m"`) or at `delay_level`.
+
+        Raises `InvalidRuling` if it is not in the batch or both are given, `ConfigurationError` for an unreadable delay.
+        """
+        if delay is not None and delay_level is not None:
+            raise InvalidRuling("later() was given both delay and delay_level; give one of them")
+        seconds = None if delay is None else parse_duration(delay, what="delay of later()")
+        self._rule(message, Later(0 if delay_level is None else _level(delay_level), seconds))
+
+    def dead(self, message: Message[object], reason: str = Reason.REJECTED) -> None:
+        """This message is a dead letter, for `reason`. Raises `InvalidRuling` if it is not in the batch."""
+        if not isinstance(reason, str) or not reason:
+            raise InvalidRuling(f"dead() was given {reason!r} as its reason; give a short text")
+        self._rule(message, Dead(reason))
+
+    def ruling(self, index: int) -> Disposition | None:
+        """What was ruled on the message at `index` alone, if anything."""
+        return self._rulings.get(index)
+
+    def _rule(self, message: Message[object], disposition: Disposition) -> None:
+        index = self._index.get(id(message))
+        if index is None:
+            raise InvalidRuling(f"{message!r} is not in this batch of {len(self)}; rule on the messages that the batch holds")
+        self._rulings[index] = disposition
+
+
+def _level(level: int) -> int:
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise InvalidRuling(f"delay_level was set to {level!r}; it is a whole number: 0 as the policy says, n for that level, below 0 for a dead letter")
+    return level

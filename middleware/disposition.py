@@ -1,0 +1,120 @@
+"""What becomes of one message: a closed union, so that a new kind fails to type-check wherever it matters.
+
+No disposition at all means: not committed. `ConsumeLater` and `Reject` say the same from inside a handler.
+"""
+
+from __future__ import annotations
+
+import enum
+import traceback as tracebacks
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "CONSUME_LATER",
+    "CONSUME_SUCCESS",
+    "DONE",
+    "ConsumeStatus",
+    "Dead",
+    "Disposition",
+    "Done",
+    "Duplicate",
+    "Failure",
+    "Later",
+    "Reason",
+    "Reject",
+]
+
+
+class ConsumeStatus(enum.Enum):
+    """What a handler may return besides `None`, in RocketMQ's words (ConsumeConcurrentlyStatus)."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    CONSUME_LATER = "CONSUME_LATER"
+
+
+CONSUME_SUCCESS: Final = ConsumeStatus.CONSUME_SUCCESS
+CONSUME_LATER: Final = ConsumeStatus.CONSUME_LATER
+
+
+class Reason:
+    """Why a message is a dead letter, as the `ackwise-reason` header and the reports spell it."""
+
+    UNDECODABLE: Final = "undecodable"
+    MAX_RECONSUME_TIMES: Final = "max-reconsume-times"
+    NEGATIVE_DELAY_LEVEL: Final = "negative-delay-level"
+    REJECTED: Final = "rejected"
+    NOT_RETRIED: Final = "not-retried"
+    TOO_LARGE: Final = "too-large"
+    NO_HANDLER: Final = "no-handler"
+    CRASHED_WORKER: Final = "crashed-worker"
+    FOREIGN_COPY: Final = "foreign-copy"
+
+
+#: Characters of a traceback that a dead letter carries; cut in the middle, where it says least.
+_TRACEBACK_LIMIT = 4000
+_MESSAGE_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception from user code, kept as text: class name, message and a cut traceback."""
+
+    error: str
+    message: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure that `error` stands for. Works for exceptions whose own `__str__` raises."""
+        try:
+            message, text = str(error), "".join(tracebacks.format_exception(error))
+        except Exception:  # user code: an exception class of the user's may fail to print itself
+            message, text = "<unprintable>", ""
+        return cls(type(error).__name__, _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT))
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - limit} characters cut …\n{text[-half:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The handler succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Somebody else's success, or a copy that a later one overtook; nothing to run."""
+
+    stale: bool = False
+    leader: str | None = None
+    """Where the message that it follows was read, as `topic/partition/offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Consume again later: after `delay` seconds, at `delay_level`, or (level 0) as the retry policy says."""
+
+    delay_level: int = 0
+    delay: float | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """To the dead-letter topic, at once and for good."""
+
+    reason: str
+    failure: Failure | None = None
+
+
+Disposition = Done | Duplicate | Later | Dead
+DONE: Final = Done()
+
+
+class Reject(Exception):
+    """Raise it in a handler: the messages without a ruling of their own become dead letters, with this text."""

@@ -1,0 +1,324 @@
+"""The event log: how events stand in a file, as bytes.
+
+A file is a header block and then event blocks, each `magic | payload length | first seq | count | crc32 | payload`,
+little-endian; the checksum covers everything in the block but itself. The header's payload is a JSON object with the
+layout version and what all rows of the file share. The payload of an event block is `count` records of `RECORD_SIZE`
+bytes and then the strings that they refer to, each with its length. A record has no sequence number: it is
+`first seq` plus its place. In a record the smallest value of a width stands for none, and so does string 0.
+
+Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode
+
+__all__ = [
+    "FIELDS",
+    "LAYOUT_VERSION",
+    "NONE",
+    "RECORD_SIZE",
+    "Block",
+    "EventBuffer",
+    "EventLog",
+    "Field",
+    "LogHeader",
+    "Row",
+    "Unreadable",
+    "parse_log",
+]
+
+LAYOUT_VERSION = 1
+
+NONE = {"q": -(2**63), "i": -(2**31), "h": -(2**15), "b": -(2**7)}
+"""What stands for none, by `struct` format: the smallest value of the width."""
+
+
+class Field(NamedTuple):
+    """One field of a record."""
+
+    name: str
+    """The field of `Event`; `at_ns` is when it was recorded, in nanoseconds since 1970."""
+    format: str
+    is_text: bool = False
+    """The number is a place in the block's strings."""
+
+
+# Wide fields first and the whole a multiple of 8 bytes: so every field is aligned and a column is one strided copy.
+FIELDS: tuple[Field, ...] = (
+    *(Field(name, "q") for name in ("at_ns", "offset", "range_end", "record_ts_ms", "phys_offset", "due_ms", "exec_id", "dedup_hash")),
+    *(Field(name, "i") for name in ("partition", "phys_partition", "dedup_epoch", "duration_us", "queue_us", "generation")),
+    *(Field(name, "i", True) for name in ("topic", "topic_id", "handler", "phys_topic", "error", "dedup_key", "role", "attrs")),
+    *(Field(name, "h") for name in ("attempt", "lost")),
+    *(Field(name, "b") for name in ("code", "level", "took_unreleased", "from_commit")),
+)
+_RECORD = struct.Struct("<" + "".join(field.format for field in FIELDS))
+RECORD_SIZE = _RECORD.size  # 128 bytes
+
+_FILE_MAGIC = b"AWHD"
+_BLOCK_MAGIC = b"AWEV"
+_HEAD = struct.Struct("<4sIQI")
+_NUMBER = struct.Struct("<I")
+_HEAD_SIZE = _HEAD.size + _NUMBER.size
+
+_FORMATS = {field.name: field.format for field in FIELDS}
+_TEXTS = frozenset(field.name for field in FIELDS if field.is_text)
+_BOOLEANS = frozenset({"took_unreleased", "from_commit"})
+
+
+class Row(NamedTuple):
+    """One event as it stands in a log."""
+
+    seq: int
+    at_ns: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeader:
+    """What all rows of one file share."""
+
+    writer_id: int
+    first_seq: int
+    cluster: str | None = None
+    group_id: str | None = None
+    client: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def encode(self) -> bytes:
+        """The header block."""
+        facts = {
+            "layout": LAYOUT_VERSION,
+            "schema_version": self.schema_version,
+            "writer_id": self.writer_id,
+            "cluster": self.cluster,
+            "group_id": self.group_id,
+            "client": self.client,
+        }
+        return _block(_FILE_MAGIC, self.first_seq, 0, json.dumps(facts).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Events in a row, as they are written by one append."""
+
+    first_seq: int
+    records: bytes
+    """`count` times `RECORD_SIZE` bytes."""
+    strings: tuple[str | None, ...]
+    """What the text fields refer to; the first is none."""
+
+    @property
+    def count(self) -> int:
+        return len(self.records) // RECORD_SIZE
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + self.count
+
+    def encode(self) -> bytes:
+        """The block as it stands in a file."""
+        # A lone surrogate has no UTF-8; written as an escape it can be read back by everyone.
+        texts = [text.encode(errors="backslashreplace") for text in self.strings if text is not None]
+        table = b"".join(_NUMBER.pack(len(text)) + text for text in texts)
+        return _block(_BLOCK_MAGIC, self.first_seq, self.count, self.records + table)
+
+    def rows(self) -> Iterator[Row]:
+        """The events, one by one."""
+        for place, values in enumerate(_RECORD.iter_unpack(self.records)):
+            fields = {field.name: self._value(field, value) for field, value in zip(FIELDS, values, strict=True)}
+            at_ns = fields.pop("at_ns")
+            fields["code"] = EventCode(fields["code"])
+            yield Row(self.first_seq + place, at_ns, Event(**fields))
+
+    def _value(self, field: Field, value: int) -> object:
+        if field.is_text:
+            return self.strings[value]
+        if value == NONE[field.format]:
+            return None
+        return bool(value) if field.name in _BOOLEANS else value
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """One file, read up to its first bad block."""
+
+    header: LogHeader
+    blocks: list[Block]
+    is_damaged: bool
+    """A whole block follows the first bad one: not a torn tail, something that was durable has been destroyed."""
+
+    @property
+    def next_seq(self) -> int:
+        return self.blocks[-1].next_seq if self.blocks else self.header.first_seq
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that can't be read as an event log, and why: the end of a sentence."""
+
+    reason: str
+
+
+class EventBuffer:
+    """Events that are packed and wait to be written. For one event loop: nothing here is locked."""
+
+    def __init__(self, first_seq: int = 0, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._first_seq = first_seq
+        self._now_ns = now_ns
+        self._records: list[bytes] = []
+        self._places: dict[str | None, int] = {None: 0}
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence number that the next event gets."""
+        return self._first_seq + len(self._records)
+
+    # One long expression for speed: a loop over FIELDS takes five times as long (`benchmarks/journal.py`).
+    def record(self, event: Event) -> None:
+        """Take one event. A number that does not fit its column is cut to the nearest that does."""
+        (
+            code, topic, partition, offset, handler, attempt, exec_id, dedup_hash, dedup_epoch, record_ts_ms,
+            phys_topic, phys_partition, phys_offset, level, due_ms, range_end, lost, took_unreleased, duration_us,
+            queue_us, generation, error, dedup_key, role, from_commit, attrs, topic_id,
+        ) = event  # fmt: skip
+        places = self._places
+        try:
+            self._records.append(
+                _RECORD.pack(
+                    self._now_ns(),
+                    _NONE_Q if offset is None else offset,
+                    _NONE_Q if range_end is None else range_end,
+                    _NONE_Q if record_ts_ms is None else record_ts_ms,
+                    _NONE_Q if phys_offset is None else phys_offset,
+                    _NONE_Q if due_ms is None else due_ms,
+                    _NONE_Q if exec_id is None else exec_id,
+                    _NONE_Q if dedup_hash is None else dedup_hash,
+                    _NONE_I if partition is None else partition,
+                    _NONE_I if phys_partition is None else phys_partition,
+                    _NONE_I if dedup_epoch is None else dedup_epoch,
+                    _NONE_I if duration_us is None else duration_us,
+                    _NONE_I if queue_us is None else queue_us,
+                    _NONE_I if generation is None else generation,
+                    places[topic],
+                    0 if topic_id is None else places[topic_id],
+                    places[handler],
+                    0 if phys_topic is None else places[phys_topic],
+                    0 if error is None else places[error],
+                    0 if dedup_key is None else places[dedup_key],
+                    0 if role is None else places[role],
+                    0 if attrs is None else places[attrs],
+                    _NONE_H if attempt is None else attempt,
+                    _NONE_H if lost is None else lost,
+                    code,
+                    _NONE_B if level is None else level,
+                    _NONE_B if took_unreleased is None else took_unreleased,
+                    _NONE_B if from_commit is None else from_commit,
+                )
+            )
+        except (KeyError, TypeError, struct.error):
+            self.record(self._fitted(event))
+
+    def seal(self) -> Block | None:
+        """Take everything out as one block; `None` if there is nothing."""
+        if not self._records:
+            return None
+        block = Block(self._first_seq, b"".join(self._records), tuple(self._places))
+        self._first_seq = block.next_seq
+        self._records = []
+        self._places = {None: 0}
+        return block
+
+    def _fitted(self, event: Event) -> Event:
+        """The event with every value in the range of its field, and with its strings known to this buffer."""
+        fitted = Event(*(_fit(name, value) for name, value in zip(Event._fields, event, strict=True)))
+        for name in _TEXTS:
+            self._places.setdefault(getattr(fitted, name), len(self._places))
+        return fitted
+
+
+_NONE_Q, _NONE_I, _NONE_H, _NONE_B = NONE.values()
+
+
+def parse_log(data: bytes) -> EventLog | Unreadable:
+    """Read a file's bytes up to the first block that is torn, fails its checksum or is out of sequence."""
+    first = _parse_block(data, 0, _FILE_MAGIC)
+    if first is None:
+        return Unreadable("it does not start with a whole header block")
+    facts = json.loads(first.payload)
+    if facts["layout"] != LAYOUT_VERSION:
+        return Unreadable(f"its layout is version {facts['layout']} and this Ackwise reads version {LAYOUT_VERSION}")
+    header = LogHeader(
+        facts["writer_id"], first.first_seq, facts["cluster"], facts["group_id"], facts["client"], facts["schema_version"]
+    )
+    blocks: list[Block] = []
+    end, next_seq = first.end, first.first_seq
+    while (found := _parse_block(data, end, _BLOCK_MAGIC)) is not None and found.first_seq == next_seq:
+        blocks.append(Block(next_seq, *_parse_events(found)))
+        end, next_seq = found.end, blocks[-1].next_seq
+    return EventLog(header, blocks, is_damaged=_has_whole_block(data, end))
+
+
+class _Found(NamedTuple):
+    first_seq: int
+    count: int
+    payload: bytes
+    end: int
+
+
+def _block(magic: bytes, first_seq: int, count: int, payload: bytes) -> bytes:
+    head = _HEAD.pack(magic, len(payload), first_seq, count)
+    return b"".join((head, _NUMBER.pack(zlib.crc32(payload, zlib.crc32(head))), payload))
+
+
+def _parse_block(data: bytes, start: int, magic: bytes) -> _Found | None:
+    if len(data) - start < _HEAD_SIZE:
+        return None
+    found_magic, length, first_seq, count = _HEAD.unpack_from(data, start)
+    (checksum,) = _NUMBER.unpack_from(data, start + _HEAD.size)
+    end = start + _HEAD_SIZE + length
+    if found_magic != magic or end > len(data):
+        return None
+    payload = data[start + _HEAD_SIZE : end]
+    if zlib.crc32(payload, zlib.crc32(data[start : start + _HEAD.size])) != checksum:
+        return None
+    return _Found(first_seq, count, payload, end)
+
+
+def _parse_events(found: _Found) -> tuple[bytes, tuple[str | None, ...]]:
+    position = found.count * RECORD_SIZE
+    strings: list[str | None] = [None]
+    while position < len(found.payload):
+        (length,) = _NUMBER.unpack_from(found.payload, position)
+        position += _NUMBER.size
+        strings.append(found.payload[position : position + length].decode())
+        position += length
+    return found.payload[: found.count * RECORD_SIZE], tuple(strings)
+
+
+def _has_whole_block(data: bytes, start: int) -> bool:
+    place = data.find(_BLOCK_MAGIC, start)
+    while place >= 0:
+        if _parse_block(data, place, _BLOCK_MAGIC) is not None:
+            return True
+        place = data.find(_BLOCK_MAGIC, place + 1)
+    return False
+
+
+def _fit(name: str, value: object) -> object:
+    if value is None:
+        return None
+    if name in _TEXTS:
+        return value if isinstance(value, str) else str(value)
+    if not isinstance(value, int):
+        return None
+    lowest = NONE[_FORMATS[name]]
+    return min(max(value, lowest + 1), -lowest - 1)

@@ -1,0 +1,217 @@
+"""When a message that failed comes back: RocketMQ's delay levels and the policies beside them. Pure.
+
+Rules from RocketMQ 5.3: `MessageStoreConfig.messageDelayLevel`, `AbstractSendMessageProcessor.consumerSendMsgBack`,
+`ExponentialRetryPolicy`, `CustomizedRetryPolicy`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ackwise.middleware.disposition import Dead, Later, Reason
+from ackwise.middleware.duration import format_duration, parse_duration
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = [
+    "DEFAULT_LEVELS",
+    "ConsumeLater",
+    "DelayLevels",
+    "Exponential",
+    "Fixed",
+    "RetryPolicy",
+    "Schedule",
+    "SendBack",
+]
+
+DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+#: Level 0 means this plus `reconsume_times`: the first retry is at level 3, 10 s in the default table.
+_FIRST_RETRY_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DelayLevels:
+    """A table of delays, shortest first; level 1 is the first entry."""
+
+    seconds: tuple[float, ...]
+
+    def __init__(self, table: str | Sequence[float | str] = DEFAULT_LEVELS) -> None:
+        entries = table.split() if isinstance(table, str) else list(table)
+        seconds = tuple(parse_duration(entry, what="a delay level") for entry in entries)
+        if not seconds or any(a >= b for a, b in zip((0.0, *seconds), seconds, strict=False)):
+            raise ConfigurationError(f"delay levels {table!r} must be at least one duration above 0, each longer than the one before")
+        object.__setattr__(self, "seconds", seconds)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def __str__(self) -> str:
+        return " ".join(self.names())
+
+    def names(self) -> list[str]:
+        """The levels as topic names spell them: `["1s", "5s", …]`."""
+        return [format_duration(seconds) for seconds in self.seconds]
+
+    def clamp(self, level: int) -> int:
+        """`level`, or the last one if the table is shorter; at least 1."""
+        return max(1, min(level, len(self.seconds)))
+
+    def delay(self, level: int) -> float:
+        """Seconds of `level`, clamped to the table."""
+        return self.seconds[self.clamp(level) - 1]
+
+    def after(self, reconsume_times: int) -> int:
+        """The level of the next delivery of a message that was sent back `reconsume_times` times."""
+        return self.clamp(_FIRST_RETRY_LEVEL + max(0, reconsume_times))
+
+    def fitting(self, seconds: float) -> int | None:
+        """The largest level that is not longer than `seconds`; `None` if even the first is."""
+        fits = [level for level, delay in enumerate(self.seconds, 1) if delay <= seconds]
+        return fits[-1] if fits else None
+
+
+class RetryPolicy(Protocol):
+    """How long to wait after a failed attempt."""
+
+    def delay(self, attempt: int) -> float:
+        """Seconds until the delivery after `attempt` (1 is the first). Raises `ValueError` below 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """`initial * multiplier ** (attempt - 1)` seconds, at most `maximum`, spread by ± `jitter` (a share of it)."""
+
+    initial: float = 5.0
+    multiplier: float = 2.0
+    maximum: float = 7200.0
+    jitter: float = 0.0
+    draw: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        if not (self.initial > 0 and self.multiplier >= 1 and self.maximum >= self.initial and 0 <= self.jitter < 1):
+            raise ConfigurationError(f"{self!r} needs initial > 0, multiplier >= 1, maximum >= initial and 0 <= jitter < 1")
+
+    def delay(self, attempt: int) -> float:
+        """See the class; saturates at `maximum` instead of overflowing."""
+        try:
+            seconds = self.initial * self.multiplier ** (_checked(attempt) - 1)
+        except OverflowError:
+            seconds = self.maximum
+        return min(self.maximum, min(seconds, self.maximum) * (1 + self.jitter * (2 * self.draw() - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The delays in a list, one per attempt; the last one goes on for ever."""
+
+    delays: tuple[float, ...]
+
+    def __init__(self, *delays: float | str) -> None:
+        if not delays:
+            raise ConfigurationError("Schedule() needs at least one delay, such as Schedule('1s', '10s')")
+        object.__setattr__(self, "delays", tuple(parse_duration(delay, what="a delay of Schedule") for delay in delays))
+
+    def delay(self, attempt: int) -> float:
+        """The delay of `attempt`, or the last one."""
+        return self.delays[min(_checked(attempt), len(self.delays)) - 1]
+
+
+def Fixed(delay: float | str) -> Schedule:
+    """The same delay after every attempt."""
+    return Schedule(delay)
+
+
+def _checked(attempt: int) -> int:
+    if attempt < 1:
+        raise ValueError(f"attempt is {attempt}; the first one is 1")
+    return attempt
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """A copy comes back after `delay` seconds; `level` is the delay level that this is, or the largest within it."""
+
+    delay: float
+    level: int
+
+
+class ConsumeLater(Exception):
+    """Consume it later. Given to `app.use`, how: raised in a handler, that: this batch, at this level or delay.
+
+    As a policy: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), unless=(BadInput,))`. A message is
+    delivered at most `max_reconsume_times + 1` times. Without `retry`, the level of retry r is 3 + r. `on` picks
+    another policy by the class of the exception; classes in `unless` are dead letters at once.
+
+    Raised: `raise ConsumeLater()`, `raise ConsumeLater(delay_level=3)` or `raise ConsumeLater(delay=30)` (seconds,
+    or a text such as `"5m"`).
+
+    Raises `ConfigurationError` for settings that can't work.
+    """
+
+    def __init__(
+        self,
+        max_reconsume_times: int | None = None,
+        *,
+        levels: str | Sequence[float | str] | None = None,
+        retry: RetryPolicy | None = None,
+        on: Mapping[type[BaseException], RetryPolicy] | None = None,
+        unless: Sequence[type[BaseException]] | type[BaseException] = (),
+        delay_level: int | None = None,
+        delay: float | str | None = None,
+    ) -> None:
+        super().__init__()
+        if max_reconsume_times is not None and (isinstance(max_reconsume_times, bool) or not isinstance(max_reconsume_times, int) or max_reconsume_times < 0):
+            raise ConfigurationError(f"max_reconsume_times is {max_reconsume_times!r}; it must be a whole number, 0 or more")
+        if delay_level is not None and delay is not None:
+            raise ConfigurationError("ConsumeLater was given both delay_level and delay; give one of them")
+        if delay_level is not None and (isinstance(delay_level, bool) or not isinstance(delay_level, int)):
+            raise ConfigurationError(f"delay_level is {delay_level!r}; it must be a whole number")
+        self.max_reconsume_times = 16 if max_reconsume_times is None else max_reconsume_times
+        self.levels = DelayLevels(DEFAULT_LEVELS if levels is None else levels)
+        self.retry = retry
+        self.on = dict(on or {})
+        self.unless = (unless,) if isinstance(unless, type) else tuple(unless)
+        self.delay_level = delay_level
+        self.delay = None if delay is None else parse_duration(delay, what="delay of ConsumeLater")
+        for policy in (retry, *self.on.values()):
+            if policy is not None and not callable(getattr(policy, "delay", None)):
+                raise ConfigurationError(f"{policy!r} is not a retry policy; it needs a method delay(attempt) that answers seconds")
+
+    def __str__(self) -> str:
+        if self.raised:
+            return f"consume later (delay_level={self.delay_level}, delay={self.delay})"
+        return f"ConsumeLater({self.max_reconsume_times}, levels={str(self.levels)!r})"
+
+    @property
+    def raised(self) -> bool:
+        """Whether it asks for a delay of its own, which only makes sense when it is raised."""
+        return self.delay_level is not None or self.delay is not None
+
+    def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
+        """Where a message goes that shall be consumed later; the limit beats the level.
+
+        RocketMQ: at `max_reconsume_times` or a negative level it is a dead letter, whatever else was asked.
+        """
+        if error is not None and isinstance(error, self.unless):
+            return Dead(Reason.NOT_RETRIED, later.failure)
+        if reconsume_times >= self.max_reconsume_times:
+            return Dead(Reason.MAX_RECONSUME_TIMES, later.failure)
+        if later.delay_level < 0:
+            return Dead(Reason.NEGATIVE_DELAY_LEVEL, later.failure)
+        if later.delay is not None:
+            return self._after(later.delay)
+        if later.delay_level > 0:
+            return self._at(later.delay_level)
+        policy = next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
+        if policy is None:
+            return self._at(self.levels.after(reconsume_times))
+        return self._after(policy.delay(reconsume_times + 1))
+
+    def _at(self, level: int) -> SendBack:
+        return SendBack(self.levels.delay(level), self.levels.clamp(level))
+
+    def _after(self, delay: float) -> SendBack:
+        return SendBack(delay, self.levels.fitting(delay) or 0)

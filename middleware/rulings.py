@@ -1,0 +1,78 @@
+"""From what a handler did to one disposition per message. Pure; the only place where user code's failure becomes a decision.
+
+Source: RocketMQ `ConsumeMessageConcurrentlyService.processConsumeResult`, and `docs/semantics.md` where it differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import (
+    CONSUME_LATER,
+    CONSUME_SUCCESS,
+    DONE,
+    Dead,
+    Disposition,
+    Failure,
+    Later,
+    Reason,
+    Reject,
+)
+from ackwise.middleware.errors import InvalidHandlerResult
+from ackwise.middleware.retry import ConsumeLater
+
+__all__ = ["STOPS", "Raised", "Returned", "rule"]
+
+#: A handler that raises one of these stops the app and rules on nothing.
+STOPS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The handler returned `value`."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The handler raised `error`."""
+
+    error: BaseException
+
+
+def rule(batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack_index_on_error: bool = False) -> list[Disposition]:
+    """One disposition for each message of `batch`, in order.
+
+    A ruling on a single message wins; then the prefix up to `ack_index`, if the handler succeeded (or raised, with
+    `keep_ack_index_on_error`); everything else takes the disposition that the result stands for.
+    """
+    match result:
+        case Returned(value) if value is None or value is CONSUME_SUCCESS:
+            prefix, rest = batch.ack_index, _later(batch)
+        case Returned(value) if value is CONSUME_LATER:
+            prefix, rest = -1, _later(batch)
+        case Returned(value):
+            error = InvalidHandlerResult(
+                f"handler {handler!r} returned a {type(value).__name__}; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
+            )
+            prefix, rest = -1, _later(batch, error)
+        case Raised(error):
+            prefix, rest = batch.ack_index if keep_ack_index_on_error and batch._ack_index is not None else -1, _raised(batch, error)
+    return [batch.ruling(index) or (DONE if index <= prefix else rest) for index in range(len(batch))]
+
+
+def _later(batch: Batch[Any], error: BaseException | None = None) -> Disposition:
+    return Later(batch.delay_level, failure=None if error is None else Failure.of(error))
+
+
+def _raised(batch: Batch[Any], error: BaseException) -> Disposition:
+    match error:
+        case Reject():
+            return Dead(Reason.REJECTED, Failure.of(error))
+        case ConsumeLater():
+            return Later(batch.delay_level if error.delay_level is None else error.delay_level, error.delay, Failure.of(error))
+        case _:
+            return _later(batch, error)

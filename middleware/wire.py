@@ -1,0 +1,175 @@
+"""How a copy says in its headers where it comes from. Pure; the table of headers is in `docs/wire.md`.
+
+Our headers are one block at the end of the header list that starts with `ackwise-version`. What stands before the
+last such header is the producer's, whatever it is called: a handler that forwards headers can't poison anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from ackwise.middleware.disposition import Failure
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.message import Delivery, Headers, Origin
+
+__all__ = ["BUDGET", "VERSION", "Copy", "ForeignCopy", "NewerWire", "dead_letter", "due_ms", "parse_copy", "retry_copy", "shrink"]
+
+VERSION: Final = 1
+
+#: Bytes that the topics of a group allow above their sources: our headers, at their largest, fit in.
+BUDGET: Final = 128 * 1024
+
+_VERSION: Final = "ackwise-version"
+
+
+class ForeignCopy(AckwiseError):
+    """A record on a retry topic that this group did not write."""
+
+
+class NewerWire(AckwiseError):
+    """A copy written by a newer Ackwise; it is held until this worker is upgraded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A record to publish."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class _Block(NamedTuple):
+    """Where our headers begin, and what they say."""
+
+    start: int
+    fields: dict[str, bytes]
+
+    def text(self, name: str) -> str:
+        return self.fields[name].decode()
+
+    def number(self, name: str) -> int:
+        return int(self.fields[name])
+
+
+def _block(headers: Headers) -> _Block:
+    start = next((index for index in range(len(headers) - 1, -1, -1) if headers[index][0] == _VERSION), None)
+    if start is None:
+        raise ForeignCopy("it has no ackwise-version header")
+    fields = {name: value for name, value in headers[start:] if value is not None}
+    try:
+        version = int(fields.get(_VERSION, b""))
+    except ValueError:
+        raise ForeignCopy("its ackwise-version header is not a number") from None
+    if version > VERSION:
+        raise NewerWire(f"it is written in version {version} of the wire format and this worker knows up to {VERSION}; upgrade this worker")
+    return _Block(start, fields)
+
+
+def parse_copy(copy: Delivery, group: str) -> Delivery:
+    """`copy`, read from the retry topic of `group`, with its origin, attempt and handler and the producer's headers.
+
+    Raises `ForeignCopy` for a record that this group did not write and `NewerWire` for one of a newer format.
+    """
+    block = _block(copy.headers)
+    try:
+        if block.text("ackwise-group") != group:
+            raise ForeignCopy(f"it belongs to group {block.text('ackwise-group')!r}")
+        attempt = block.number("ackwise-attempt")
+        if attempt < 2:
+            raise ForeignCopy(f"its attempt is {attempt}, and a copy's is at least 2")
+        return copy._replace(
+            headers=copy.headers[: block.start],
+            origin=Origin(
+                block.text("ackwise-origin-topic"),
+                block.number("ackwise-origin-partition"),
+                block.number("ackwise-origin-offset"),
+                block.number("ackwise-origin-timestamp"),
+            ),
+            attempt=attempt,
+            first_seen_ms=block.number("ackwise-first-seen"),
+            handler=block.text("ackwise-handler"),
+            replay_id=block.fields.get("ackwise-replay-id"),
+        )
+    except (KeyError, ValueError) as error:
+        raise ForeignCopy(f"its Ackwise headers can't be read ({type(error).__name__}: {error})") from None
+
+
+def due_ms(headers: Headers) -> int:
+    """When a copy on a delay topic is due, epoch milliseconds. Raises `ForeignCopy` or `NewerWire`."""
+    try:
+        return _block(headers).number("ackwise-due")
+    except (KeyError, ValueError) as error:
+        raise ForeignCopy(f"its due time can't be read ({error})") from None
+
+
+def retry_copy(delivery: Delivery, *, topic: str, partition: int, group: str, handler: str, due: int, now_ms: int, reason: str) -> Copy:
+    """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt."""
+    headers = _ours(delivery, group, handler, attempt=delivery.attempt + 1, now_ms=now_ms, reason=reason)
+    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, ("ackwise-due", b"%d" % due)))
+
+
+def dead_letter(
+    delivery: Delivery, *, topic: str, partition: int, group: str, handler: str, now_ms: int, reason: str, failure: Failure | None
+) -> Copy:
+    """The dead letter of `delivery`: key, value and headers whole, then ours."""
+    headers = _ours(delivery, group, handler, attempt=delivery.attempt, now_ms=now_ms, reason=reason)
+    if failure is not None:
+        headers += (
+            ("ackwise-error-class", _encode(failure.error)),
+            ("ackwise-error-message", _encode(failure.message)),
+            ("ackwise-error-traceback", _encode(failure.traceback)),
+        )
+    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers))
+
+
+#: What a dead letter leaves out, step by step, until the broker takes it.
+_SHRINKS: Final = ("value", "headers", "key")
+
+
+def shrink(letter: Copy) -> Copy | None:
+    """A smaller dead letter that says what it left out; `None` if nothing is left to leave out.
+
+    First the value goes (it stays at the origin), then the producer's headers, then the key is cut to its first
+    256 bytes and its hash (blake2b-128, hex) is added.
+    """
+    start = _block(letter.headers).start
+    ours = letter.headers[start:]
+    dropped = next((value or b"" for name, value in ours if name == "ackwise-dropped"), b"").decode().split()
+    step = next((step for step in _SHRINKS if step not in dropped), None)
+    if step is None:
+        return None
+    note = ("ackwise-dropped", " ".join([*dropped, step]).encode())
+    ours = (*(header for header in ours if header[0] != "ackwise-dropped"), note)
+    if step == "value":
+        return replace(letter, value=None, headers=(*letter.headers[:start], *ours))
+    if step == "headers":
+        return replace(letter, headers=ours)
+    key = letter.key or b""
+    digest = hashlib.blake2b(key, digest_size=16).hexdigest().encode()
+    return replace(letter, key=None if letter.key is None else key[:256], headers=(*ours, ("ackwise-key-hash", digest)))
+
+
+def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms: int, reason: str) -> Headers:
+    origin = delivery.origin
+    fields: Headers = (
+        (_VERSION, b"%d" % VERSION),
+        ("ackwise-group", group.encode()),
+        ("ackwise-handler", handler.encode()),
+        ("ackwise-origin-topic", origin.topic.encode()),
+        ("ackwise-origin-partition", b"%d" % origin.partition),
+        ("ackwise-origin-offset", b"%d" % origin.offset),
+        ("ackwise-origin-timestamp", b"%d" % origin.timestamp_ms),
+        ("ackwise-attempt", b"%d" % attempt),
+        ("ackwise-first-seen", b"%d" % (now_ms if delivery.first_seen_ms is None else delivery.first_seen_ms)),
+        ("ackwise-reason", _encode(reason)),
+    )
+    return fields if delivery.replay_id is None else (*fields, ("ackwise-replay-id", delivery.replay_id))
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
