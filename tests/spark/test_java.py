@@ -15,7 +15,9 @@ def java_home(path: Path, version: int, modules: str = "jdk.incubator.vector") -
     executable = path / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(
-        f'#!/bin/sh\nif [ "$1" = --list-modules ]; then echo "java.base@{version}.0.1"; echo "{modules}@{version}"; else printf "%s|" "$@"; fi\n'
+        "#!/bin/sh\n"
+        f'if [ "$1" = --list-modules ]; then echo "java.base@{version}.0.1"; echo "{modules}@{version}"\n'
+        'else printf "%s|" "$@"; fi\n'
     )
     executable.chmod(0o755)
     return path
