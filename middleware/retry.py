@@ -207,8 +207,12 @@ class ConsumeLater(Exception):
             return self._at(later.delay_level)
         policy = next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
         if policy is None:
-            return self._at(self.levels.after(reconsume_times))
+            return self.by_level(reconsume_times)
         return self._after(policy.delay(reconsume_times + 1))
+
+    def by_level(self, reconsume_times: int) -> SendBack:
+        """What the delay levels alone say."""
+        return self._at(self.levels.after(reconsume_times))
 
     def _at(self, level: int) -> SendBack:
         return SendBack(self.levels.delay(level), self.levels.clamp(level))

@@ -1,0 +1,158 @@
+"""The claims that this worker holds: taken, renewed while work goes on, and given back.
+
+Every deadline here is local and monotonic; what counts in the end is the store's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.store import Ack, Claim, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
+
+__all__ = ["Leases"]
+
+log = logging.getLogger("ackwise")
+
+#: Keys of successes and pending releases that are remembered at most; the oldest go first.
+_REMEMBERED = 100_000
+
+
+class Leases:
+    """A store together with what this worker holds in it."""
+
+    def __init__(
+        self, store: ClaimStore, *, lease: float = 30.0, retention: float = 86400.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.store = store
+        self.lease = lease
+        self.retention = retention
+        self._clock = clock
+        self._held: dict[int, Entry] = {}
+        self._trips: deque[float] = deque([0.0], maxlen=64)
+        self._succeeded: dict[bytes, float] = {}
+        self._releases: deque[Release] = deque(maxlen=_REMEMBERED)
+        self._random = random.Random()  # its own generator: a user's random.seed() must not make two workers draw the same tokens
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def token(self) -> int:
+        """A new token: positive, below 2**63, never drawn twice by anybody."""
+        return self._random.getrandbits(62) + 1
+
+    async def exchange(
+        self, *, claims: Sequence[Claim] = (), completes: Sequence[Complete] = (), releases: Sequence[Release] = (), renews: Sequence[Renew] = ()
+    ) -> ExchangeResult:
+        """One trip to the store, with the releases that could not be delivered before.
+
+        Raises `StoreUnavailable`; the releases are then kept for the next trip.
+        """
+        pending = list(self._releases)
+        self._releases.clear()
+        claimed = {claim.key.id for claim in claims}
+        first, rest = [r for r in pending if r.key.id in claimed], [r for r in pending if r.key.id not in claimed]
+        try:
+            if first:  # a release and a claim of one key never share a trip
+                await self._trip(Exchange(releases=first, lease=self.lease, retention=self.retention))
+                pending = rest
+            result = await self._trip(Exchange(claims, completes, [*releases, *rest], renews, self.lease, self.retention))
+        except BaseException:
+            self._releases.extend([*pending, *releases])
+            raise
+        return result
+
+    async def _trip(self, exchange: Exchange) -> ExchangeResult:
+        started = self._clock()
+        result = await self.store.exchange(exchange)
+        self._trips.append(self._clock() - started)
+        return result
+
+    def hold(self, entry: Entry, asked_at: float) -> None:
+        """The claim of `entry` is granted; `asked_at` is when it was asked for."""
+        self._held[entry.token] = entry
+        self._extend(entry, asked_at)
+
+    def drop(self, entry: Entry) -> None:
+        """The claim of `entry` is not ours any more, or no longer needed."""
+        self._held.pop(entry.token, None)
+
+    def give_back(self, entry: Entry) -> None:
+        """Release the claim of `entry` with the next trip, whatever became of it."""
+        if entry.token and entry.key is not None:
+            self.drop(entry)
+            self._releases.append(Release(entry.key, entry.token))
+            entry.token = 0
+
+    async def flush(self) -> None:
+        """Deliver the releases that are waiting. Raises `StoreUnavailable`."""
+        if self._releases:
+            await self.exchange()
+
+    def expired(self, entry: Entry) -> bool:
+        """Whether the claim must count as lost until the store says otherwise."""
+        return entry.claim_lost or self._clock() >= entry.deadline
+
+    def remember_success(self, key_id: bytes) -> None:
+        """This key succeeded in this process: it is never run here again while the retention lasts."""
+        while len(self._succeeded) >= _REMEMBERED:
+            del self._succeeded[next(iter(self._succeeded))]
+        self._succeeded.pop(key_id, None)
+        self._succeeded[key_id] = self._clock() + self.retention
+
+    def succeeded(self, key_id: bytes) -> bool:
+        """Whether this key succeeded in this process, within the retention."""
+        until = self._succeeded.get(key_id)
+        return until is not None and self._clock() < until
+
+    async def renew(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Renew the claims of `entries`; answers those that are lost. Raises `StoreUnavailable`."""
+        asked_at = self._clock()
+        owned = [(entry, entry.key) for entry in entries if entry.key is not None and entry.token]
+        result = await self.exchange(renews=[Renew(key, entry.token) for entry, key in owned])
+        lost = []
+        for (entry, _), ack in zip(owned, result.renews, strict=True):
+            if ack is Ack.OK:
+                self._extend(entry, asked_at)
+            else:
+                lost.append(entry)
+        return lost
+
+    async def keep(self) -> None:
+        """Renew everything that is held, three times a lease, until cancelled; call off what was lost."""
+        while True:
+            await asyncio.sleep(self.lease / 3)
+            await self.beat()
+
+    async def beat(self) -> None:
+        """One round of renewal: claims older than a third of the lease."""
+        now = self._clock()
+        aged = [entry for entry in self._held.values() if now - entry.renewed_at >= self.lease / 3 * 0.9]
+        if not aged:
+            return
+        try:
+            async with asyncio.timeout(self.lease / 3):
+                lost = await self.renew(aged)
+        except (StoreUnavailable, TimeoutError) as error:
+            lost = [entry for entry in aged if self.expired(entry)]
+            log.warning("%d leases could not be renewed (%s); %d of them count as lost", len(aged), error or "no answer", len(lost))
+        for entry in lost:
+            self._lose(entry)
+
+    def _lose(self, entry: Entry) -> None:
+        self.drop(entry)
+        entry.claim_lost = True
+        if entry.run is not None:
+            entry.run.call_off()
+
+    def _extend(self, entry: Entry, asked_at: float) -> None:
+        margin = min(max(self.lease * 0.1, 2 * max(self._trips)), self.lease / 2)
+        entry.renewed_at = asked_at
+        entry.deadline = asked_at + self.lease - margin
+        entry.claim_lost = False

@@ -1,0 +1,442 @@
+"""The host on aiokafka: fetches, feeds the lanes, commits what their watermarks say, and gives partitions back in order.
+
+It commits nothing that a watermark did not pass, and always names the offsets. aiokafka's own `commit()` and
+deserializers are never used: the first commits what was merely fetched, the second block a partition for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import Dead, Failure, Reason
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, StoreUnavailable
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline, Worker
+from ackwise.middleware.policies import DeadLetter, Dedup
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
+from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.lane import Lane, LaneEntry
+from ackwise.plugin.publisher import KafkaPublisher
+from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
+from ackwise.plugin.topics import TopicNames, ensure_topics
+
+__all__ = ["Host"]
+
+log = logging.getLogger("ackwise")
+
+#: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
+_GRACE = 5.0
+
+#: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
+_BROKER_OFFSETS_EVERY = 30.0
+
+
+class Host:
+    """One member of a consumer group, with the relay of its delay topics."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        agents: Sequence[Agent],
+        *,
+        later: ConsumeLater,
+        dead_letter: DeadLetter,
+        dedup: Dedup | None = None,
+        store: ClaimStore | None = None,
+        sink: EventSink | None = None,
+    ) -> None:
+        self._settings = settings
+        self._agents = {agent.name: agent for agent in agents}
+        self._by_topic = {topic: agent for agent in agents for topic in agent.topics}
+        self._later = later
+        self._names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
+        self._dedup = dedup
+        self._store = store
+        self._sink = sink
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._detached: set[asyncio.Task[None]] = set()
+        self._fatal: BaseException | None = None
+        self._stop = asyncio.Event()
+        self._commits = asyncio.Lock()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
+
+        Raises `ConfigurationError` or another `AckwiseError` if it can't start, what a handler stopped the app
+        with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
+        """
+        publisher = KafkaPublisher(self._settings)
+        try:
+            await ensure_topics(self._settings, self._names, sorted(self._by_topic))
+            await publisher.start()
+            if self._store is not None:
+                await self._store.open()
+            if self._sink is not None:
+                await self._sink.open()
+            await self._consume(stop, publisher)
+        finally:
+            await publisher.stop()
+            if self._store is not None:
+                await self._store.close()
+            if self._sink is not None:
+                await self._sink.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _consume(self, stop: asyncio.Event, publisher: KafkaPublisher) -> None:
+        self._build_pipelines(publisher)
+        self._consumer = AIOKafkaConsumer(**self._consumer_options())
+        relay = DelayRelay(self._settings, self._names, self._later.levels, publisher, sink=self._sink)
+        relay_stop = asyncio.Event()
+        services = {
+            self._spawn(self._stop_when(stop), "stop"),
+            self._spawn(self._commit_regularly(), "commit"),
+            self._spawn(self._watch_broker(), "broker offsets"),
+        }
+        if self._leases is not None:
+            services.add(self._spawn(self._leases.keep(), "leases"))
+        relaying = self._spawn(relay.run(relay_stop), "relay")
+        try:
+            self._consumer.subscribe([*self._by_topic, self._names.retry], listener=_Listener(self))
+            await self._consumer.start()
+            await self._poll()
+            await self._revoke(set(self._lanes), self._settings.drain_timeout, stopping=True)
+        finally:
+            relay_stop.set()
+            await asyncio.wait({relaying}, timeout=self._settings.drain_timeout)
+            for task in (*services, relaying, *self._detached):
+                task.cancel()
+            await asyncio.gather(*services, relaying, *self._detached, return_exceptions=True)
+            await self._consumer.stop()
+
+    def _build_pipelines(self, publisher: KafkaPublisher) -> None:
+        dedup, store = self._dedup, self._store
+        self._leases = None
+        if dedup is not None and store is not None:
+            self._leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention))
+        self._worker = Worker(
+            group=self._settings.group,
+            later=self._later,
+            publisher=publisher,
+            retry_topic=self._names.retry,
+            dead_letter_topic=self._names.dead_letter,
+            delay_topics=self._names.delays,
+            dedup=dedup,
+            leases=self._leases,
+            sink=self._sink,
+            clock_skew=self._settings.clock_skew,
+        )
+        self._pipelines = {name: Pipeline(agent, self._worker) for name, agent in self._agents.items()}
+
+    def _consumer_options(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "bootstrap_servers": settings.brokers,
+            "group_id": settings.group,
+            "client_id": settings.client_id,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
+            "isolation_level": "read_committed",
+            "session_timeout_ms": round(settings.session_timeout * 1000),
+            "heartbeat_interval_ms": round(settings.session_timeout * 1000 / 5),
+            "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
+            **settings.client_options,
+        }
+
+    # -- background
+
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=f"ackwise {name}")
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        stopped = isinstance(error, HandlerStopped)
+        if self._fatal is None:
+            self._fatal = error.error if isinstance(error, HandlerStopped) else error
+        log.error("%s ended with %r; the worker stops, nothing unsettled is committed", task.get_name(), self._fatal, exc_info=None if stopped else error)
+        self._stop.set()
+
+    async def _stop_when(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._stop.set()
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_interval or 5.0)
+            await self._commit(list(self._lanes.values()))
+
+    async def _watch_broker(self) -> None:
+        while self._sink is not None:
+            await asyncio.sleep(_BROKER_OFFSETS_EVERY)
+            await self._record_broker_offsets()
+
+    async def _record_broker_offsets(self) -> None:
+        lanes = list(self._lanes.values())
+        if self._sink is None or not lanes:
+            return
+        partitions = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
+        try:
+            starts, ends = await self._consumer.beginning_offsets(partitions), await self._consumer.end_offsets(partitions)
+        except KafkaError as error:
+            log.info("the ends of the logs can't be read now: %s", error)
+            return
+        for lane, partition in zip(lanes, partitions, strict=True):
+            attrs = json.dumps({"committed": lane.committed})
+            self._sink.record(
+                Event(EventCode.BROKER_OFFSETS, lane.topic, lane.partition, starts[partition], range_end=ends[partition], role=lane.role, attrs=attrs)
+            )
+
+    # -- fetch
+
+    async def _poll(self) -> None:
+        while not self._stop.is_set():
+            try:
+                fetched = await self._consumer.getmany(timeout_ms=200, max_records=500)
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                await self._reposition(error)
+                continue
+            except KafkaError as error:
+                log.warning("fetching failed (%s: %s); nothing is lost, trying again in 1 s", type(error).__name__, error)
+                await asyncio.sleep(1.0)
+                continue
+            for partition, records in fetched.items():
+                if (lane := self._lanes.get(partition)) is not None:  # without one, the assignment seeks back to its start
+                    self._offer(lane, records)
+            self._regulate()
+
+    def _offer(self, lane: Lane, records: Sequence[Any]) -> None:
+        start = records[0].offset
+        gap = lane.offer(map(_delivery, records))
+        if gap is not None:
+            self._record(Event(EventCode.GAP, lane.topic, lane.partition, gap[0], range_end=gap[1]))
+        self._record(Event(EventCode.RECEIVED_RANGE, lane.topic, lane.partition, start, range_end=records[-1].offset + 1))
+
+    def _regulate(self) -> None:
+        """Pause the lanes that are full, and let those go on that have room again."""
+        paused = self._consumer.paused()
+        assigned = self._consumer.assignment()
+        for partition, lane in self._lanes.items():
+            if partition in assigned and lane.is_full() != (partition in paused):
+                (self._consumer.resume if partition in paused else self._consumer.pause)(partition)
+
+    async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
+        """The log no longer has the position: go on at its start, and say that what lay between is gone."""
+        for partition in list(error.args[0]):
+            lane = self._lanes.get(partition)
+            if lane is None:
+                continue
+            start = (await self._consumer.beginning_offsets([partition]))[partition]
+            end = (await self._consumer.end_offsets([partition]))[partition]
+            target = start if lane.position < start else end if lane.position > end else lane.position
+            log.error(
+                "%s/%d: offset %d is out of range, the log has %d to %d; going on at %d",
+                lane.topic, lane.partition, lane.position, start, end, target,
+            )  # fmt: skip
+            if target != lane.position:
+                attrs = json.dumps({"reason": "out-of-range"})
+                self._record(Event(EventCode.SEEK, lane.topic, lane.partition, min(lane.position, target), range_end=max(lane.position, target), attrs=attrs))
+            lane.position = target
+            self._consumer.seek(partition, target)
+
+    def _make(self, role: Literal["source", "retry"]) -> Any:
+        return self._from_source if role == "source" else self._from_retry
+
+    def _from_source(self, delivery: Delivery) -> LaneEntry:
+        return LaneEntry(Entry(delivery), self._pipelines[self._by_topic[delivery.topic].name])
+
+    def _from_retry(self, delivery: Delivery) -> LaneEntry:
+        """A copy goes to the handler that it names; what can't be delivered is a dead letter, what can't be read yet waits."""
+        try:
+            copy = parse_copy(delivery, self._settings.group)
+        except NewerWire as error:
+            entry = Entry(delivery)
+            entry.why = str(error)
+            return LaneEntry(entry, None)
+        except ForeignCopy as error:
+            return self._undeliverable(delivery, Reason.FOREIGN_COPY, error)
+        if copy.handler not in self._pipelines:
+            known = ", ".join(sorted(self._pipelines))
+            return self._undeliverable(copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}"))
+        return LaneEntry(Entry(copy), self._pipelines[copy.handler])
+
+    def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> LaneEntry:
+        log.error("%s/%d/%d goes to the dead letters, %s: %s", delivery.topic, delivery.partition, delivery.offset, reason, error)
+        entry = Entry(delivery)
+        entry.error = type(error).__name__
+        entry.rule(Dead(reason, Failure.of(error)))
+        return LaneEntry(entry, Pipeline(Agent(delivery.handler or "-", (), "message", _never, _never), self._worker))
+
+    # -- commit
+
+    def _progressed(self, lane: Lane) -> None:
+        if self._settings.commit_interval == 0 and not lane.cut_off and self._lanes.get(TopicPartition(lane.topic, lane.partition)) is lane:
+            self._detach(asyncio.create_task(self._commit([lane]), name="ackwise commit"))
+
+    def _detach(self, task: asyncio.Task[None]) -> None:
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
+        task.add_done_callback(self._ended)
+
+    async def _commit(self, lanes: Iterable[Lane]) -> None:
+        """Commit what the watermarks say. A commit that fails is made good by the next one."""
+        async with self._commits:
+            offsets = {
+                TopicPartition(lane.topic, lane.partition): (lane, lane.watermark.commit)
+                for lane in lanes
+                if not lane.cut_off and lane.watermark.commit is not None and lane.watermark.commit != lane.committed
+            }
+            if not offsets:
+                return
+            try:
+                await self._consumer.commit({partition: offset for partition, (_, offset) in offsets.items()})
+            except (CommitFailedError, IllegalStateError) as error:
+                log.warning("a commit was refused, since the partitions moved: %s; the next owner goes on from the last one", error)
+                return
+            except KafkaError as error:
+                log.warning("a commit failed (%s: %s); nothing is lost, trying again", type(error).__name__, error)
+                return
+            for lane, offset in offsets.values():
+                lane.committed = offset
+                self._record(Event(EventCode.COMMITTED, lane.topic, lane.partition, range_end=offset))
+        await self._flush_events()
+
+    async def _flush_events(self) -> None:
+        if self._sink is not None:
+            try:
+                await self._sink.flush()
+            except EventLogUnavailable as error:
+                log.warning("%s", error)
+
+    def _record(self, event: Event) -> None:
+        if self._sink is not None:
+            self._sink.record(event)
+
+    # -- assignment
+
+    async def _assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make a lane for each partition, at its committed offset or at the start that is configured.
+
+        The lane and the seek to its position are one step without an await, so that nothing that was fetched before
+        can be missing from the lane.
+        """
+        for partition in sorted(partitions):
+            role: Literal["source", "retry"] = "retry" if partition.topic == self._names.retry else "source"
+            committed = await self._insist(self._consumer.committed, partition)
+            position = committed if committed is not None else await self._insist(self._start_of, partition)
+            lane = Lane(
+                partition.topic, partition.partition, role, position, make=self._make(role), progressed=self._progressed
+            )
+            if partition not in self._consumer.assignment():
+                return  # revoked meanwhile; the next assignment begins anew
+            self._consumer.seek(partition, position)
+            lane.committed = committed
+            self._lanes[partition] = lane
+            task = lane.start()
+            task.add_done_callback(self._ended)
+            self._record(Event(EventCode.ASSIGNED, partition.topic, partition.partition, position, role=role, from_commit=committed is not None))
+        # a group that never committed must not begin somewhere else after a crash
+        await self._commit([lane for lane in self._lanes.values() if lane.committed is None])
+
+    async def _start_of(self, partition: TopicPartition) -> int:
+        """Retry topics begin at their earliest record, or retries that were sent before would be missed."""
+        earliest = partition.topic == self._names.retry or self._settings.start == "earliest"
+        offsets = await (self._consumer.beginning_offsets if earliest else self._consumer.end_offsets)([partition])
+        return int(offsets[partition])
+
+    async def _insist(self, call: Any, partition: TopicPartition) -> Any:
+        while True:
+            try:
+                return await call(partition)
+            except KafkaError as error:
+                log.warning("the position of %s/%d can't be read (%s); trying again", partition.topic, partition.partition, error)
+                await asyncio.sleep(0.5)
+
+    async def _revoke(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
+        """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off."""
+        lanes = [self._lanes[partition] for partition in partitions if partition in self._lanes]
+        if not lanes:
+            return
+        for lane in lanes:
+            lane.stop()
+        tasks = {lane.task for lane in lanes if lane.task is not None}
+        _, pending = await asyncio.wait(tasks, timeout=timeout)
+        await self._record_broker_offsets()
+        await self._commit(lanes)
+        for lane in lanes:
+            lane.cut()
+            if stopping:
+                lane.call_off()
+            del self._lanes[TopicPartition(lane.topic, lane.partition)]
+            self._record(Event(EventCode.REVOKED, lane.topic, lane.partition, lane.watermark.commit))
+        if pending:
+            log.warning("%d partitions did not drain within %.0f s; what still runs there publishes and commits nothing", len(pending), timeout)
+        if stopping and pending:
+            await asyncio.wait(pending, timeout=_GRACE)
+        for task in tasks:
+            if not task.done():
+                self._detach(task)
+        await self._give_back(lanes)
+
+    async def _give_back(self, lanes: Sequence[Lane]) -> None:
+        """Release what these lanes hold in the store, so that the next owner never waits for a lease."""
+        if self._leases is None:
+            return
+        for entry in (entry for lane in lanes for entry in lane.unsettled()):
+            self._leases.give_back(entry)
+        try:
+            await self._leases.flush()
+        except StoreUnavailable as error:
+            log.warning("claims could not be released (%s); the next owner waits for their leases", error)
+        await self._flush_events()
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+    """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        await self._guard(self._host._revoke(revoked, self._host._settings.revoke_timeout))
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        await self._guard(self._host._assign(assigned))
+
+    async def _guard(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(self._host._ended)
+        await asyncio.wait({task})
+
+
+def _delivery(record: Any) -> Delivery:
+    origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
+    return Delivery(
+        record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers), origin
+    )
+
+
+async def _never(_: object) -> None:
+    raise AckwiseError("this handler does not exist and can't be called")

@@ -1,0 +1,208 @@
+"""One assigned partition: what was fetched and is not settled, and the task that works on it.
+
+A lane lives as long as the assignment. It feeds the pipeline batch by batch, keeps what comes back undecided, and
+tells its watermark what is settled. One lane never waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.message import Delivery
+from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.watermark import Watermark
+
+__all__ = ["Lane", "LaneEntry"]
+
+log = logging.getLogger("ackwise")
+
+#: A lane takes no more above these. RocketMQ: `pullThresholdForQueue`, `consumeConcurrentlyMaxSpan`.
+MAX_MESSAGES = 1000
+MAX_SPAN = 2000
+
+#: Seconds between alarms about a copy that only a newer Ackwise can read.
+ALARM = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class LaneEntry:
+    """An entry with the pipeline that it belongs to; `None` for a copy that this worker must not touch."""
+
+    entry: Entry
+    pipeline: Pipeline | None
+
+
+class Lane:
+    """The messages of one assigned partition. `make` turns a delivery into an entry and names its pipeline."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        role: Literal["source", "retry"],
+        position: int,
+        *,
+        make: Callable[[Delivery], LaneEntry],
+        progressed: Callable[[Lane], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.role = role
+        self.position = position  #: the next offset that the broker is asked for
+        self.committed: int | None = None  #: what the broker has accepted
+        self.watermark = Watermark(position)
+        self.cut_off = False
+        self.full = False
+        self.task: asyncio.Task[None] | None = None
+        self._make = make
+        self._progressed = progressed
+        self._clock = clock
+        self._queue: deque[LaneEntry] = deque()
+        self._held: list[LaneEntry] = []
+        self._running: list[LaneEntry] = []
+        self._arrived = 0.0  #: when the queue began to fill
+        self._stopping = False
+        self._wake = asyncio.Event()
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to work."""
+        self.task = asyncio.create_task(self._work(), name=f"ackwise {self.topic}/{self.partition}")
+        return self.task
+
+    def offer(self, deliveries: Iterable[Delivery]) -> tuple[int, int] | None:
+        """Take what was fetched, in order; answers `(from, to)` if offsets between are not in the log."""
+        gap = None
+        for delivery in deliveries:
+            if delivery.offset > self.position:
+                gap = (self.position if gap is None else gap[0], delivery.offset)
+            self.position = max(self.position, delivery.offset + 1)
+            if self.watermark.hold(delivery.offset):
+                if not self._queue:
+                    self._arrived = self._clock()
+                self._queue.append(self._make(delivery))
+        self._wake.set()
+        return gap
+
+    def is_full(self) -> bool:
+        """Whether fetching should pause; half of the bounds lets it go on."""
+        share = 0.5 if self.full else 1.0
+        backlog = len(self._queue) + len(self._held) + len(self._running)
+        self.full = backlog > MAX_MESSAGES * share or self.watermark.span > MAX_SPAN * share
+        return self.full
+
+    def stop(self) -> None:
+        """Take nothing new; what is running, and what is decided, is still settled."""
+        self._stopping = True
+        self._wake.set()
+
+    def cut(self) -> None:
+        """From now on nothing is published or committed for this partition."""
+        self.cut_off = True
+        self.stop()
+
+    def call_off(self) -> None:
+        """Cancel the handler that is running."""
+        for item in self._running:
+            if item.entry.run is not None:
+                item.entry.run.call_off()
+
+    def unsettled(self) -> list[Entry]:
+        """Everything that was fetched and is not settled, once the lane has come to its end."""
+        return [item.entry for item in (*self._held, *self._queue)]
+
+    async def _work(self) -> None:
+        while True:
+            pipeline, batch = self._take()
+            if not batch:
+                if self._stopping and (self.cut_off or not any(map(_is_decided, self._held))):
+                    return
+                await self._wait()
+            elif pipeline is None:
+                self._alarm(batch)
+            else:
+                await self._run(pipeline, batch)
+
+    async def _run(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
+        self._running = batch
+        try:
+            await pipeline([item.entry for item in batch], self)
+        finally:
+            self._running = []
+            for item in batch:
+                if item.entry.stage is Stage.SETTLED:
+                    self.watermark.finish(item.entry.delivery.offset)
+                else:
+                    self._held.append(item)
+            self._held.sort(key=lambda item: item.entry.delivery.offset)
+            self._progressed(self)
+
+    def _take(self) -> tuple[Pipeline | None, list[LaneEntry]]:
+        """The next batch: held messages that are due, then new ones, all of one pipeline."""
+        now = self._clock()
+        due = [item for item in self._held if item.entry.not_before <= now and (not self._stopping or _is_decided(item))]
+        if self.cut_off:
+            return None, []
+        if alone := next((item for item in due if item.entry.alone and item.entry.stage is Stage.FETCHED), None):
+            batch = [alone]
+        else:
+            head = due[0] if due else self._queue[0] if self._queue and not self._stopping else None
+            if head is None:
+                return None, []
+            limit = 1 if head.pipeline is None else head.pipeline.agent.max_batch
+            batch = [item for item in due if item.pipeline is head.pipeline][:limit]
+            if not self._stopping and (due or self._is_ripe(head, now)):
+                batch += self._dequeue(head.pipeline, limit - len(batch))
+        taken = set(map(id, batch))
+        self._held = [item for item in self._held if id(item) not in taken]
+        return (batch[0].pipeline if batch else None), batch
+
+    def _is_ripe(self, head: LaneEntry, now: float) -> bool:
+        if head.pipeline is None:
+            return True
+        agent = head.pipeline.agent
+        return len(self._queue) >= agent.max_batch or now >= self._arrived + agent.within
+
+    def _dequeue(self, pipeline: Pipeline | None, count: int) -> list[LaneEntry]:
+        taken: list[LaneEntry] = []
+        others: list[LaneEntry] = []
+        while self._queue and len(taken) < count:
+            item = self._queue.popleft()
+            (taken if item.pipeline is pipeline else others).append(item)
+        self._queue.extendleft(reversed(others))
+        self._arrived = self._clock()
+        return taken
+
+    async def _wait(self) -> None:
+        """Until something was offered, something held is due, or the lane stops."""
+        due = [item.entry.not_before for item in self._held if not self._stopping or _is_decided(item)]
+        if self._queue and not self._stopping and (pipeline := self._queue[0].pipeline) is not None:
+            due.append(self._arrived + pipeline.agent.within)
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(None if not due else max(0.0, min(due) - self._clock())):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _alarm(self, batch: list[LaneEntry]) -> None:
+        for item in batch:
+            log.error(
+                "%s/%d/%d is held: %s; its partition is not committed past it",
+                self.topic, self.partition, item.entry.delivery.offset, item.entry.why,
+            )  # fmt: skip
+            item.entry.not_before = self._clock() + ALARM
+            self._held.append(item)
+
+
+def _is_decided(item: LaneEntry) -> bool:
+    """Whether settling it needs no more user code: it must not be thrown away while there is time."""
+    entry = item.entry
+    return item.pipeline is not None and (entry.succeeded or Stage.RULED <= entry.stage < Stage.SETTLED)
