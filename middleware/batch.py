@@ -56,9 +56,9 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     @property
     def ack_index(self) -> int:
-        """The last index of the prefix that is done; −1 for none. Above the last index it is clamped.
+        """The last index of the prefix that is done; -1 for none. Above the last index it is clamped.
 
-        Setting anything but a whole number from −1 raises `InvalidRuling`.
+        Setting anything but a whole number from -1 raises `InvalidRuling`.
         """
         return len(self) - 1 if self._ack_index is None else min(self._ack_index, len(self) - 1)
 
@@ -67,6 +67,11 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         if isinstance(index, bool) or not isinstance(index, int) or index < -1:
             raise InvalidRuling(f"ack_index was set to {index!r}; it is the index of the last message that is done, or -1 for none")
         self._ack_index = index
+
+    @property
+    def ack_index_was_set(self) -> bool:
+        """Whether the handler set `ack_index`; after an exception only a prefix that was set counts."""
+        return self._ack_index is not None
 
     @property
     def delay_level(self) -> int:
@@ -110,5 +115,5 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
 def _level(level: int) -> int:
     if isinstance(level, bool) or not isinstance(level, int):
-        raise InvalidRuling(f"delay_level was set to {level!r}; it is a whole number: 0 as the policy says, n for that level, below 0 for a dead letter")
+        raise InvalidRuling(f"delay_level was set to {level!r}; 0 lets the policy decide, n is that level, below 0 is a dead letter")
     return level

@@ -69,7 +69,7 @@ class Failure:
         """The failure that `error` stands for. Works for exceptions whose own `__str__` raises."""
         try:
             message, text = str(error), "".join(tracebacks.format_exception(error))
-        except Exception:  # user code: an exception class of the user's may fail to print itself
+        except Exception:  # noqa: BLE001  # user code: an exception class of the user's may fail to print itself
             message, text = "<unprintable>", ""
         return cls(type(error).__name__, _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT))
 

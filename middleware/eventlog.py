@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode
@@ -33,6 +34,7 @@ __all__ = [
     "LogHeader",
     "Row",
     "Unreadable",
+    "column_bytes",
     "parse_log",
 ]
 
@@ -70,6 +72,8 @@ _NUMBER = struct.Struct("<I")
 _HEAD_SIZE = _HEAD.size + _NUMBER.size
 
 _FORMATS = {field.name: field.format for field in FIELDS}
+_WIDTHS = {field.name: struct.calcsize(field.format) for field in FIELDS}
+_STARTS = dict(zip(_WIDTHS, accumulate(_WIDTHS.values(), initial=0), strict=False))
 _TEXTS = frozenset(field.name for field in FIELDS if field.is_text)
 _BOOLEANS = frozenset({"took_unreleased", "from_commit"})
 
@@ -159,6 +163,12 @@ class EventLog:
     @property
     def next_seq(self) -> int:
         return self.blocks[-1].next_seq if self.blocks else self.header.first_seq
+
+    @property
+    def last_at_ns(self) -> int:
+        """When the last event was recorded. Raises `IndexError` if there is none."""
+        (at_ns,) = struct.unpack_from("<q", self.blocks[-1].records, -RECORD_SIZE)
+        return int(at_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +266,19 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
     facts = json.loads(first.payload)
     if facts["layout"] != LAYOUT_VERSION:
         return Unreadable(f"its layout is version {facts['layout']} and this Ackwise reads version {LAYOUT_VERSION}")
-    header = LogHeader(
-        facts["writer_id"], first.first_seq, facts["cluster"], facts["group_id"], facts["client"], facts["schema_version"]
-    )
+    header = LogHeader(facts["writer_id"], first.first_seq, facts["cluster"], facts["group_id"], facts["client"], facts["schema_version"])
     blocks: list[Block] = []
     end, next_seq = first.end, first.first_seq
     while (found := _parse_block(data, end, _BLOCK_MAGIC)) is not None and found.first_seq == next_seq:
         blocks.append(Block(next_seq, *_parse_events(found)))
         end, next_seq = found.end, blocks[-1].next_seq
     return EventLog(header, blocks, is_damaged=_has_whole_block(data, end))
+
+
+def column_bytes(records: bytes, name: str) -> bytes:
+    """One field of all records, side by side, in its format."""
+    width = _WIDTHS[name]
+    return memoryview(records).cast(_FORMATS[name])[_STARTS[name] // width :: RECORD_SIZE // width].tobytes()
 
 
 class _Found(NamedTuple):

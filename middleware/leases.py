@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import StoreUnavailable
@@ -48,7 +49,12 @@ class Leases:
         return self._random.getrandbits(62) + 1
 
     async def exchange(
-        self, *, claims: Sequence[Claim] = (), completes: Sequence[Complete] = (), releases: Sequence[Release] = (), renews: Sequence[Renew] = ()
+        self,
+        *,
+        claims: Sequence[Claim] = (),
+        completes: Sequence[Complete] = (),
+        releases: Sequence[Release] = (),
+        renews: Sequence[Renew] = (),
     ) -> ExchangeResult:
         """One trip to the store, with the releases that could not be delivered before.
 
@@ -129,6 +135,8 @@ class Leases:
         while True:
             await asyncio.sleep(self.lease / 3)
             await self.beat()
+            with suppress(StoreUnavailable):  # they stay, for the next round
+                await self.flush()
 
     async def beat(self) -> None:
         """One round of renewal: claims older than a third of the lease."""
@@ -141,7 +149,7 @@ class Leases:
                 lost = await self.renew(aged)
         except (StoreUnavailable, TimeoutError) as error:
             lost = [entry for entry in aged if self.expired(entry)]
-            log.warning("%d leases could not be renewed (%s); %d of them count as lost", len(aged), error or "no answer", len(lost))
+            log.warning("%d leases could not be renewed (%s); %d of them count as lost", len(aged), error, len(lost))
         for entry in lost:
             self._lose(entry)
 

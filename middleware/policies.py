@@ -41,9 +41,13 @@ class Dedup:
         object.__setattr__(self, "lease", lease)
         object.__setattr__(self, "retention", retention)
         if lease < 0.1:
-            raise ConfigurationError(f"lease of Dedup is {lease} s; it must be at least 0.1 s, since it is renewed three times in that time")
+            raise ConfigurationError(
+                f"lease of Dedup is {lease} s; it must be at least 0.1 s, since it is renewed three times in that time"
+            )
         if retention < lease:
-            raise ConfigurationError(f"retention of Dedup is {retention} s, shorter than its lease of {lease} s; finished messages would run again")
+            raise ConfigurationError(
+                f"retention of Dedup is {retention} s, shorter than its lease of {lease} s; finished messages would run again"
+            )
         if self.key is not None and not callable(self.key):
             raise ConfigurationError(f"key of Dedup is {self.key!r}; it must be a function that takes a message and answers its key")
 
@@ -69,5 +73,3 @@ class Events:
     def __post_init__(self) -> None:
         if self.mode not in ("before_settle", "async"):
             raise ConfigurationError(f"mode of Events is {self.mode!r}; it is 'before_settle' or 'async'")
-
-

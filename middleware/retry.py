@@ -163,11 +163,11 @@ class ConsumeLater(Exception):
         delay: float | str | None = None,
     ) -> None:
         super().__init__()
-        if max_reconsume_times is not None and (isinstance(max_reconsume_times, bool) or not isinstance(max_reconsume_times, int) or max_reconsume_times < 0):
+        if max_reconsume_times is not None and (not _is_whole(max_reconsume_times) or max_reconsume_times < 0):
             raise ConfigurationError(f"max_reconsume_times is {max_reconsume_times!r}; it must be a whole number, 0 or more")
         if delay_level is not None and delay is not None:
             raise ConfigurationError("ConsumeLater was given both delay_level and delay; give one of them")
-        if delay_level is not None and (isinstance(delay_level, bool) or not isinstance(delay_level, int)):
+        if delay_level is not None and not _is_whole(delay_level):
             raise ConfigurationError(f"delay_level is {delay_level!r}; it must be a whole number")
         self.max_reconsume_times = 16 if max_reconsume_times is None else max_reconsume_times
         self.levels = DelayLevels(DEFAULT_LEVELS if levels is None else levels)
@@ -219,3 +219,7 @@ class ConsumeLater(Exception):
 
     def _after(self, delay: float) -> SendBack:
         return SendBack(delay, self.levels.fitting(delay) or 0)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -49,18 +49,20 @@ def rule(batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack
     A ruling on a single message wins; then the prefix up to `ack_index`, if the handler succeeded (or raised, with
     `keep_ack_index_on_error`); everything else takes the disposition that the result stands for.
     """
-    match result:
-        case Returned(value) if value is None or value is CONSUME_SUCCESS:
-            prefix, rest = batch.ack_index, _later(batch)
-        case Returned(value) if value is CONSUME_LATER:
-            prefix, rest = -1, _later(batch)
-        case Returned(value):
-            error = InvalidHandlerResult(
-                f"handler {handler!r} returned a {type(value).__name__}; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
-            )
-            prefix, rest = -1, _later(batch, error)
-        case Raised(error):
-            prefix, rest = batch.ack_index if keep_ack_index_on_error and batch._ack_index is not None else -1, _raised(batch, error)
+    prefix = -1
+    if isinstance(result, Raised):
+        rest = _raised(batch, result.error)
+        if keep_ack_index_on_error and batch.ack_index_was_set:
+            prefix = batch.ack_index
+    elif result.value is None or result.value is CONSUME_SUCCESS:
+        rest, prefix = _later(batch), batch.ack_index
+    elif result.value is CONSUME_LATER:
+        rest = _later(batch)
+    else:
+        kind = type(result.value).__name__
+        rest = _later(
+            batch, InvalidHandlerResult(f"handler {handler!r} returned a {kind}; it must return None, CONSUME_SUCCESS or CONSUME_LATER")
+        )
     return [batch.ruling(index) or (DONE if index <= prefix else rest) for index in range(len(batch))]
 
 

@@ -26,7 +26,8 @@ class Watermark:
 
     def hold(self, offset: int) -> bool:
         """Take a fetched offset; `False` if it is held already or lies below the watermark."""
-        if offset in self._known or (self._last is not None and offset <= self._last) or (self._commit is not None and offset < self._commit):
+        passed = self._commit is not None and offset < self._commit
+        if passed or (self._last is not None and offset <= self._last):
             return False
         self._order.append(offset)
         self._known.add(offset)

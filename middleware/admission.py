@@ -1,0 +1,160 @@
+"""Admit: decode, find the dedup key, and ask the store once for the whole batch who may run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from ackwise.middleware import identity
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.fate import decide
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.message import Message
+from ackwise.middleware.rulings import STOPS
+from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Stale
+from ackwise.middleware.worker import Worker
+
+__all__ = ["Admission"]
+
+log = logging.getLogger("ackwise")
+
+#: Losses of one attempt after which a message runs alone, and after which it is a dead letter.
+ALONE_AFTER = 3
+DEAD_AFTER = 10
+
+_MS_PER_DAY = 86_400_000
+
+
+class Admission:
+    """The first phase of the pipeline of `agent`."""
+
+    def __init__(self, agent: Agent, worker: Worker) -> None:
+        self._agent = agent
+        self._worker = worker
+        self._leases = worker.leases
+        dedup = worker.dedup
+        self._dedup = dedup
+        self._identity = None
+        if dedup is not None and worker.leases is not None:
+            self._identity = identity.Identity(dedup.namespace, worker.group, agent.name, dedup.epoch)
+        self.undeduplicated = 0  #: messages whose key was None or ""
+
+    def prepare(self, entries: Sequence[Entry]) -> BaseException | None:
+        """Decode values and find keys, once per message; answers what stops the app if user code raised that."""
+        for entry in entries:
+            if entry.prepared or entry.stage is not Stage.FETCHED:
+                continue
+            try:
+                entry.message = Message(entry.delivery, self._agent.decode(entry.delivery.value))
+            except STOPS as error:
+                return error
+            except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
+                entry.prepared = True
+                entry.rule(Dead(Reason.UNDECODABLE, Failure.of(error)))
+                continue
+            try:
+                self._identify(entry, entry.message)
+            except STOPS as error:
+                return error
+            except BaseException as error:  # noqa: BLE001  # the key function is the user's: as if the handler had raised
+                entry.prepared = True
+                decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)
+            entry.prepared = True
+        return None
+
+    def _identify(self, entry: Entry, message: Message[Any]) -> None:
+        if self._identity is None or self._dedup is None:
+            return
+        delivery, origin, day = entry.delivery, entry.delivery.origin, entry.delivery.origin.timestamp_ms // _MS_PER_DAY
+        if self._dedup.key is not None:
+            key = self._dedup.key(message)
+            if key is not None and not isinstance(key, str | bytes):
+                raise TypeError(f"the key function of Dedup answered a {type(key).__name__}; it must answer a str, bytes or None")
+            if not key:
+                self.undeduplicated += 1
+                return
+            dedup_id, key_day = identity.business_id(key), None
+        elif producer := message.header(self._dedup.message_id_header):
+            dedup_id, key_day = identity.producer_id(producer), day
+        else:
+            dedup_id, key_day = identity.coordinates_id(*origin), day
+        claim_id, entry.dedup_hash = self._identity.of(dedup_id, delivery.replay_id)
+        entry.key = ClaimKey(claim_id, key_day, delivery.attempt)
+
+    async def claim(self, entries: Sequence[Entry]) -> None:
+        """One store call: who may run is ADMITTED, what is finished is RULED, everything else is held."""
+        fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
+        claimants: list[tuple[Entry, Claim]] = []
+        for entry in self._elect(fetched):
+            if entry.key is None or self._leases is None:
+                entry.stage = Stage.ADMITTED
+            else:
+                entry.token = entry.token or self._leases.token()
+                claimants.append((entry, Claim(entry.key, entry.token)))
+        if self._leases is None or not claimants:
+            return
+        asked_at = self._worker.monotonic()
+        try:
+            result = await self._leases.exchange(claims=[claim for _, claim in claimants])
+        except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
+            self._worker.hold([entry for entry, _ in claimants], "the store is not available", error)
+            return
+        for (entry, _), answer in zip(claimants, result.claims, strict=True):
+            self._take(entry, answer, asked_at, self._leases)
+
+    @staticmethod
+    def _elect(fetched: Sequence[Entry]) -> list[Entry]:
+        """Of each key the highest attempt leads, the first among equals; equal ones follow it, lower ones are stale."""
+        leaders: dict[bytes, Entry] = {}
+        for entry in fetched:
+            if entry.key is not None:
+                leader = leaders.get(entry.key.id)
+                if leader is None or leader.key is None or entry.key.attempt > leader.key.attempt:
+                    leaders[entry.key.id] = entry
+        elected = []
+        for entry in fetched:
+            leader = None if entry.key is None else leaders[entry.key.id]
+            if leader is None or leader is entry or leader.key is None or entry.key is None:
+                entry.leader = None
+                elected.append(entry)
+            elif entry.key.attempt < leader.key.attempt:
+                entry.rule(Duplicate(stale=True, leader=str(leader.delivery.origin)))
+            else:
+                entry.leader = leader
+        return elected
+
+    def _take(self, entry: Entry, answer: ClaimAnswer, asked_at: float, leases: Leases) -> None:
+        match answer:
+            case Acquired(epoch, lost, took_unreleased):
+                leases.hold(entry, asked_at)
+                entry.epoch, entry.lost, entry.took_unreleased, entry.tries = epoch, lost, took_unreleased, 0
+                if entry.succeeded:
+                    entry.rule(Done())
+                elif entry.key is not None and leases.succeeded(entry.key.id):
+                    entry.rule(Duplicate())  # another record of this key succeeded here: completed at once, never run
+                elif lost >= DEAD_AFTER:
+                    entry.rule(Dead(Reason.CRASHED_WORKER))
+                elif lost >= ALONE_AFTER and not entry.alone:
+                    entry.alone = True
+                    leases.give_back(entry)
+                    entry.hold(self._worker.monotonic(), f"{lost} workers died of it: it runs alone")
+                    log.warning("%s: %d workers ended while they ran it; it runs alone from now on", entry.delivery.origin, lost)
+                else:
+                    entry.stage = Stage.ADMITTED
+            case Busy(retry_after):
+                entry.token = 0
+                self._worker.hold([entry], "another worker holds its claim", at_most=retry_after)
+                if not entry.elsewhere:
+                    entry.elsewhere = True
+                    self._worker.record(self._worker.event(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, entry))
+            case AlreadyDone():
+                entry.token = 0
+                entry.rule(Done() if entry.succeeded else Duplicate())
+            case Stale():
+                entry.token = 0
+                entry.rule(Done() if entry.succeeded else Duplicate(stale=True))

@@ -1,0 +1,238 @@
+"""Settle: publish copies, make events durable, tell the store; each step is repeated alone if it fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.retry import SendBack
+from ackwise.middleware.store import Ack, Complete, Outcome, Release
+from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
+from ackwise.middleware.worker import Worker
+
+__all__ = ["Assignment", "Settlement"]
+
+log = logging.getLogger("ackwise")
+
+#: Seconds until a publish is repeated. RocketMQ: `submitConsumeRequestLater`.
+PUBLISH_AGAIN = 5.0
+
+
+class Assignment(Protocol):
+    """What the pipeline asks of the partition that a batch came from."""
+
+    @property
+    def cut_off(self) -> bool:
+        """The partition is no longer ours: nothing may be published for it."""
+
+
+class Settlement:
+    """The last phase of the pipeline of `agent`."""
+
+    def __init__(self, agent: Agent, worker: Worker) -> None:
+        self._agent = agent
+        self._worker = worker
+        self._leases = worker.leases
+
+    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+        """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed."""
+        ruled = [entry for entry in entries if Stage.RULED <= entry.stage < Stage.SETTLED]
+        await self._confirm(ruled)
+        await self._publish(ruled, assignment)
+        await self._record(ruled)
+        await self._tell(ruled)
+
+    async def _confirm(self, ruled: Sequence[Entry]) -> None:
+        """Past the local deadline only a renewed claim may publish; a lost one is claimed anew."""
+        if self._leases is None:
+            return
+        doubtful = [
+            entry for entry in ruled if entry.stage is Stage.RULED and entry.token and _needs_copy(entry) and self._leases.expired(entry)
+        ]
+        if not doubtful:
+            return
+        try:
+            lost = await self._leases.renew(doubtful)
+        except StoreUnavailable as error:
+            self._worker.hold(doubtful, "its lease could not be renewed", error)
+            for entry in doubtful:
+                entry.claim_lost = True  # keeps it from being published in this pass
+            return
+        for entry in lost:
+            self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
+            self._leases.drop(entry)
+            entry.forget_claim()
+            entry.hold(self._worker.monotonic(), "its claim was lost")
+
+    async def _publish(self, ruled: Sequence[Entry], assignment: Assignment) -> None:
+        outgoing = []
+        for entry in ruled:
+            if entry.stage is not Stage.RULED:
+                continue
+            if not _needs_copy(entry):
+                entry.stage = Stage.PUBLISHED
+            elif assignment.cut_off:
+                self._abandon(entry)
+            elif not entry.claim_lost:
+                outgoing.append(entry)
+        while outgoing:
+            for entry in outgoing:
+                entry.copy = entry.copy or self._copy(entry)
+            answers = await self._worker.publisher.publish([entry.copy for entry in outgoing if entry.copy is not None])
+            refused = []
+            for entry, answer in zip(outgoing, answers, strict=True):
+                if answer is None:
+                    entry.stage, entry.tries = Stage.PUBLISHED, 0
+                elif isinstance(answer, PublishRefused):
+                    if self._shrink(entry, answer):
+                        refused.append(entry)
+                else:
+                    self._worker.hold([entry], "its copy is not acknowledged", answer, wait=PUBLISH_AGAIN)
+            outgoing = refused
+
+    def _shrink(self, entry: Entry, refusal: PublishRefused) -> bool:
+        """A copy that is refused for good becomes a dead letter, and that is cut until it fits."""
+        if isinstance(entry.disposition, Dead):
+            smaller = None if entry.copy is None else shrink(entry.copy)
+        else:
+            entry.disposition = Dead(Reason.TOO_LARGE, Failure.of(refusal))
+            entry.send_back = None
+            smaller = self._copy(entry)
+        if smaller is None:
+            entry.copy = None
+            self._worker.hold([entry], "its dead letter is refused", refusal, wait=PUBLISH_AGAIN)
+            return False
+        entry.copy = smaller
+        return True
+
+    def _copy(self, entry: Entry) -> Copy:
+        delivery, worker, now_ms = entry.delivery, self._worker, int(self._worker.wall() * 1000)
+        if isinstance(entry.disposition, Dead):
+            dead = entry.disposition
+            return dead_letter(
+                delivery, topic=worker.dead_letter_topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
+                now_ms=now_ms, reason=dead.reason, failure=dead.failure,
+            )  # fmt: skip
+        back = cast(SendBack, entry.send_back)
+        due = now_ms + round((back.delay + worker.clock_skew) * 1000) if back.delay > 0 else now_ms
+        topic = worker.delay_topics[max(back.level, 1) - 1] if back.delay > 0 else worker.retry_topic
+        return retry_copy(
+            delivery, topic=topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
+            due=due, now_ms=now_ms, reason=entry.error or "",
+        )  # fmt: skip
+
+    def _abandon(self, entry: Entry) -> None:
+        """After the cut-off: the failure is told, the claim given back, nothing else."""
+        self._worker.record(self._worker.event(EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id))
+        if self._leases is not None:
+            self._leases.give_back(entry)
+        entry.forget_claim()
+        entry.hold(self._worker.monotonic(), "its partition was revoked")
+
+    async def _record(self, ruled: Sequence[Entry]) -> None:
+        published = [entry for entry in ruled if entry.stage is Stage.PUBLISHED]
+        if not published:
+            return
+        sink = self._worker.sink
+        if sink is not None:
+            for entry in published:
+                if not entry.recorded:
+                    entry.recorded = True
+                    for event in self._outcome_events(entry):
+                        sink.record(event)
+            try:
+                await sink.flush()
+            except EventLogUnavailable as error:
+                self._worker.hold(published, "the event log is not durable", error)
+                return
+        for entry in published:
+            entry.stage = Stage.RECORDED
+
+    def _outcome_events(self, entry: Entry) -> list[Event]:
+        duration = round((self._worker.monotonic() - entry.started_at) * 1e6) if entry.exec_id is not None else None
+        events = []
+        if entry.exec_id is not None and isinstance(entry.disposition, Later | Dead):
+            events.append(
+                self._worker.event(
+                    EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id, duration_us=duration
+                )
+            )
+        match entry.disposition:
+            case Done():
+                events.append(self._worker.event(EventCode.SUCCEEDED, self._agent.name, entry, exec_id=entry.exec_id, duration_us=duration))
+            case Duplicate(stale, leader):
+                attrs = None if leader is None else json.dumps({"leader": leader})
+                events.append(
+                    self._worker.event(EventCode.STALE if stale else EventCode.DUP_SUPPRESSED, self._agent.name, entry, attrs=attrs)
+                )
+            case Later():
+                back = cast(SendBack, entry.send_back)
+                due = round((self._worker.wall() + back.delay) * 1000)
+                events.append(
+                    self._worker.event(EventCode.SENT_BACK, self._agent.name, entry, level=back.level, due_ms=due, error=entry.error)
+                )
+            case Dead(reason):
+                events.append(self._worker.event(EventCode.DEAD_LETTERED, self._agent.name, entry, error=reason))
+            case None:
+                pass
+        return events
+
+    async def _tell(self, ruled: Sequence[Entry]) -> None:
+        """Complete and release; only an answer settles what was completed, a release that fails holds nothing."""
+        recorded = [entry for entry in ruled if entry.stage is Stage.RECORDED]
+        completes: list[tuple[Entry, Complete]] = []
+        releases: list[tuple[Entry, Release]] = []
+        for entry in recorded:
+            if entry.key is None or not entry.token:
+                continue
+            match entry.disposition:
+                case Later():
+                    releases.append((entry, Release(entry.key, entry.token, sent_back=entry.delivery.attempt + 1)))
+                case Dead():
+                    completes.append((entry, Complete(entry.key, entry.token, Outcome.DEAD)))
+                case _:
+                    completes.append((entry, Complete(entry.key, entry.token, Outcome.OK)))
+        held: set[int] = set()
+        if self._leases is not None and (completes or releases):
+            try:
+                result = await self._leases.exchange(completes=[c for _, c in completes], releases=[r for _, r in releases])
+            except StoreUnavailable as error:
+                self._worker.hold([entry for entry, _ in completes], "done, but the store does not know it yet", error)
+                held = {id(entry) for entry, _ in completes}
+            else:
+                for (entry, _), ack in zip(completes, result.completes, strict=True):
+                    if ack is Ack.LOST and not isinstance(entry.disposition, Dead):
+                        self._claim_again(entry, self._leases)
+                        held.add(id(entry))
+                    elif ack is Ack.RESTORED:
+                        log.error("%s: the store had forgotten a claim that was held; the record was written again", entry.delivery.origin)
+        for entry in recorded:
+            if id(entry) not in held:
+                if self._leases is not None:
+                    self._leases.drop(entry)
+                entry.stage = Stage.SETTLED
+        for entry in recorded:
+            if entry.leader is not None and entry.stage is Stage.SETTLED and entry.leader.stage is not Stage.SETTLED:
+                entry.stage = Stage.RECORDED
+                entry.hold(entry.leader.not_before, entry.leader.why)
+
+    def _claim_again(self, entry: Entry, leases: Leases) -> None:
+        """It succeeded here and somebody else owns the record: it is claimed again, to be completed, never to be run."""
+        self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
+        leases.drop(entry)
+        recorded = entry.recorded
+        entry.forget_claim()
+        entry.recorded = recorded
+        entry.hold(self._worker.monotonic(), "done, but its claim was lost")
+
+
+def _needs_copy(entry: Entry) -> bool:
+    return isinstance(entry.disposition, Later | Dead)

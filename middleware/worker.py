@@ -1,0 +1,84 @@
+"""What the pipelines of one worker share: names of topics, clocks, the store, the sink, the publisher."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.isolation import Isolation
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.policies import Dedup
+from ackwise.middleware.publisher import Publisher
+from ackwise.middleware.retry import ConsumeLater
+
+__all__ = ["Worker"]
+
+log = logging.getLogger("ackwise")
+
+#: Back-off of a step that failed: seconds at first, doubling up to the second.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+
+
+def _exec_ids() -> Iterator[int]:
+    """24 random bits for this worker, then a counter: unique among executions, and a counter compresses."""
+    return itertools.count(random.Random().getrandbits(23) << 40 | 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker: `group` and everything that its pipelines share. `delay_topics` holds one name per delay level."""
+
+    group: str
+    later: ConsumeLater
+    publisher: Publisher
+    retry_topic: str
+    dead_letter_topic: str
+    delay_topics: Sequence[str]
+    dedup: Dedup | None = None
+    leases: Leases | None = None
+    sink: EventSink | None = None
+    clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less
+    isolation: Isolation = field(default_factory=Isolation)
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    exec_ids: Iterator[int] = field(default_factory=_exec_ids)
+
+    def record(self, event: Event) -> None:
+        """Give `event` to the sink, if there is one."""
+        if self.sink is not None:
+            self.sink.record(event)
+
+    def hold(
+        self, entries: Sequence[Entry], why: str, error: Exception | None = None, *, at_most: float | None = None, wait: float | None = None
+    ) -> None:
+        """They come up again after a back-off, at most `at_most` seconds of it, or after exactly `wait` seconds."""
+        now = self.monotonic()
+        for entry in entries:
+            delay = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(entry.tries, 10)) if wait is None else wait
+            entry.tries += 1
+            entry.hold(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
+        if error is not None and entries:
+            log.warning(
+                "partition %s/%d: %d messages held, %s (%s); nothing committed, next try in %.1f s",
+                entries[0].delivery.topic, entries[0].delivery.partition, len(entries), why, error, entries[0].not_before - now,
+            )  # fmt: skip
+
+    def event(self, code: EventCode, handler: str, entry: Entry, **fields: Any) -> Event:
+        """An event about `entry`, in the coordinates of its origin, with the physical ones where they differ."""
+        delivery = entry.delivery
+        origin = delivery.origin
+        physical: dict[str, Any] = {} if delivery.at_origin else {
+            "phys_topic": delivery.topic, "phys_partition": delivery.partition, "phys_offset": delivery.offset,
+        }  # fmt: skip
+        return Event(
+            code, origin.topic, origin.partition, origin.offset, handler, delivery.attempt,
+            dedup_hash=entry.dedup_hash, dedup_epoch=None if self.dedup is None else self.dedup.epoch,
+            record_ts_ms=origin.timestamp_ms, **physical, **fields,
+        )  # fmt: skip
