@@ -1,0 +1,58 @@
+# What is run here, locally and by CI. Needs make and Python 3.11, 3.12 or 3.13; `make PYTHON=python3.12 test` chooses one.
+
+VENV ?= .venv
+PYTHON ?= $(firstword $(wildcard $(VENV)/bin/python) python3)
+BIN := $(VENV)/bin
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
+# One stamp per Python, so that another PYTHON= makes the environment anew.
+FOR_DEMO := $(VENV)/.installed-demo-$(VERSION)
+FOR_DEV := $(VENV)/.installed-dev-$(VERSION)
+
+.PHONY: help demo test check fix bench clean lint types imports pure tests
+.NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`
+	$(BIN)/ackwise demo
+
+test: lint types imports tests ## everything that CI runs, from nothing
+
+check: lint types imports pure ## what to run while editing: no servers, under a minute
+
+fix: $(FOR_DEV) ## format, and repair what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(FOR_DEV) ## the benchmarks
+	$(BIN)/python -m benchmarks
+
+clean: ## remove everything that was made here, the environment too
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lint: $(FOR_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(FOR_DEV)
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+imports: $(FOR_DEV)
+	$(BIN)/lint-imports
+
+pure: $(FOR_DEV)
+	$(BIN)/pytest -q -m "not (embedded or kafka or slow or spark)"
+
+tests: $(FOR_DEV)
+	$(BIN)/pytest
+
+$(FOR_DEMO) $(FOR_DEV): $(VENV)/.installed-%-$(VERSION): pyproject.toml .ci/install.py
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(VERSION): make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) .ci/install.py $(VENV) $*
+	@touch $@
