@@ -43,6 +43,11 @@ class Pipeline:
         self._execution = Execution(agent, worker)
         self._settle = Settlement(agent, worker)
 
+    @property
+    def undeduplicated(self) -> int:
+        """How many messages ran without a claim because their key was `None` or empty."""
+        return self._admission.undeduplicated
+
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         stopped = self._admission.prepare(entries)
         if stopped is None:

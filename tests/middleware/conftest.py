@@ -1,0 +1,211 @@
+"""A spine on a desk: a pipeline with a publisher, a sink, a store and clocks that a test can break and move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.policies import Dedup
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import Exchange, ExchangeResult
+from ackwise.middleware.watermark import Watermark
+from ackwise.middleware.wire import Copy, parse_copy
+from ackwise.middleware.worker import Worker
+from ackwise.stores.memory import MemoryStore
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Publisher:
+    """Keeps what was published; `answer` may refuse."""
+
+    def __init__(self) -> None:
+        self.sent: list[Copy] = []
+        self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        answers = [self.answer(copy) for copy in copies]
+        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
+        return answers
+
+
+class Sink:
+    """Keeps events; only what was flushed counts as durable."""
+
+    def __init__(self) -> None:
+        self.buffer: list[Event] = []
+        self.durable: list[Event] = []
+        self.broken = False
+
+    def record(self, event: Event) -> None:
+        self.buffer.append(event)
+
+    async def flush(self) -> None:
+        if self.broken:
+            raise EventLogUnavailable("the disk is full")
+        self.durable += self.buffer
+        self.buffer = []
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def codes(self, offset: int) -> list[EventCode]:
+        return [event.code for event in (*self.durable, *self.buffer) if event.offset == offset]
+
+
+class Store:
+    """A memory store that counts its trips and can be out of reach, before or after it did what was asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.inner = MemoryStore(clock=clock)
+        self.trips: list[Exchange] = []
+        self.claimed = asyncio.Event()
+        self.fail: Callable[[Exchange], bool] = lambda exchange: False
+        self.swallow: Callable[[Exchange], bool] = lambda exchange: False
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        self.trips.append(exchange)
+        if self.fail(exchange):
+            raise StoreUnavailable("the store is out of reach")
+        result = await self.inner.exchange(exchange)
+        if exchange.claims:
+            self.claimed.set()
+        if self.swallow(exchange):
+            raise StoreUnavailable("the answer was lost")
+        return result
+
+
+class Partition:
+    """The lane that a batch came from, reduced to what the pipeline asks of it."""
+
+    def __init__(self) -> None:
+        self.cut_off = False
+
+
+class Spine:
+    """One worker with one handler."""
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Awaitable[object]],
+        *,
+        kind: Literal["batch", "message"] = "batch",
+        later: ConsumeLater | None = None,
+        dedup: bool | dict[str, Any] = False,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        keep_ack_index_on_error: bool = False,
+        decode: Callable[[bytes | None], object] = lambda value: value,
+        name: str = "bill",
+    ) -> None:
+        self.clock = clock or Clock()
+        self.publisher = Publisher()
+        self.sink = Sink()
+        self.store = store or Store(self.clock)
+        self.partition = Partition()
+        self.agent = Agent(name, ("orders",), kind, handler, decode, keep_ack_index_on_error=keep_ack_index_on_error)
+        options = {} if dedup is True or dedup is False else dedup
+        policy = Dedup(self.store, **options) if dedup is not False else None
+        later = later or ConsumeLater(16)
+        self.leases = Leases(self.store, lease=30.0, retention=86400.0, clock=self.clock) if policy else None
+        self.worker = Worker(
+            "billing",
+            later,
+            self.publisher,
+            "billing.retry",
+            "billing.dlq",
+            [f"billing.delay.{level}" for level in later.levels.names()],
+            dedup=policy,
+            leases=self.leases,
+            sink=self.sink,
+            monotonic=self.clock,
+            wall=self.clock,
+        )
+        self.pipeline = Pipeline(self.agent, self.worker)
+        self.watermark = Watermark(100)
+
+    def entries(self, count: int, *, start: int = 100, **fields: Any) -> list[Entry]:
+        """`count` new deliveries from `start`, held by the watermark."""
+        return [self.entry(start + index, **fields) for index in range(count)]
+
+    def entry(self, offset: int, **fields: Any) -> Entry:
+        fields = {"key": b"k", "value": b"v%d" % offset, "headers": (), "topic": "orders", "partition": 3, **fields}
+        origin = fields.pop("origin", Origin(fields["topic"], fields["partition"], offset, 1_700_000_000_000))
+        self.watermark.hold(offset)
+        return Entry(Delivery(offset=offset, timestamp_ms=1_700_000_000_000, origin=origin, **fields))
+
+    def returned(self, copy: Copy, offset: int = 0) -> Entry:
+        """The entry that `copy` becomes when the relay has brought it back."""
+        raw = Delivery(
+            "billing.retry",
+            copy.partition,
+            offset,
+            0,
+            copy.key,
+            copy.value,
+            copy.headers,
+            Origin("billing.retry", copy.partition, offset, 0),
+        )
+        return Entry(parse_copy(raw, "billing"))
+
+    async def run(self, entries: Sequence[Entry]) -> list[Stage]:
+        """One pass; settled entries finish at the watermark."""
+        try:
+            await self.pipeline(entries, self.partition)
+        finally:
+            for entry in entries:
+                if entry.stage is Stage.SETTLED:
+                    self.watermark.finish(entry.delivery.offset)
+        return [entry.stage for entry in entries]
+
+    def sent(self) -> list[tuple[str, bytes | None]]:
+        """Topic and value of each acknowledged copy."""
+        return [(copy.topic, copy.value) for copy in self.publisher.sent]
+
+
+@pytest.fixture
+def make_spine() -> type[Spine]:
+    return Spine
+
+
+@pytest.fixture
+def make_store() -> type[Store]:
+    return Store
+
+
+@pytest.fixture
+def make_clock() -> type[Clock]:
+    return Clock
+
+
+async def _nothing(batch: Batch[Any]) -> None:
+    return None
+
+
+@pytest.fixture
+def succeed() -> Callable[[Batch[Any]], Awaitable[None]]:
+    return _nothing
