@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode
 
@@ -40,7 +40,9 @@ __all__ = [
 
 LAYOUT_VERSION = 1
 
-NONE = {"q": -(2**63), "i": -(2**31), "h": -(2**15), "b": -(2**7)}
+Format = Literal["q", "i", "h", "b"]
+
+NONE: dict[Format, int] = {"q": -(2**63), "i": -(2**31), "h": -(2**15), "b": -(2**7)}
 """What stands for none, by `struct` format: the smallest value of the width."""
 
 
@@ -49,7 +51,7 @@ class Field(NamedTuple):
 
     name: str
     """The field of `Event`; `at_ns` is when it was recorded, in nanoseconds since 1970."""
-    format: str
+    format: Format
     is_text: bool = False
     """The number is a place in the block's strings."""
 
@@ -71,7 +73,7 @@ _HEAD = struct.Struct("<4sIQI")
 _NUMBER = struct.Struct("<I")
 _HEAD_SIZE = _HEAD.size + _NUMBER.size
 
-_FORMATS = {field.name: field.format for field in FIELDS}
+_FORMATS: dict[str, Format] = {field.name: field.format for field in FIELDS}
 _WIDTHS = {field.name: struct.calcsize(field.format) for field in FIELDS}
 _STARTS = dict(zip(_WIDTHS, accumulate(_WIDTHS.values(), initial=0), strict=False))
 _TEXTS = frozenset(field.name for field in FIELDS if field.is_text)
@@ -138,7 +140,7 @@ class Block:
     def rows(self) -> Iterator[Row]:
         """The events, one by one."""
         for place, values in enumerate(_RECORD.iter_unpack(self.records)):
-            fields = {field.name: self._value(field, value) for field, value in zip(FIELDS, values, strict=True)}
+            fields: dict[str, Any] = {field.name: self._value(field, value) for field, value in zip(FIELDS, values, strict=True)}
             at_ns = fields.pop("at_ns")
             fields["code"] = EventCode(fields["code"])
             yield Row(self.first_seq + place, at_ns, Event(**fields))
@@ -249,7 +251,8 @@ class EventBuffer:
 
     def _fitted(self, event: Event) -> Event:
         """The event with every value in the range of its field, and with its strings known to this buffer."""
-        fitted = Event(*(_fit(name, value) for name, value in zip(Event._fields, event, strict=True)))
+        values: list[Any] = [_fit(name, value) for name, value in zip(Event._fields, event, strict=True)]
+        fitted = Event(*values)
         for name in _TEXTS:
             self._places.setdefault(getattr(fitted, name), len(self._places))
         return fitted
@@ -283,7 +286,7 @@ def column_bytes(records: bytes, name: str) -> bytes:
 
 class _Found(NamedTuple):
     first_seq: int
-    count: int
+    events: int
     payload: bytes
     end: int
 
@@ -308,14 +311,14 @@ def _parse_block(data: bytes, start: int, magic: bytes) -> _Found | None:
 
 
 def _parse_events(found: _Found) -> tuple[bytes, tuple[str | None, ...]]:
-    position = found.count * RECORD_SIZE
+    position = found.events * RECORD_SIZE
     strings: list[str | None] = [None]
     while position < len(found.payload):
         (length,) = _NUMBER.unpack_from(found.payload, position)
         position += _NUMBER.size
         strings.append(found.payload[position : position + length].decode())
         position += length
-    return found.payload[: found.count * RECORD_SIZE], tuple(strings)
+    return found.payload[: found.events * RECORD_SIZE], tuple(strings)
 
 
 def _has_whole_block(data: bytes, start: int) -> bool:

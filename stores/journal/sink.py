@@ -1,0 +1,283 @@
+"""The event journal: the sink that the pipeline and the hosts record into."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal, get_args
+from urllib.parse import unquote
+
+from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
+from ackwise.middleware.eventlog import EventBuffer, LogHeader
+from ackwise.middleware.events import Event, EventCode
+from ackwise.stores.journal.layout import sync_directory
+from ackwise.stores.journal.log import LogWriter, explain
+from ackwise.stores.journal.recovery import Recovery, recover, roll
+
+__all__ = ["Journal", "Mode", "from_url"]
+
+logger = logging.getLogger("ackwise.events")
+
+Mode = Literal["before_settle", "async"]
+
+MOST_BEHIND: Final = 100_000
+"""Events, about 16 MB: from here on `async` waits for the disk, since it may neither drop events nor fill the memory."""
+
+
+class Journal:
+    """Events of one process and one event loop: in memory when recorded, in a log when flushed, in Parquet when rolled.
+
+    `before_settle`: a flush that returned has made everything durable. `async`: a flush returns at once, and the disk
+    follows within `flush_seconds` or `flush_events`; what a crash takes is then unknown, and SESSION_START says so.
+
+    `attrs` are facts for SESSION_START: level table, lease, retention, sources, roles. A log file is rolled at the
+    flush after it has `roll_events` or is `roll_seconds` old. The journal itself writes a HEARTBEAT every
+    `heartbeat_seconds`; for the reconciliation a writer without any is dead. Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        group_id: str,
+        cluster: str | None = None,
+        client: str | None = None,
+        attrs: Mapping[str, object] | None = None,
+        mode: Mode = "before_settle",
+        roll_events: int = 10_000,
+        roll_seconds: float = 60.0,
+        heartbeat_seconds: float = 10.0,
+        flush_events: int = 1_000,
+        flush_seconds: float = 0.2,
+        now_ns: Callable[[], int] = time.time_ns,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        limits = {
+            "roll_events": roll_events,
+            "roll_seconds": roll_seconds,
+            "heartbeat_seconds": heartbeat_seconds,
+            "flush_events": flush_events,
+            "flush_seconds": flush_seconds,
+        }
+        _check(mode, limits)
+        self.root: Final = Path(root).absolute()
+        self.writer_id: Final = secrets.randbits(63)
+        """Random for each start of a process: with the sequence number it identifies an event."""
+        self._is_async = mode == "async"
+        self._flush_events = flush_events
+        self._pause = min(flush_seconds, heartbeat_seconds) if self._is_async else heartbeat_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._buffer = EventBuffer(now_ns=now_ns)
+        self.record: Final = self._buffer.record  # not a method: a call less for each event
+        header = LogHeader(self.writer_id, 0, cluster, group_id, client)
+        self._log = LogWriter(self.root, header, roll_events=roll_events, roll_seconds=roll_seconds, clock=clock)
+        # Two threads: a roll takes long, and no flush waits for it.
+        self._log_thread = ThreadPoolExecutor(1, "ackwise-log")
+        self._roll_thread = ThreadPoolExecutor(1, "ackwise-roll")
+        self._writing: asyncio.Task[None] | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._unrolled: list[Path] = []
+        self._can_roll = False
+        self._is_open = False
+        self._has_ended = False
+        self._is_closed = False
+        self._is_failing = False
+        facts = {**(attrs or {}), "mode": mode, "host": socket.gethostname(), "pid": os.getpid()}
+        self.record(Event(EventCode.SESSION_START, attrs=_json(facts)))
+
+    async def open(self) -> None:
+        """Make the folder and the first file, with SESSION_START in it, and start to roll what crashed writers left.
+
+        Raises `EventLogUnavailable`, and `ConfigurationError` if the file system has no locks.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._log_thread, _make_root, self.root)
+        await self._make_durable()
+        self._is_open = True
+        # Before the first message: importing pyarrow stops the event loop for a moment, even from a thread.
+        self._can_roll = await loop.run_in_executor(self._roll_thread, _has_pyarrow)
+        if self._can_roll:
+            self._in_roll_thread(self._recover)
+        if self._background is None:
+            self._background = asyncio.create_task(self._beat(), name="ackwise journal")
+
+    async def flush(self) -> None:
+        """Return once everything recorded so far is durable; `async`: once it is on its way.
+
+        Flushes that come while one is being written share the next one. Raises `EventLogUnavailable`: nothing is
+        dropped then, and the next flush tries again.
+        """
+        if not self._is_async:
+            await self._make_durable()
+            return
+        behind = self._buffer.next_seq - self._log.durable_seq
+        if behind > MOST_BEHIND:
+            await self._make_durable()
+        elif behind >= self._flush_events and self._writing is None:
+            self._start_writing()
+
+    async def close(self) -> None:
+        """Write SESSION_END, make everything durable, roll the last file and let go of it. Closing twice does nothing.
+
+        Raises `EventLogUnavailable`; the journal is still open then, and closing it again tries again.
+        """
+        if self._is_closed:
+            return
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait([self._background])
+        if self._is_open:
+            await self._end()
+        self._is_closed = True
+        self._log_thread.shutdown(wait=False)
+        await asyncio.to_thread(self._roll_thread.shutdown)
+
+    async def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self.record(Event(EventCode.SESSION_END, range_end=self._buffer.next_seq + 1))
+        await self._make_durable()
+        await asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.finish)
+        self._roll_finished()
+
+    async def _make_durable(self) -> None:
+        goal = self._buffer.next_seq
+        while self._log.durable_seq < goal:
+            # Shielded: whoever gives up waiting leaves the write to the others.
+            await asyncio.shield(self._writing or self._start_writing())
+
+    def _start_writing(self) -> asyncio.Task[None]:
+        self._writing = asyncio.create_task(self._write(), name="ackwise journal write")
+        self._writing.add_done_callback(_take_error)
+        return self._writing
+
+    async def _write(self) -> None:
+        try:
+            if self._is_closed:
+                raise EventLogUnavailable(f"event log {self.root}: it is closed; record nothing after close()")
+            block = self._buffer.seal()
+            if block is not None:
+                self._log.put(block)
+            await asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
+        except EventLogUnavailable as error:
+            if not self._is_failing:
+                logger.warning("%s", error)
+            self._is_failing = True
+            raise
+        finally:
+            self._writing = None
+        if self._is_failing:
+            logger.warning("event log %s: written again, nothing is missing", self.root)
+        self._is_failing = False
+        self._roll_finished()
+
+    async def _beat(self) -> None:
+        due = self._clock() + self._heartbeat_seconds
+        while True:
+            await self._sleep(self._pause)
+            if self._clock() > due - self._pause / 2:
+                due = self._clock() + self._heartbeat_seconds
+                self.record(Event(EventCode.HEARTBEAT))
+            with contextlib.suppress(EventLogUnavailable):  # `_write` has said so, and the next round tries again
+                await self._make_durable()
+
+    def _roll_finished(self) -> None:
+        finished = self._log.take_finished()
+        if finished and self._can_roll:
+            self._in_roll_thread(lambda: self._roll(finished))
+
+    def _in_roll_thread(self, work: Callable[[], None]) -> None:
+        self._roll_thread.submit(work).add_done_callback(_report_error)
+
+    def _roll(self, finished: list[Path]) -> None:
+        recovery = Recovery()
+        for path in (*self._unrolled, *finished):
+            roll(path, self.root, recovery)
+        self._unrolled = recovery.live
+        _report_unreadable(recovery)
+
+    def _recover(self) -> None:
+        _report_unreadable(recover(self.root))
+
+
+def from_url(
+    url: str | os.PathLike[str],
+    *,
+    group: str,
+    cluster: str | None = None,
+    client: str | None = None,
+    attrs: Mapping[str, object] | None = None,
+    mode: Mode = "before_settle",
+) -> Journal:
+    """The journal in a folder: `/var/lib/billing/events`, or the same as a `file://` URL. Raises `ConfigurationError`."""
+    path = os.fspath(url)
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme != "file":
+        raise ConfigurationError(f"events can't be written to {scheme}://; give a folder or a file:// URL")
+    if separator:
+        path = unquote(rest.removeprefix("localhost"))
+    if not path:
+        raise ConfigurationError("the folder of the events is empty; give a folder or a file:// URL")
+    return Journal(path, group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode)
+
+
+def _check(mode: str, limits: Mapping[str, float]) -> None:
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode of the event journal is {mode!r}; it is 'before_settle' or 'async'")
+    for name, value in limits.items():
+        if not value > 0:
+            raise ConfigurationError(f"{name} of the event journal is {value}; it must be above zero")
+
+
+def _json(facts: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(facts, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"attrs of the event journal can't be written as JSON ({error}); give plain values") from error
+
+
+def _make_root(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        sync_directory(root.parent)
+    except OSError as error:
+        raise EventLogUnavailable(explain(error, root)) from error
+
+
+def _has_pyarrow() -> bool:
+    try:
+        importlib.import_module("ackwise.stores.journal.parquet")
+    except ImportError as error:
+        logger.warning("events stay in log files, which `ackwise reconcile` rolls (%s); pip install 'ackwise[events]' to roll here", error)
+        return False
+    return True
+
+
+def _take_error(task: asyncio.Task[None]) -> None:
+    """Look at the error of a write whose waiters have all given up, lest asyncio calls it never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _report_error(rolled: Future[None]) -> None:
+    error = rolled.exception()
+    if error is not None:
+        logger.error("event log files could not be rolled; they stay, and `ackwise reconcile` rolls them", exc_info=error)
+
+
+def _report_unreadable(recovery: Recovery) -> None:
+    for log in recovery.unreadable:
+        logger.warning("event log %s: %s; what its writer did from event %d on is unknown", log.path, log.reason, log.from_seq)
