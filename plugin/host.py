@@ -28,11 +28,12 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLog
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.pipeline import HandlerStopped, Pipeline, Worker
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
+from ackwise.middleware.worker import Worker
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.publisher import KafkaPublisher
@@ -173,10 +174,9 @@ class Host:
         """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
         if task.cancelled() or (error := task.exception()) is None:
             return
-        stopped = isinstance(error, HandlerStopped)
-        if self._fatal is None:
-            self._fatal = error.error if isinstance(error, HandlerStopped) else error
-        log.error("%s ended with %r; the worker stops, nothing unsettled is committed", task.get_name(), self._fatal, exc_info=None if stopped else error)
+        cause, traceback = (error.error, None) if isinstance(error, HandlerStopped) else (error, error)
+        self._fatal = self._fatal or cause
+        log.error("%s ended with %r; the worker stops, nothing unsettled is committed", task.get_name(), cause, exc_info=traceback)
         self._stop.set()
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
@@ -206,7 +206,15 @@ class Host:
         for lane, partition in zip(lanes, partitions, strict=True):
             attrs = json.dumps({"committed": lane.committed})
             self._sink.record(
-                Event(EventCode.BROKER_OFFSETS, lane.topic, lane.partition, starts[partition], range_end=ends[partition], role=lane.role, attrs=attrs)
+                Event(
+                    EventCode.BROKER_OFFSETS,
+                    lane.topic,
+                    lane.partition,
+                    starts[partition],
+                    range_end=ends[partition],
+                    role=lane.role,
+                    attrs=attrs,
+                )
             )
 
     # -- fetch
@@ -257,7 +265,16 @@ class Host:
             )  # fmt: skip
             if target != lane.position:
                 attrs = json.dumps({"reason": "out-of-range"})
-                self._record(Event(EventCode.SEEK, lane.topic, lane.partition, min(lane.position, target), range_end=max(lane.position, target), attrs=attrs))
+                self._record(
+                    Event(
+                        EventCode.SEEK,
+                        lane.topic,
+                        lane.partition,
+                        min(lane.position, target),
+                        range_end=max(lane.position, target),
+                        attrs=attrs,
+                    )
+                )
             lane.position = target
             self._consumer.seek(partition, target)
 
@@ -279,7 +296,9 @@ class Host:
             return self._undeliverable(delivery, Reason.FOREIGN_COPY, error)
         if copy.handler not in self._pipelines:
             known = ", ".join(sorted(self._pipelines))
-            return self._undeliverable(copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}"))
+            return self._undeliverable(
+                copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}")
+            )
         return LaneEntry(Entry(copy), self._pipelines[copy.handler])
 
     def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> LaneEntry:
@@ -346,9 +365,7 @@ class Host:
             role: Literal["source", "retry"] = "retry" if partition.topic == self._names.retry else "source"
             committed = await self._insist(self._consumer.committed, partition)
             position = committed if committed is not None else await self._insist(self._start_of, partition)
-            lane = Lane(
-                partition.topic, partition.partition, role, position, make=self._make(role), progressed=self._progressed
-            )
+            lane = Lane(partition.topic, partition.partition, role, position, make=self._make(role), progressed=self._progressed)
             if partition not in self._consumer.assignment():
                 return  # revoked meanwhile; the next assignment begins anew
             self._consumer.seek(partition, position)
@@ -356,7 +373,9 @@ class Host:
             self._lanes[partition] = lane
             task = lane.start()
             task.add_done_callback(self._ended)
-            self._record(Event(EventCode.ASSIGNED, partition.topic, partition.partition, position, role=role, from_commit=committed is not None))
+            self._record(
+                Event(EventCode.ASSIGNED, partition.topic, partition.partition, position, role=role, from_commit=committed is not None)
+            )
         # a group that never committed must not begin somewhere else after a crash
         await self._commit([lane for lane in self._lanes.values() if lane.committed is None])
 
@@ -392,7 +411,9 @@ class Host:
             del self._lanes[TopicPartition(lane.topic, lane.partition)]
             self._record(Event(EventCode.REVOKED, lane.topic, lane.partition, lane.watermark.commit))
         if pending:
-            log.warning("%d partitions did not drain within %.0f s; what still runs there publishes and commits nothing", len(pending), timeout)
+            log.warning(
+                "%d partitions did not drain within %.0f s; what still runs there publishes and commits nothing", len(pending), timeout
+            )
         if stopping and pending:
             await asyncio.wait(pending, timeout=_GRACE)
         for task in tasks:
