@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import traceback as tracebacks
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,9 +52,10 @@ class Reason:
     FOREIGN_COPY: Final = "foreign-copy"
 
 
-#: Characters of a traceback that a dead letter carries; cut in the middle, where it says least.
-_TRACEBACK_LIMIT = 4000
+#: Characters that a dead letter carries of each; cut in the middle, where they say least.
+_NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1000
+_TRACEBACK_LIMIT = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,16 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """The failure that `error` stands for. Works for exceptions whose own `__str__` raises."""
-        try:
-            message, text = str(error), "".join(tracebacks.format_exception(error))
-        except Exception:  # noqa: BLE001  # user code: an exception class of the user's may fail to print itself
-            message, text = "<unprintable>", ""
-        return cls(type(error).__name__, _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT))
+        message = _printed(lambda: str(error))
+        text = _printed(lambda: "".join(tracebacks.format_exception(error)))
+        return cls(_cut(type(error).__name__, _NAME_LIMIT), _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT))
+
+
+def _printed(text: Callable[[], str]) -> str:
+    try:
+        return text()
+    except Exception:  # noqa: BLE001  # user code: an exception class of the user's may fail to print itself
+        return "<unprintable>"
 
 
 def _cut(text: str, limit: int) -> str:
