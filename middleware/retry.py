@@ -6,6 +6,7 @@ Rules from RocketMQ 5.3: `MessageStoreConfig.messageDelayLevel`, `AbstractSendMe
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ class Exponential:
     draw: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        if not (self.initial > 0 and self.multiplier >= 1 and self.maximum >= self.initial and 0 <= self.jitter < 1):
-            raise ConfigurationError(f"{self!r} needs initial > 0, multiplier >= 1, maximum >= initial and 0 <= jitter < 1")
+        if not (0 < self.initial <= self.maximum < math.inf and self.multiplier >= 1 and 0 <= self.jitter < 1):
+            raise ConfigurationError(f"{self!r} needs initial > 0, a finite maximum >= initial, multiplier >= 1 and 0 <= jitter < 1")
 
     def delay(self, attempt: int) -> float:
         """See the class; saturates at `maximum` instead of overflowing."""
@@ -176,6 +177,9 @@ class ConsumeLater(Exception):
         self.unless = (unless,) if isinstance(unless, type) else tuple(unless)
         self.delay_level = delay_level
         self.delay = None if delay is None else parse_duration(delay, what="delay of ConsumeLater")
+        for kind in (*self.unless, *self.on):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigurationError(f"{kind!r} in unless or on is not an exception class; give the class, such as ValueError")
         for policy in (retry, *self.on.values()):
             if policy is not None and not callable(getattr(policy, "delay", None)):
                 raise ConfigurationError(f"{policy!r} is not a retry policy; it needs a method delay(attempt) that answers seconds")
@@ -193,7 +197,8 @@ class ConsumeLater(Exception):
     def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
         """Where a message goes that shall be consumed later; the limit beats the level.
 
-        RocketMQ: at `max_reconsume_times` or a negative level it is a dead letter, whatever else was asked.
+        RocketMQ: at `max_reconsume_times` or a negative level it is a dead letter, whatever else was asked. Raises what
+        a policy of the user's raises, and `ConfigurationError` if it answers something that is not a duration.
         """
         if error is not None and isinstance(error, self.unless):
             return Dead(Reason.NOT_RETRIED, later.failure)
@@ -208,7 +213,7 @@ class ConsumeLater(Exception):
         policy = next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
         if policy is None:
             return self.by_level(reconsume_times)
-        return self._after(policy.delay(reconsume_times + 1))
+        return self._after(parse_duration(policy.delay(reconsume_times + 1), what=f"the delay of {policy!r}"))
 
     def by_level(self, reconsume_times: int) -> SendBack:
         """What the delay levels alone say."""
