@@ -74,7 +74,7 @@ def _raised(batch: Batch[Any], error: BaseException) -> Disposition:
     match error:
         case Reject():
             return Dead(Reason.REJECTED, Failure.of(error))
-        case ConsumeLater():
-            return Later(batch.delay_level if error.delay_level is None else error.delay_level, error.delay, Failure.of(error))
+        case ConsumeLater(raised=True):
+            return Later(error.delay_level or 0, error.delay, Failure.of(error))
         case _:
             return _later(batch, error)
