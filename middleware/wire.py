@@ -23,6 +23,12 @@ BUDGET: Final = 128 * 1024
 
 _VERSION: Final = "ackwise-version"
 
+#: Characters of a reason that a copy carries: a handler may give any text as the reason of `batch.dead`.
+_REASON_LIMIT = 1000
+
+#: Bytes of a key that a dead letter keeps when its key is cut.
+_KEY_LIMIT = 256
+
 
 class ForeignCopy(AckwiseError):
     """A record on a retry topic that this group did not write."""
@@ -52,8 +58,11 @@ class _Block(NamedTuple):
     def text(self, name: str) -> str:
         return self.fields[name].decode()
 
-    def number(self, name: str) -> int:
-        return int(self.fields[name])
+    def number(self, name: str, lowest: int = 0, highest: int = 2**63 - 1) -> int:
+        number = int(self.fields[name])
+        if not lowest <= number <= highest:
+            raise ValueError(f"{name} is {number}, which is not from {lowest} to {highest}")
+        return number
 
 
 def _block(headers: Headers) -> _Block:
@@ -65,6 +74,8 @@ def _block(headers: Headers) -> _Block:
         version = int(fields.get(_VERSION, b""))
     except ValueError:
         raise ForeignCopy("its ackwise-version header is not a number") from None
+    if version < 1:
+        raise ForeignCopy(f"its ackwise-version header is {version}, and the first version is 1")
     if version > VERSION:
         raise NewerWire(f"it is written in version {version} of the wire format and this worker knows up to {VERSION}; upgrade this worker")
     return _Block(start, fields)
@@ -79,18 +90,15 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
     try:
         if block.text("ackwise-group") != group:
             raise ForeignCopy(f"it belongs to group {block.text('ackwise-group')!r}")
-        attempt = block.number("ackwise-attempt")
-        if attempt < 2:
-            raise ForeignCopy(f"its attempt is {attempt}, and a copy's is at least 2")
         return copy._replace(
             headers=copy.headers[: block.start],
             origin=Origin(
                 block.text("ackwise-origin-topic"),
-                block.number("ackwise-origin-partition"),
+                block.number("ackwise-origin-partition", highest=2**31 - 1),
                 block.number("ackwise-origin-offset"),
-                block.number("ackwise-origin-timestamp"),
+                block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
             ),
-            attempt=attempt,
+            attempt=block.number("ackwise-attempt", lowest=2, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),
             handler=block.text("ackwise-handler"),
             replay_id=block.fields.get("ackwise-replay-id"),
@@ -104,7 +112,7 @@ def due_ms(headers: Headers) -> int:
     try:
         return _block(headers).number("ackwise-due")
     except (KeyError, ValueError) as error:
-        raise ForeignCopy(f"its due time can't be read ({error})") from None
+        raise ForeignCopy(f"its due time can't be read ({type(error).__name__}: {error})") from None
 
 
 def retry_copy(delivery: Delivery, *, topic: str, partition: int, group: str, handler: str, due: int, now_ms: int, reason: str) -> Copy:
@@ -127,31 +135,27 @@ def dead_letter(
     return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers))
 
 
-#: What a dead letter leaves out, step by step, until the broker takes it.
-_SHRINKS: Final = ("value", "headers", "key")
-
-
 def shrink(letter: Copy) -> Copy | None:
-    """A smaller dead letter that says what it left out; `None` if nothing is left to leave out.
+    """`letter` with one thing less, which it names; `None` if nothing is left to leave out.
 
     First the value goes (it stays at the origin), then the producer's headers, then the key is cut to its first
     256 bytes and its hash (blake2b-128, hex) is added.
     """
     start = _block(letter.headers).start
-    ours = letter.headers[start:]
-    dropped = next((value or b"" for name, value in ours if name == "ackwise-dropped"), b"").decode().split()
-    step = next((step for step in _SHRINKS if step not in dropped), None)
-    if step is None:
-        return None
-    note = ("ackwise-dropped", " ".join([*dropped, step]).encode())
-    ours = (*(header for header in ours if header[0] != "ackwise-dropped"), note)
-    if step == "value":
-        return replace(letter, value=None, headers=(*letter.headers[:start], *ours))
-    if step == "headers":
-        return replace(letter, headers=ours)
-    key = letter.key or b""
-    digest = hashlib.blake2b(key, digest_size=16).hexdigest().encode()
-    return replace(letter, key=None if letter.key is None else key[:256], headers=(*ours, ("ackwise-key-hash", digest)))
+    theirs, ours = letter.headers[:start], letter.headers[start:]
+    if letter.value:
+        return replace(letter, value=None, headers=(*theirs, *_dropped(ours, b"value")))
+    if theirs:
+        return replace(letter, headers=_dropped(ours, b"headers"))
+    if letter.key is not None and len(letter.key) > _KEY_LIMIT:
+        digest = hashlib.blake2b(letter.key, digest_size=16).hexdigest().encode()
+        return replace(letter, key=letter.key[:_KEY_LIMIT], headers=(*_dropped(ours, b"key"), ("ackwise-key-hash", digest)))
+    return None
+
+
+def _dropped(ours: Headers, what: bytes) -> Headers:
+    before = [value for name, value in ours if name == "ackwise-dropped" and value]
+    return (*(header for header in ours if header[0] != "ackwise-dropped"), ("ackwise-dropped", b" ".join([*before, what])))
 
 
 def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms: int, reason: str) -> Headers:
@@ -166,7 +170,7 @@ def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms:
         ("ackwise-origin-timestamp", b"%d" % origin.timestamp_ms),
         ("ackwise-attempt", b"%d" % attempt),
         ("ackwise-first-seen", b"%d" % (now_ms if delivery.first_seen_ms is None else delivery.first_seen_ms)),
-        ("ackwise-reason", _encode(reason)),
+        ("ackwise-reason", _encode(reason[:_REASON_LIMIT])),
     )
     return fields if delivery.replay_id is None else (*fields, ("ackwise-replay-id", delivery.replay_id))
 
