@@ -48,6 +48,8 @@ class Dedup:
             raise ConfigurationError(
                 f"retention of Dedup is {retention} s, shorter than its lease of {lease} s; finished messages would run again"
             )
+        if isinstance(self.epoch, bool) or not isinstance(self.epoch, int) or not 0 <= self.epoch < 2**31:
+            raise ConfigurationError(f"epoch of Dedup is {self.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
         if self.key is not None and not callable(self.key):
             raise ConfigurationError(f"key of Dedup is {self.key!r}; it must be a function that takes a message and answers its key")
 
