@@ -15,7 +15,7 @@ import json
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
@@ -236,8 +236,11 @@ class EventBuffer:
                     _NONE_B if from_commit is None else from_commit,
                 )
             )
-        except (KeyError, TypeError, struct.error):
-            self.record(self._fitted(event))
+        except KeyError:
+            are_known = self._learn((topic, topic_id, handler, phys_topic, error, dedup_key, role, attrs))
+            self.record(event if are_known else _fitted(event))
+        except (TypeError, struct.error):
+            self.record(_fitted(event))
 
     def seal(self) -> Block | None:
         """Take everything out as one block; `None` if there is nothing."""
@@ -249,13 +252,12 @@ class EventBuffer:
         self._places = {None: 0}
         return block
 
-    def _fitted(self, event: Event) -> Event:
-        """The event with every value in the range of its field, and with its strings known to this buffer."""
-        values: list[Any] = [_fit(name, value) for name, value in zip(Event._fields, event, strict=True)]
-        fitted = Event(*values)
-        for name in _TEXTS:
-            self._places.setdefault(getattr(fitted, name), len(self._places))
-        return fitted
+    def _learn(self, texts: Iterable[object]) -> bool:
+        for text in texts:
+            if text is not None and not isinstance(text, str):
+                return False
+            self._places.setdefault(text, len(self._places))
+        return True
 
 
 _NONE_Q, _NONE_I, _NONE_H, _NONE_B = NONE.values()
@@ -330,12 +332,18 @@ def _has_whole_block(data: bytes, start: int) -> bool:
     return False
 
 
+def _fitted(event: Event) -> Event:
+    """The event with every value in the range of its field."""
+    values: list[Any] = [_fit(name, value) for name, value in zip(Event._fields, event, strict=True)]
+    return Event(*values)
+
+
 def _fit(name: str, value: object) -> object:
     if value is None:
         return None
     if name in _TEXTS:
-        return value if isinstance(value, str) else str(value)
+        return str(value)
     if not isinstance(value, int):
-        return None
+        return None  # the type checker would have refused it; an event without it is better than none
     lowest = NONE[_FORMATS[name]]
     return min(max(value, lowest + 1), -lowest - 1)

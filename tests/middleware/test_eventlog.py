@@ -1,0 +1,223 @@
+"""The event log's bytes: what goes in comes out, and of a broken file everything before the break."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackwise.middleware.eventlog import (
+    FIELDS,
+    LAYOUT_VERSION,
+    NONE,
+    RECORD_SIZE,
+    Block,
+    EventBuffer,
+    EventLog,
+    LogHeader,
+    Row,
+    Unreadable,
+    column_bytes,
+    parse_log,
+)
+from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind
+
+HEADER = LogHeader(writer_id=2**63 - 1, first_seq=0, cluster="main", group_id="billing", client=None)
+KIND_OF_FIELD = {"q": Kind.INT64, "i": Kind.INT32, "h": Kind.INT16, "b": Kind.INT8}
+
+
+def values(name: str, field_format: Any, is_text: bool) -> st.SearchStrategy[Any]:
+    if name == "code":
+        return st.sampled_from(EventCode)
+    if is_text:
+        return st.none() | st.text(st.characters(exclude_categories=["Cs"]))
+    if name in ("took_unreleased", "from_commit"):
+        return st.none() | st.booleans()
+    lowest = NONE[field_format]
+    return st.none() | st.integers(lowest + 1, -lowest - 1) | st.sampled_from([lowest + 1, -1, 0, -lowest - 1])
+
+
+EVENTS = st.builds(Event, **{field.name: values(*field) for field in FIELDS if field.name != "at_ns"})
+
+
+def buffer(events: Iterable[Event], first_seq: int = 0) -> EventBuffer:
+    times = iter(range(10**18, 2 * 10**18, 1000))
+    made = EventBuffer(first_seq, now_ns=lambda: next(times))
+    for event in events:
+        made.record(event)
+    return made
+
+
+def block(events: Iterable[Event], first_seq: int = 0) -> Block:
+    sealed = buffer(events, first_seq).seal()
+    assert sealed is not None
+    return sealed
+
+
+def read(data: bytes) -> EventLog:
+    log = parse_log(data)
+    assert isinstance(log, EventLog)
+    return log
+
+
+def rows(data: bytes) -> list[Row]:
+    return [row for each in read(data).blocks for row in each.rows()]
+
+
+def three_blocks() -> list[bytes]:
+    first = [Event(EventCode.CLAIMED, "orders", 3, offset, "bill") for offset in range(3)]
+    second = [Event(EventCode.FAILED, "orders", 3, 1, "bill", error="ValueError", dedup_key="größe")]
+    third = [Event(EventCode.COMMITTED, "payments", 0, range_end=7)] * 2
+    return [block(first).encode(), block(second, 3).encode(), block(third, 4).encode()]
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=8))
+def test_every_field_of_every_event_survives_also_being_none(events: list[Event]) -> None:
+    found = rows(HEADER.encode() + block(events).encode())
+    assert [row.event for row in found] == events
+    assert [row.seq for row in found] == list(range(len(events)))
+    assert [row.at_ns for row in found] == sorted({row.at_ns for row in found})
+    assert all(type(row.event.took_unreleased) is type(event.took_unreleased) for row, event in zip(found, events, strict=True))
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=8))
+def test_a_column_is_the_same_numbers_side_by_side(events: list[Event]) -> None:
+    records = block(events).records
+    for place, field in enumerate(FIELDS):
+        numbers = [values[place] for values in struct.iter_unpack("<" + "".join(f.format for f in FIELDS), records)]
+        assert list(memoryview(column_bytes(records, field.name)).cast(cast(Any, field.format))) == numbers
+
+
+def test_the_header_survives() -> None:
+    assert read(LogHeader(5, 77, "main", "billing", "worker-1").encode()).header == LogHeader(5, 77, "main", "billing", "worker-1")
+
+
+def test_every_field_of_an_event_has_a_place_in_the_record_and_a_column_of_its_width() -> None:
+    assert {field.name for field in FIELDS} == {"at_ns", *Event._fields}
+    kinds = {column.name: column.kind for column in COLUMNS}
+    column_of = {"at_ns": "event_ts", "code": "event_type", "record_ts_ms": "record_ts", "due_ms": "due_ts"}
+    for field in FIELDS:
+        kind = kinds[column_of.get(field.name, field.name)]
+        if kind not in (Kind.STRING, Kind.BOOL, Kind.TIMESTAMP):
+            assert kind is KIND_OF_FIELD[field.format]
+        assert (kind is Kind.STRING) == field.is_text
+
+
+def test_fields_are_aligned_so_that_a_column_can_be_cut_out() -> None:
+    start = 0
+    for field in FIELDS:
+        width = struct.calcsize(field.format)
+        assert start % width == 0
+        start += width
+    assert start == RECORD_SIZE == 128
+
+
+def test_of_a_file_cut_at_any_byte_all_whole_blocks_survive() -> None:
+    blocks = three_blocks()
+    data = HEADER.encode() + b"".join(blocks)
+    ends = [len(HEADER.encode()) + sum(map(len, blocks[:count])) for count in range(4)]
+    for cut in range(len(data) + 1):
+        log = parse_log(data[:cut])
+        if cut < ends[0]:
+            assert isinstance(log, Unreadable)
+        else:
+            assert isinstance(log, EventLog)
+            assert len(log.blocks) == sum(end <= cut for end in ends[1:])
+            assert log.next_seq == [0, 3, 4, 6][len(log.blocks)]
+            assert not log.is_damaged
+
+
+def test_a_flipped_bit_anywhere_ends_reading_before_its_block() -> None:
+    blocks = three_blocks()
+    data = HEADER.encode() + b"".join(blocks)
+    start = len(HEADER.encode()) + len(blocks[0])
+    for place in range(start, start + len(blocks[1])):
+        flipped = bytearray(data)
+        flipped[place] ^= 0x10
+        log = read(bytes(flipped))
+        assert len(log.blocks) == 1
+        assert log.is_damaged, "a whole block follows, so this is no torn tail"
+
+
+def test_a_last_block_that_fails_its_checksum_is_a_torn_tail_and_no_damage() -> None:
+    data = bytearray(HEADER.encode() + b"".join(three_blocks()))
+    data[-1] ^= 1
+    log = read(bytes(data))
+    assert (len(log.blocks), log.is_damaged) == (2, False)
+
+
+def test_zeros_at_the_end_are_a_torn_tail() -> None:
+    log = read(HEADER.encode() + b"".join(three_blocks()) + bytes(4096))
+    assert (len(log.blocks), log.is_damaged) == (3, False)
+
+
+def test_a_block_out_of_sequence_ends_reading() -> None:
+    first, _, third = three_blocks()
+    log = read(HEADER.encode() + first + third)
+    assert (len(log.blocks), log.is_damaged) == (1, True)
+
+
+def test_a_log_of_a_newer_layout_is_unreadable_and_says_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.middleware.eventlog.LAYOUT_VERSION", LAYOUT_VERSION + 1)
+    newer = HEADER.encode()
+    monkeypatch.undo()
+    log = parse_log(newer)
+    assert log == Unreadable(f"its layout is version {LAYOUT_VERSION + 1} and this Ackwise reads version {LAYOUT_VERSION}")
+
+
+@pytest.mark.parametrize("data", [b"", b"AWHD", bytes(100), b"not a log at all, but long enough for a header"])
+def test_what_is_no_log_is_unreadable(data: bytes) -> None:
+    assert isinstance(parse_log(data), Unreadable)
+
+
+def test_sequence_numbers_go_on_from_block_to_block() -> None:
+    made = buffer([Event(EventCode.HEARTBEAT)] * 3, first_seq=40)
+    first = made.seal()
+    made.record(Event(EventCode.HEARTBEAT))
+    second = made.seal()
+    assert first is not None
+    assert second is not None
+    assert (first.first_seq, first.next_seq, second.first_seq, made.next_seq) == (40, 43, 43, 44)
+    assert made.seal() is None
+
+
+def test_each_block_carries_its_own_strings() -> None:
+    made = buffer([Event(EventCode.CLAIMED, "orders")])
+    made.seal()
+    made.record(Event(EventCode.CLAIMED, "payments"))
+    second = made.seal()
+    assert second is not None
+    assert second.strings == (None, "payments")
+
+
+def test_a_string_that_comes_again_is_stored_once() -> None:
+    assert block([Event(EventCode.CLAIMED, "orders", handler="orders", error="orders")] * 5).strings == (None, "orders")
+
+
+def test_numbers_beyond_their_width_become_the_nearest_that_fits() -> None:
+    event = Event(EventCode.SUCCEEDED, offset=2**70, partition=-(2**40), attempt=40_000, level=-128, duration_us=2**31)
+    (row,) = block([event]).rows()
+    assert row.event == Event(
+        EventCode.SUCCEEDED, offset=2**63 - 1, partition=-(2**31) + 1, attempt=32_767, level=-127, duration_us=2**31 - 1
+    )
+
+
+def test_values_of_a_wrong_type_do_not_make_recording_raise() -> None:
+    wrong: Any = {"topic": 7, "offset": "12", "attrs": {"a": 1}, "error": ["x"], "exec_id": 1.5}
+    (row,) = block([Event(EventCode.FAILED, **wrong, partition=3)]).rows()
+    assert row.event == Event(EventCode.FAILED, "7", 3, attrs="{'a': 1}", error="['x']")
+
+
+def test_a_lone_surrogate_is_written_as_an_escape() -> None:
+    (row,) = rows(HEADER.encode() + block([Event(EventCode.FAILED, dedup_key="a\udc80")]).encode())
+    assert row.event.dedup_key == "a\\udc80"
+
+
+def test_the_header_is_json_that_anybody_can_read() -> None:
+    data = HEADER.encode()
+    assert json.loads(data[24:])["group_id"] == "billing"
