@@ -7,14 +7,80 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ackwise.middleware.batch import Batch as Batch
+    from ackwise.middleware.disposition import CONSUME_LATER as CONSUME_LATER
+    from ackwise.middleware.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
+    from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
+    from ackwise.middleware.disposition import Reject as Reject
     from ackwise.middleware.errors import AckwiseError as AckwiseError
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
+    from ackwise.middleware.errors import EventLogUnavailable as EventLogUnavailable
+    from ackwise.middleware.errors import InvalidHandlerResult as InvalidHandlerResult
+    from ackwise.middleware.errors import InvalidRuling as InvalidRuling
+    from ackwise.middleware.errors import PublishRefused as PublishRefused
+    from ackwise.middleware.errors import PublishUnavailable as PublishUnavailable
+    from ackwise.middleware.errors import StoreUnavailable as StoreUnavailable
+    from ackwise.middleware.errors import Unavailable as Unavailable
+    from ackwise.middleware.message import Message as Message
+    from ackwise.middleware.policies import DeadLetter as DeadLetter
+    from ackwise.middleware.policies import Dedup as Dedup
+    from ackwise.middleware.policies import Events as Events
+    from ackwise.middleware.retry import ConsumeLater as ConsumeLater
+    from ackwise.middleware.retry import Exponential as Exponential
+    from ackwise.middleware.retry import Fixed as Fixed
+    from ackwise.middleware.retry import Schedule as Schedule
+    from ackwise.plugin.app import App as App
 
-__all__ = ["AckwiseError", "ConfigurationError"]
+__all__ = [
+    "App",
+    "Batch",
+    "Message",
+    "ConsumeLater",
+    "DeadLetter",
+    "Dedup",
+    "Events",
+    "Exponential",
+    "Fixed",
+    "Schedule",
+    "Reject",
+    "ConsumeStatus",
+    "CONSUME_SUCCESS",
+    "CONSUME_LATER",
+    "AckwiseError",
+    "ConfigurationError",
+    "EventLogUnavailable",
+    "InvalidHandlerResult",
+    "InvalidRuling",
+    "PublishRefused",
+    "PublishUnavailable",
+    "StoreUnavailable",
+    "Unavailable",
+]
 
 _HOMES = {
+    "App": "ackwise.plugin.app",
+    "Batch": "ackwise.middleware.batch",
+    "Message": "ackwise.middleware.message",
+    "ConsumeLater": "ackwise.middleware.retry",
+    "DeadLetter": "ackwise.middleware.policies",
+    "Dedup": "ackwise.middleware.policies",
+    "Events": "ackwise.middleware.policies",
+    "Exponential": "ackwise.middleware.retry",
+    "Fixed": "ackwise.middleware.retry",
+    "Schedule": "ackwise.middleware.retry",
+    "Reject": "ackwise.middleware.disposition",
+    "ConsumeStatus": "ackwise.middleware.disposition",
+    "CONSUME_SUCCESS": "ackwise.middleware.disposition",
+    "CONSUME_LATER": "ackwise.middleware.disposition",
     "AckwiseError": "ackwise.middleware.errors",
     "ConfigurationError": "ackwise.middleware.errors",
+    "EventLogUnavailable": "ackwise.middleware.errors",
+    "InvalidHandlerResult": "ackwise.middleware.errors",
+    "InvalidRuling": "ackwise.middleware.errors",
+    "PublishRefused": "ackwise.middleware.errors",
+    "PublishUnavailable": "ackwise.middleware.errors",
+    "StoreUnavailable": "ackwise.middleware.errors",
+    "Unavailable": "ackwise.middleware.errors",
 }
 """Where each public name lives. A new name is added here, in `__all__` and in the block for type checkers; a test compares the three."""
 

@@ -56,8 +56,8 @@ class HostSettings:
         _check_choice("start", self.start, get_args(_Start))
         if self.revoke_timeout > REBALANCE_TIMEOUT / 2:
             raise ConfigurationError(
-                f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance timeout, or "
-                "the broker throws out the member that drains"
+                f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance "
+                "timeout, or the broker throws out the member that drains"
             )
         if not _SESSION[0] <= self.session_timeout <= _SESSION[1]:
             raise ConfigurationError(

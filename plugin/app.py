@@ -1,0 +1,226 @@
+"""`App`: the handlers of one consumer group, the policies that hold for them, and the process that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar, cast
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import ConsumeStatus
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import ClaimStore
+from ackwise.plugin.around import Around, inspect_middleware, wrap
+from ackwise.plugin.handler import inspect_handler
+from ackwise.plugin.registry import open_sink, open_store
+from ackwise.plugin.settings import HostSettings
+
+__all__ = ["App"]
+
+log = logging.getLogger("ackwise")
+
+HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
+
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Events)
+
+_USABLE: Final = "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)) or a middleware (async def mw(message, call_next))"
+
+
+class App:
+    """The handlers of one consumer group.
+
+    `settings` are those of `HostSettings`: `commit_interval="5s"`, `create_topics="never"` and so on. Without `use`,
+    `ConsumeLater(16)` and `DeadLetter()` are on, `Dedup` and `Events` are off. Raises `ConfigurationError`.
+    """
+
+    def __init__(self, group: str, *, brokers: str = "localhost:9092", **settings: Any) -> None:
+        known = {field.name for field in dataclasses.fields(HostSettings)}
+        for name in settings.keys() - known:
+            raise ConfigurationError(f"App has no setting {name!r}; it has {', '.join(sorted(known))}")
+        self.settings = HostSettings(brokers=brokers, group=group, **settings)
+        self._slots: dict[type, Any] = {}
+        self._arounds: list[Around] = []
+        self._agents: list[Agent] = []
+        self._is_started = False
+
+    def __repr__(self) -> str:
+        return f"<App {self.settings.group!r} with {', '.join(agent.name for agent in self._agents) or 'no agents'}>"
+
+    def use(self, *things: object) -> None:
+        """Add policies, one of a kind and in any order, and middleware, of which the first used is the outermost.
+
+        A middleware is `async def mw(message, call_next)` or `async def mw(batch, call_next)`, for the agents of that
+        kind. Its `None` means: as the handler said, errors included. Raises `ConfigurationError`, also after the start.
+        """
+        if self._is_started:
+            raise ConfigurationError("use() was called after the app was started; call it before")
+        for thing in things:
+            if isinstance(thing, _SLOTS):
+                self._fill(thing)
+            elif callable(thing) and not isinstance(thing, type):
+                self._arounds.append(inspect_middleware(thing))
+            else:
+                hint = f"; write {thing.__name__}(…)" if isinstance(thing, type) and thing in _SLOTS else ""
+                raise ConfigurationError(f"{thing!r} can't be used{hint}; use takes {_USABLE}")
+
+    def _fill(self, policy: ConsumeLater | DeadLetter | Dedup | Events) -> None:
+        slot = next(slot for slot in _SLOTS if isinstance(policy, slot))
+        if isinstance(policy, ConsumeLater) and policy.raised:
+            raise ConfigurationError(
+                "ConsumeLater with delay or delay_level is for raising in a handler; as a policy, give it levels or retry"
+            )
+        if slot in self._slots:
+            raise ConfigurationError(f"{slot.__name__} was used twice; an app has one")
+        self._slots[slot] = policy
+
+    def agent(
+        self,
+        *topics: str,
+        model: Any = None,
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Register an `async def` handler of `topics`; the handler itself is returned unchanged.
+
+        Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
+        `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
+        it. `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
+        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception. Raises `ConfigurationError`.
+        """
+
+        def register(handler: HandlerT) -> HandlerT:
+            if self._is_started:
+                raise ConfigurationError("an agent was added after the app was started; add it before")
+            seen = inspect_handler(handler, model=model)
+            agent = Agent(
+                name=seen.name if name is None else name,
+                topics=topics,
+                kind=seen.kind,
+                call=seen.call,
+                decode=seen.decode,
+                max_batch=max_batch,
+                within=parse_duration(within, what="within"),
+                keep_ack_index_on_error=keep_ack_index_on_error,
+            )
+            self._check(agent)
+            self._agents.append(agent)
+            return handler
+
+        return register
+
+    def _check(self, agent: Agent) -> None:
+        if not agent.name:
+            raise ConfigurationError("name of an agent is empty; leave it out to take the function's")
+        if not agent.topics or not all(isinstance(topic, str) and topic for topic in agent.topics):
+            raise ConfigurationError(f'agent {agent.name!r} has no topic; write @app.agent("orders")')
+        if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
+            raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
+        taken = [topic for other in self._agents for topic in other.topics]
+        for topic in agent.topics:
+            if topic in taken or agent.topics.count(topic) > 1:
+                raise ConfigurationError(f"topic {topic!r} has two agents; one app delivers it to one")
+        if any(other.name == agent.name for other in self._agents):
+            raise ConfigurationError(f"two agents are called {agent.name!r}; give one of them a name=")
+
+    def agents(self) -> list[Agent]:
+        """The agents with their middleware around them. Raises `ConfigurationError` for what only shows when all is known."""
+        if not self._agents:
+            raise ConfigurationError(f'app {self.settings.group!r} has no agents; add one with @app.agent("orders")')
+        for agent in self._agents:
+            for topic in agent.topics:
+                self._refuse_own(topic, agent)
+        kinds = {agent.kind for agent in self._agents}
+        for around in self._arounds:
+            if around.kind not in kinds:
+                raise ConfigurationError(
+                    f"middleware {around.name!r} takes a {around.kind}, and no agent of this app does; it would never run"
+                )
+        return [dataclasses.replace(agent, call=self._wrapped(agent)) for agent in self._agents]
+
+    def _refuse_own(self, topic: str, agent: Agent) -> None:
+        group = self.settings.group
+        if topic in (f"{group}.retry", self._dead_letter().topic or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+            raise ConfigurationError(
+                f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
+            )
+
+    def _wrapped(self, agent: Agent) -> Callable[[Any], Awaitable[object]]:
+        return wrap(agent.call, [around for around in self._arounds if around.kind == agent.kind])
+
+    def _dead_letter(self) -> DeadLetter:
+        return cast(DeadLetter, self._slots.get(DeadLetter) or DeadLetter())
+
+    def run(self) -> None:
+        """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
+
+        Raises `ConfigurationError` and other `AckwiseError`s as `serve`, and `SystemExit` when it did not drain.
+        """
+        try:
+            asyncio.run(self._serve_until_signalled())
+        except asyncio.CancelledError:
+            raise SystemExit(128 + signal.SIGTERM) from None
+
+    async def _serve_until_signalled(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        serving = asyncio.current_task()
+        signals = (signal.SIGINT, signal.SIGTERM)
+
+        def on_signal() -> None:
+            if stop.is_set() and serving is not None:
+                for number in signals:
+                    loop.remove_signal_handler(number)
+                serving.cancel()
+            stop.set()
+
+        for number in signals:
+            loop.add_signal_handler(number, on_signal)
+        await self.serve(stop)
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Run in the event loop of the caller until `stop` is set, then drain and return.
+
+        Raises `ConfigurationError` if it can't start, any error in Ackwise's own machinery, and the `SystemExit` or
+        `KeyboardInterrupt` of a handler.
+        """
+        if self._is_started:
+            raise ConfigurationError("this app was started before; make a new one")
+        agents = self.agents()
+        later: ConsumeLater = self._slots.get(ConsumeLater) or ConsumeLater()
+        dedup: Dedup | None = self._slots.get(Dedup)
+        store, sink = _store(dedup), self._sink(later, dedup)
+        from ackwise.plugin.host import Host  # the Kafka client is imported by those who run it
+
+        host = Host(self.settings, agents, later=later, dead_letter=self._dead_letter(), dedup=dedup, store=store, sink=sink)
+        self._is_started = True
+        await host.run(stop)
+
+    def _sink(self, later: ConsumeLater, dedup: Dedup | None) -> EventSink | None:
+        events: Events | None = self._slots.get(Events)
+        if events is None:
+            return None
+        if not isinstance(events.sink, str | os.PathLike):
+            return events.sink
+        facts: dict[str, object] = {"levels": later.levels.seconds, "sources": [topic for agent in self._agents for topic in agent.topics]}
+        if dedup is not None:
+            facts |= {"lease": dedup.lease, "retention": dedup.retention}
+        return open_sink(os.fspath(events.sink), group=self.settings.group, mode=events.mode, facts=facts)
+
+
+def _store(dedup: Dedup | None) -> ClaimStore | None:
+    if dedup is None:
+        return None
+    store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
+    if type(store).__module__ == "ackwise.stores.memory":
+        log.warning("Dedup keeps its claims in memory: they are gone with this process and unknown to other workers")
+    return store

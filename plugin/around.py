@@ -1,0 +1,75 @@
+"""The user's middleware around a handler. What nobody says is not decided: a middleware can't turn a failure into success by silence."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import ConfigurationError, InvalidHandlerResult
+from ackwise.middleware.message import Message
+from ackwise.plugin.handler import first_parameter, is_async, name_of
+
+__all__ = ["Around", "inspect_middleware", "wrap"]
+
+_Call = Callable[[Any], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A middleware and what it wraps."""
+
+    name: str
+    kind: Literal["batch", "message"]
+    function: Callable[[Any, _Call], Awaitable[object]]
+
+
+def inspect_middleware(function: Callable[..., Any]) -> Around:
+    """What `function` wraps: its first parameter is annotated or named `batch` or `message`. Raises `ConfigurationError`."""
+    name = name_of(function)
+    if not is_async(function):
+        raise ConfigurationError(f"middleware {name!r} is not an `async def`; write `async def {name}(message, call_next)`")
+    first = first_parameter(function, what=f"middleware {name!r}", arity=2)
+    origin = typing.get_origin(first.annotation) or first.annotation
+    if origin is Batch or (first.annotation is inspect.Parameter.empty and first.name == "batch"):
+        return Around(name, "batch", function)
+    if origin is Message or (first.annotation is inspect.Parameter.empty and first.name == "message"):
+        return Around(name, "message", function)
+    raise ConfigurationError(
+        f"middleware {name!r} does not say what it wraps; name its first parameter message or batch, or annotate it so"
+    )
+
+
+def wrap(call: _Call, arounds: Sequence[Around]) -> _Call:
+    """`call` with `arounds` around it; the first is the outermost."""
+    return functools.reduce(lambda inner, around: functools.partial(_run, around, inner), reversed(arounds), call)
+
+
+async def _run(around: Around, inner: _Call, work: Any) -> object:
+    """What the middleware returns; where that is `None`, what the handler said the last time that it was called."""
+    said: list[tuple[object, BaseException | None]] = []
+
+    async def call_next(work: Any) -> object:
+        try:
+            result = await inner(work)
+        except BaseException as error:
+            said[:] = [(None, error)]
+            raise
+        said[:] = [(result, None)]
+        return result
+
+    returned = await around.function(work, call_next)
+    if returned is not None:
+        return returned
+    if not said:
+        raise InvalidHandlerResult(
+            f"middleware {around.name!r} neither called call_next nor returned a status; return CONSUME_SUCCESS to leave out the handler"
+        )
+    result, error = said[0]
+    if error is not None:
+        raise error
+    return result

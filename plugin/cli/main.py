@@ -1,0 +1,67 @@
+"""The root of the command line: `run`, `demo`, and the commands that other distributions add by entry point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points, version
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.cli.run import run
+
+__all__ = ["app", "main"]
+
+#: What the user can mend: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
+_USER_MISTAKE: Final = 2
+
+_HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack index, consume-later, dead letters, deduplication.
+
+[bold]ackwise run app:app[/bold] runs a worker, [bold]ackwise demo[/bold] shows one being killed and its books being checked."""
+
+app = typer.Typer(name="ackwise", help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ackwise {version('ackwise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")] = False,
+) -> None:
+    """What holds for every command."""
+
+
+app.command()(run)
+
+
+def _add_commands() -> None:
+    """Commands of other folders and distributions. One that can't be loaded says so when it is called, and hinders no other."""
+    for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
+        try:
+            app.command(point.name)(point.load())
+        except ImportError as error:
+            app.command(point.name, help="[dim]Not available: a package is missing.[/dim]")(_unavailable(point.name, error))
+
+
+def _unavailable(name: str, error: ImportError) -> Callable[[], None]:
+    def command() -> None:
+        raise AckwiseError(f"ackwise {name} can't be loaded ({error}); install the package that it needs")
+
+    return command
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one sentence on stderr and exit code 2."""
+    _add_commands()
+    try:
+        app()
+    except AckwiseError as error:
+        Console(stderr=True).print(f"[red]error[/red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(_USER_MISTAKE)

@@ -1,0 +1,154 @@
+"""What a handler wants: its first annotation says the kind (batch, message or value) and the type of the payload."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Union
+
+import pydantic
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.message import Message
+
+__all__ = ["Decoder", "Handler", "first_parameter", "inspect_handler", "is_async", "name_of"]
+
+Decoder = Callable[[bytes | None], object]
+"""Payload to value; raises anything for what can't be decoded."""
+
+_UNTYPED: Final = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler as the pipeline calls it: with a `Batch`, or with one `Message`."""
+
+    name: str
+    kind: Literal["batch", "message"]
+    call: Callable[[Any], Awaitable[object]]
+    decode: Decoder
+
+
+def inspect_handler(function: Callable[..., Any], *, model: Any = None) -> Handler:
+    """What `function` wants; `model` is the type of the payload where the annotation does not say it.
+
+    `Batch[T]` gets a batch, `Message[T]` one message with its key and headers, any other `T` the decoded value alone.
+    `bytes` is the value as it is (also without an annotation), `str` is UTF-8, everything else is JSON that pydantic
+    checks. A null value is decoded only where `T` admits `None`. Raises `ConfigurationError`.
+    """
+    name = name_of(function)
+    if not is_async(function):
+        raise ConfigurationError(f"handler {name!r} is not an `async def`; write it as one, and move blocking work into asyncio.to_thread")
+    annotation = first_parameter(function, what=f"handler {name!r}").annotation
+    origin = typing.get_origin(annotation) or annotation
+    if origin is Batch or origin is Message:
+        payload = next(iter(typing.get_args(annotation)), _UNTYPED)
+        if isinstance(payload, typing.TypeVar):
+            payload = _UNTYPED
+        kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
+        return Handler(name, kind, function, _decoder(name, payload, model))
+
+    async def call(message: Message[Any]) -> object:
+        return await function(message.value)
+
+    return Handler(name, "message", call, _decoder(name, annotation, model))
+
+
+def name_of(function: object) -> str:
+    """The name that messages call `function` by."""
+    function = _plain(function)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _plain(function: Any) -> Any:
+    """The function inside of decorators, methods and partials, or the object whose class is callable."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            return function
+
+
+def is_async(function: object) -> bool:
+    """Whether calling `function` gives a coroutine, as far as its definition says."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def first_parameter(function: Callable[..., Any], *, what: str, arity: int = 1) -> inspect.Parameter:
+    """The first parameter of `function`, its annotation resolved, after checking that `arity` positional arguments fit."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*[None] * arity)
+    except TypeError:
+        wanted = "one argument" if arity == 1 else f"{arity} arguments"
+        raise ConfigurationError(
+            f"{what} has the parameters {signature}; it is called with {wanted}, so the others need defaults"
+        ) from None
+    first = next(iter(signature.parameters.values()))
+    return first.replace(annotation=_resolved(function, first, what))
+
+
+def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, what: str) -> Any:
+    """The annotation of `parameter` alone: what the others and the result are annotated with need not exist at run time."""
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    function = _plain(function)
+    namespace = getattr(function, "__globals__", None) or vars(sys.modules[type(function).__module__])
+    only = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        return typing.get_type_hints(only, globalns=namespace, include_extras=True)[parameter.name]
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise ConfigurationError(
+            f"{what} annotates {parameter.name!r} with {parameter.annotation!r}, which can't be resolved ({error}); "
+            "import its names outside of TYPE_CHECKING and define them in the module, not in a function"
+        ) from None
+
+
+def _decoder(name: str, annotation: Any, model: Any) -> Decoder:
+    payload = annotation if model is None else model
+    if model is not None and annotation not in (_UNTYPED, Any, model):
+        raise ConfigurationError(f"handler {name!r} takes {_spelled(annotation)} and was given model={_spelled(model)}; give one of them")
+    if payload is _UNTYPED:
+        payload = bytes
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(payload)
+    except (
+        pydantic.errors.PydanticSchemaGenerationError,
+        pydantic.errors.PydanticUndefinedAnnotation,
+        pydantic.PydanticUserError,
+    ) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigurationError(
+            f"handler {name!r} takes {_spelled(payload)}, which pydantic can't decode ({reason}); take a model or bytes"
+        ) from None
+    match _bare(payload):
+        case builtins.bytes:
+            return adapter.validate_python
+        case builtins.str:
+            return lambda raw: adapter.validate_python(None if raw is None else raw.decode())
+        case _:
+            return lambda raw: adapter.validate_python(None) if raw is None else adapter.validate_json(raw)
+
+
+def _bare(payload: Any) -> Any:
+    """`T` of `Annotated[T, …]` and of `T | None`."""
+    origin, arguments = typing.get_origin(payload), typing.get_args(payload)
+    if origin is Annotated:
+        return _bare(arguments[0])
+    rest = [kind for kind in arguments if kind is not types.NoneType]
+    return _bare(rest[0]) if origin in (Union, types.UnionType) and len(rest) == 1 else payload
+
+
+def _spelled(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) else str(kind)

@@ -1,0 +1,61 @@
+"""Stores and event sinks by URL: the scheme names an entry point, so that a distribution adds one without touching ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, Literal
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.store import ClaimStore
+
+__all__ = ["open_sink", "open_store"]
+
+_STORES: Final = "ackwise.stores"
+_EVENTS: Final = "ackwise.events"
+
+
+def open_store(url: str) -> ClaimStore:
+    """The claim store of `url`, such as `sqlite:///claims.db`; not yet connected.
+
+    Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigurationError("the store of Dedup has no scheme; write it as a URL such as 'sqlite:///claims.db'")
+    store: ClaimStore = _factory(_STORES, scheme, what="store")(url)
+    return store
+
+
+def open_sink(location: str, *, group: str, mode: Literal["before_settle", "async"], facts: Mapping[str, object]) -> EventSink:
+    """The event sink at `location`, a folder or a URL; not yet open. `facts` go into its SESSION_START.
+
+    Raises `ConfigurationError`.
+    """
+    scheme, separator, _ = location.partition("://")
+    factory = _factory(_EVENTS, scheme if separator else "file", what="event sink")
+    sink: EventSink = factory(location, group=group, mode=mode, attrs=facts)
+    return sink
+
+
+def _factory(group: str, scheme: str, *, what: str) -> Any:
+    known = {point.name: point for point in entry_points(group=group)}
+    point = known.get(scheme)
+    if point is None:
+        raise ConfigurationError(_unknown(scheme, sorted(known), what, group))
+    return _loaded(point, what)
+
+
+def _unknown(scheme: str, known: list[str], what: str, group: str) -> str:
+    near = difflib.get_close_matches(scheme, known, n=1)
+    advice = f"did you mean {near[0]}://" if near else f"the known ones are {', '.join(f'{name}://' for name in known) or 'none'}"
+    return f"no {what} is known for {scheme}://; {advice}, or install the distribution that adds it to the entry points {group!r}"
+
+
+def _loaded(point: EntryPoint, what: str) -> Any:
+    try:
+        return point.load()
+    except ImportError as error:
+        raise ConfigurationError(f"the {what} {point.name}:// can't be loaded ({error}); install the package that it needs") from error

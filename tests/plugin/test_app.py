@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from ackwise import (
+    CONSUME_LATER,
+    CONSUME_SUCCESS,
+    App,
+    Batch,
+    ConfigurationError,
+    ConsumeLater,
+    ConsumeStatus,
+    DeadLetter,
+    Dedup,
+    Events,
+    InvalidHandlerResult,
+    Message,
+)
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.message import Delivery, Origin
+
+
+def message(value: object = b"") -> Message[Any]:
+    return Message(Delivery("orders", 0, 0, 0, None, b"", (), Origin("orders", 0, 0, 0)), value)
+
+
+async def bill(value: bytes) -> None: ...
+async def ship(batch: Batch[bytes]) -> None: ...
+
+
+async def through(message: Message[Any], call_next: Any) -> object:
+    return await call_next(message)
+
+
+def app_of(handler: Any, *things: object) -> App:
+    app = App("billing")
+    app.agent("orders")(handler)
+    app.use(*things)
+    return app
+
+
+async def outcome_of(handler: Any, *things: object) -> object:
+    call: Any = app_of(handler, *things).agents()[0].call
+    return await call(message())
+
+
+@pytest.fixture
+def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made: dict[str, Any] = {}
+
+    class Stopped:
+        def __init__(self, settings: object, agents: list[Agent], **parts: object) -> None:
+            made.update(parts, settings=settings, agents=agents)
+
+        async def run(self, stop: asyncio.Event) -> None:
+            made["stop"] = stop
+
+    async def serve(app: App) -> dict[str, Any]:
+        await app.serve(asyncio.Event())
+        return made
+
+    # without its module, which imports the Kafka client
+    monkeypatch.setitem(sys.modules, "ackwise.plugin.host", types.SimpleNamespace(Host=Stopped))
+    return serve
+
+
+def test_the_handler_itself_is_returned() -> None:
+    assert App("billing").agent("orders")(bill) is bill
+
+
+def test_an_agent_is_called_like_its_function_unless_named() -> None:
+    app = App("billing")
+    app.agent("orders")(bill)
+    app.agent("parcels", name="dispatch", max_batch=7, within="500ms", keep_ack_index_on_error=True)(ship)
+    first, second = app.agents()
+    assert (first.name, first.topics, first.kind, first.max_batch, first.within) == ("bill", ("orders",), "message", 200, 0.0)
+    assert (second.name, second.kind, second.max_batch, second.within) == ("dispatch", "batch", 7, 0.5)
+    assert second.keep_ack_index_on_error
+
+
+async def test_without_use_retries_and_dead_letters_are_on_and_the_rest_is_off(host_of: Any) -> None:
+    made = await host_of(app_of(bill))
+    assert made["later"].max_reconsume_times == 16
+    assert made["dead_letter"] == DeadLetter()
+    assert made["dedup"] is made["store"] is made["sink"] is None
+
+
+async def test_policies_reach_the_host_in_any_order(host_of: Any, tmp_path: Any) -> None:
+    later, dead, dedup = ConsumeLater(3, levels="1s 2s"), DeadLetter("graves"), Dedup(f"sqlite:///{tmp_path}/claims.db")
+    made = await host_of(app_of(bill, Events(str(tmp_path), mode="async"), dedup, dead, later))
+    assert (made["later"], made["dead_letter"], made["dedup"]) == (later, dead, dedup)
+    assert type(made["store"]).__name__ == "SQLiteStore"
+    assert (type(made["sink"]).__name__, made["sink"].root) == ("Journal", tmp_path)
+
+
+async def test_a_store_and_a_sink_that_are_objects_are_taken_as_they_are(host_of: Any) -> None:
+    store: Any = object()
+    sink: Any = object()
+    made = await host_of(app_of(bill, Dedup(store), Events(sink)))
+    assert (made["store"], made["sink"]) == (store, sink)
+
+
+async def test_claims_in_memory_are_warned_about(host_of: Any, caplog: pytest.LogCaptureFixture) -> None:
+    await host_of(app_of(bill, Dedup("memory://")))
+    assert [record.levelname for record in caplog.records if "claims in memory" in record.message] == ["WARNING"]
+
+
+async def test_an_app_starts_once(host_of: Any) -> None:
+    app = app_of(bill)
+    await host_of(app)
+    for late in (lambda: app.use(DeadLetter()), lambda: app.agent("more")(ship)):
+        with pytest.raises(ConfigurationError, match="after the app was started"):
+            late()
+    with pytest.raises(ConfigurationError, match="started before"):
+        await app.serve(asyncio.Event())
+
+
+def test_a_policy_used_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Dedup was used twice"):
+        App("billing").use(Dedup("memory://"), Dedup("memory://"))
+
+
+def test_a_delay_belongs_to_a_raised_consume_later() -> None:
+    with pytest.raises(ConfigurationError, match="for raising in a handler"):
+        App("billing").use(ConsumeLater(delay="5s"))
+
+
+@pytest.mark.parametrize(
+    ("thing", "sentence"),
+    [
+        (7, "7 can't be used; use takes a policy"),
+        (Dedup, r"write Dedup\(…\)"),
+        (lambda message, call_next: None, "is not an `async def`"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_can(thing: object, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        App("billing").use(thing)
+
+
+def test_a_middleware_must_say_what_it_wraps() -> None:
+    async def odd(thing, call_next): ...  # type: ignore[no-untyped-def]
+    async def short(message): ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(ConfigurationError, match="does not say what it wraps"):
+        App("billing").use(odd)
+    with pytest.raises(ConfigurationError, match="is called with 2 arguments"):
+        App("billing").use(short)
+
+
+def test_a_middleware_that_would_never_run_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'through' takes a message, and no agent of this app does"):
+        app_of(ship, through).agents()
+
+
+async def test_the_first_middleware_is_the_outermost() -> None:
+    seen: list[str] = []
+
+    def noting(name: str) -> Any:
+        async def around(message: Message[Any], call_next: Any) -> object:
+            seen.append(f"{name} in")
+            result = await call_next(message)
+            seen.append(f"{name} out")
+            return result
+
+        return around
+
+    async def note(value: bytes) -> None:
+        seen.append("handler")
+
+    await outcome_of(note, noting("a"), noting("b"))
+    assert seen == ["a in", "b in", "handler", "b out", "a out"]
+
+
+async def test_a_middleware_that_forgets_to_return_does_not_swallow_the_status() -> None:
+    async def later(value: bytes) -> ConsumeStatus:
+        return CONSUME_LATER
+
+    async def forgetful(message, call_next) -> None:  # type: ignore[no-untyped-def]
+        await call_next(message)
+
+    assert await outcome_of(later, forgetful, through) is CONSUME_LATER
+
+
+async def fails(value: bytes) -> None:
+    raise KeyError("order")
+
+
+async def test_a_middleware_that_swallows_an_error_and_says_nothing_does_not_make_it_a_success() -> None:
+    async def silent(message: Message[Any], call_next: Any) -> None:
+        try:
+            await call_next(message)
+        except KeyError:
+            return
+
+    with pytest.raises(KeyError):
+        await outcome_of(fails, silent)
+
+
+async def test_a_middleware_may_turn_an_error_into_a_status() -> None:
+    async def forgiving(message: Message[Any], call_next: Any) -> ConsumeStatus:
+        try:
+            await call_next(message)
+        except KeyError:
+            return CONSUME_SUCCESS
+        return CONSUME_LATER
+
+    assert await outcome_of(fails, forgiving) is CONSUME_SUCCESS
+
+
+async def test_a_middleware_may_call_the_handler_again() -> None:
+    tries: list[int] = []
+
+    async def second_time_lucky(value: bytes) -> None:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise KeyError
+
+    async def again(message: Message[Any], call_next: Any) -> None:
+        try:
+            await call_next(message)
+        except KeyError:
+            await call_next(message)
+
+    assert await outcome_of(second_time_lucky, again) is None
+    assert tries == [0, 1]
+
+
+async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing() -> None:
+    async def absent(message: Message[Any], call_next: Any) -> None: ...
+
+    with pytest.raises(InvalidHandlerResult, match="return CONSUME_SUCCESS to leave out the handler"):
+        await outcome_of(bill, absent)
+
+
+@pytest.mark.parametrize(
+    ("register", "sentence"),
+    [
+        (lambda app: (app.agent("orders")(bill), app.agent("orders")(ship)), "topic 'orders' has two agents"),
+        (lambda app: app.agent("orders", "orders")(bill), "topic 'orders' has two agents"),
+        (lambda app: (app.agent("a")(bill), app.agent("b")(bill)), "two agents are called 'bill'"),
+        (lambda app: app.agent()(bill), "has no topic"),
+        (lambda app: app.agent("a", max_batch=0)(bill), "max_batch of agent 'bill' is 0"),
+        (lambda app: app.agent("a", within="soon")(bill), "within is 'soon'"),
+        (lambda app: app.agent("a", name="")(bill), "name of an agent is empty"),
+        (lambda app: (app.agent("billing.retry")(bill), app.agents()), "a topic that group 'billing' writes itself"),
+        (lambda app: (app.agent("billing.delay.1s")(bill), app.agents()), "a topic that group 'billing' writes itself"),
+        (lambda app: (app.agent("billing.dlq")(bill), app.agents()), "a topic that group 'billing' writes itself"),
+        (lambda app: (app.use(DeadLetter("graves")), app.agent("graves")(bill), app.agents()), "a topic that group 'billing'"),
+        (lambda app: app.agents(), "has no agents"),
+    ],
+)
+def test_agents_that_cannot_work_are_refused_with_a_sentence(register: Any, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        register(App("billing"))
+
+
+def test_an_unknown_setting_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"App has no setting 'comit_interval'; it has .*commit_interval"):
+        App("billing", comit_interval=1)

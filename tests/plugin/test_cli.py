@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+APP = """
+from ackwise import App
+
+app = App("billing", brokers="127.0.0.1:1")
+
+@app.agent("orders")
+async def bill(value: bytes) -> None: ...
+
+number = 7
+"""
+
+
+def ackwise(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from ackwise.plugin.cli.main import main; main()", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "worker.py").write_text(APP)
+    (tmp_path / "wrong.py").write_text('from ackwise import App\napp = App("bill ing")\n')
+    (tmp_path / "broken.py").write_text("import there_is_no_such_module\n")
+    (tmp_path / "nothing.py").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("absent:app", "there is no module 'absent'"),
+        ("absent.worker:app", "there is no module 'absent'"),
+        ("worker", "does not name an app; write MODULE:APP"),
+        ("worker:ap", "module 'worker' has no 'ap'; did you mean worker:app"),
+        ("worker:number", "has a int as 'number', not an App; did you mean worker:app"),
+        ("nothing:app", "module 'nothing' has no 'app'; it has no App at all"),
+        ("wrong:app", "group is 'bill ing'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(folder: Path, target: str, sentence: str) -> None:
+    done = ackwise("run", target, cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_error_inside_of_the_users_module_keeps_its_traceback(folder: Path) -> None:
+    done = ackwise("run", "broken:app", cwd=folder)
+    assert done.returncode == 1
+    assert "broken.py" in done.stderr
+
+
+def test_no_broker_at_the_start_is_one_sentence(folder: Path) -> None:
+    done = ackwise("run", "worker:app", "--log-level", "error", cwd=folder)
+    assert done.returncode == 2
+    assert "no broker answers at 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    assert ackwise("--version", cwd=tmp_path).stdout.startswith("ackwise ")
+
+
+def test_help_imports_neither_spark_nor_a_kafka_client(tmp_path: Path) -> None:
+    script = """
+        import sys
+        from ackwise.plugin.cli.main import main
+        sys.argv = ["ackwise", "--help"]
+        try:
+            main()
+        except SystemExit:
+            pass
+        heavy = {"aiokafka", "confluent_kafka", "pyarrow", "pydantic", "pyspark"} & set(sys.modules)
+        sys.exit(f"imported {heavy}" if heavy else 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run" in done.stdout

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.settings import HostSettings
+
+
+def test_durations_are_read_as_people_write_them() -> None:
+    settings = HostSettings("localhost:9092", "billing", commit_interval="500ms", revoke_timeout="30s")  # type: ignore[arg-type]  # texts become seconds
+    assert (settings.commit_interval, settings.revoke_timeout) == (0.5, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"revoke_timeout": "31s"}, "at most 30 s, half of the rebalance timeout"),
+        ({"session_timeout": 5}, "brokers accept 6 to 1800 s"),
+        ({"commit_interval": "soon"}, "commit_interval is 'soon', which is not a duration"),
+        ({"create_topics": "yes"}, "create_topics is 'yes'; it is one of 'auto', 'never', 'broker'"),
+        ({"start": "middle"}, "start is 'middle'"),
+        ({"group": "bill ing"}, "group is 'bill ing'"),
+        ({"group": ""}, "group is ''"),
+        ({"group": "b" * 240}, "longer than the 249 that Kafka allows"),
+        ({"brokers": "a:1,,b:2"}, "write it as 'host:port'"),
+        ({"brokers": ""}, "write it as 'host:port'"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_with_a_sentence(setting: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        HostSettings(**{"brokers": "localhost:9092", "group": "billing", **setting})
+
+
+def test_credentials_in_the_brokers_are_not_repeated() -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        HostSettings("sasl://me:s3cret@host:9092", "billing")
+    assert "s3cret" not in str(refusal.value)
