@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from ackwise.middleware.disposition import Failure, Reason
-from ackwise.middleware.errors import PublishRefused
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.publisher import Publisher
@@ -134,8 +134,8 @@ class DelayRelay:
         self._regulate(consumer)
         fetched = await consumer.getmany(timeout_ms=round(self._pause() * 1000), max_records=_BUFFER)
         for partition, records in fetched.items():
-            if (head := self._heads.get(partition)) is not None:
-                head.records.extend(record for record in records if head.watermark.hold(record.offset))
+            head = self._head(partition)
+            head.records.extend(record for record in records if head.watermark.hold(record.offset))
         await self._move(list(self._heads.values()))
         now = self._clock()
         if now >= self._next_commit:
@@ -154,7 +154,10 @@ class DelayRelay:
         for partition, head in self._heads.items():
             full = len(head.records) >= (_BUFFER // 2 if partition in paused else _BUFFER)
             if partition in assigned and full != (partition in paused):
-                (consumer.pause if full else consumer.resume)(partition)
+                if full:
+                    consumer.pause(partition)
+                else:
+                    consumer.resume(partition)
 
     async def _move(self, heads: Sequence[_Head]) -> None:
         """Publish everything that is due, and finish what was acknowledged up to the first that was not: none is skipped."""
@@ -218,10 +221,10 @@ class DelayRelay:
             now_ms=int(self._clock() * 1000), reason=reason, failure=failure,
         )  # fmt: skip
 
-    async def _bury(self, record: Any, copy: Copy, refusal: PublishRefused) -> Exception | None:
+    async def _bury(self, record: Any, copy: Copy, refusal: PublishRefused) -> PublishUnavailable | PublishRefused | None:
         """A copy that is refused for good becomes a dead letter, cut until it fits."""
         letter = copy if copy.topic == self._names.dead_letter else self._dead_letter(record, Reason.TOO_LARGE, Failure.of(refusal))
-        answer: Exception | None = refusal if letter is copy else (await self._publisher.publish([letter]))[0]
+        answer: PublishUnavailable | PublishRefused | None = refusal if letter is copy else (await self._publisher.publish([letter]))[0]
         while isinstance(answer, PublishRefused) and (smaller := shrink(letter)) is not None:
             letter = smaller
             answer = (await self._publisher.publish([letter]))[0]
@@ -263,12 +266,18 @@ class DelayRelay:
                     range_end=ends[partition],
                     role="delay",
                     attrs=attrs,
-                )  # fmt: skip
+                )
             )
 
     def _assign(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
+            self._head(partition)
+
+    def _head(self, partition: TopicPartition) -> _Head:
+        """Made by whichever comes first, the assignment or its first records: what was fetched is never dropped."""
+        if partition not in self._heads:
             self._heads[partition] = _Head(self._names.delays.index(partition.topic) + 1, Watermark())
+        return self._heads[partition]
 
     async def _revoke(self, partitions: Iterable[TopicPartition]) -> None:
         await self._commit()
@@ -276,7 +285,7 @@ class DelayRelay:
             self._heads.pop(partition, None)
 
 
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+class _Listener(ConsumerRebalanceListener):
     """Heads exist from before the first fetch of an assignment until after its last commit."""
 
     def __init__(self, relay: DelayRelay) -> None:

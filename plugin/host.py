@@ -248,7 +248,10 @@ class Host:
         assigned = self._consumer.assignment()
         for partition, lane in self._lanes.items():
             if partition in assigned and lane.is_full() != (partition in paused):
-                (self._consumer.resume if partition in paused else self._consumer.pause)(partition)
+                if partition in paused:
+                    self._consumer.resume(partition)
+                else:
+                    self._consumer.pause(partition)
 
     async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
         """The log no longer has the position: go on at its start, and say that what lay between is gone."""
@@ -382,7 +385,7 @@ class Host:
     async def _start_of(self, partition: TopicPartition) -> int:
         """Retry topics begin at their earliest record, or retries that were sent before would be missed."""
         earliest = partition.topic == self._names.retry or self._settings.start == "earliest"
-        offsets = await (self._consumer.beginning_offsets if earliest else self._consumer.end_offsets)([partition])
+        offsets = await self._consumer.beginning_offsets([partition]) if earliest else await self._consumer.end_offsets([partition])
         return int(offsets[partition])
 
     async def _insist(self, call: Any, partition: TopicPartition) -> Any:
@@ -434,7 +437,7 @@ class Host:
         await self._flush_events()
 
 
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+class _Listener(ConsumerRebalanceListener):
     """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
 
     def __init__(self, host: Host) -> None:

@@ -51,7 +51,7 @@ class TopicNames:
         for name in self.all:
             if len(name) > _LONGEST_NAME or not _LEGAL_NAME.fullmatch(name):
                 raise ConfigurationError(
-                    f"topic {name!r} can't be made: Kafka allows at most {_LONGEST_NAME} letters, digits, '.', '_' and '-'; change the group"
+                    f"topic {name!r} can't be made: Kafka allows {_LONGEST_NAME} letters, digits, '.', '_' and '-'; change the group"
                 )
 
     @property
@@ -72,9 +72,8 @@ async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Sequ
     Raises `ConfigurationError` for what is missing and may not be made, or is too small, and aiokafka's
     `KafkaConnectionError` if no broker answers.
     """
-    admin = AIOKafkaAdminClient(
-        bootstrap_servers=settings.brokers, client_id=settings.client_id, request_timeout_ms=30_000, **settings.client_options
-    )
+    options: dict[str, Any] = dict(settings.client_options)
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.brokers, client_id=settings.client_id, request_timeout_ms=30_000, **options)
     await admin.start()
     try:
         if settings.create_topics == "broker":
@@ -99,7 +98,7 @@ async def _ensure(admin: AIOKafkaAdminClient, settings: HostSettings, names: Top
     small = [name for name in names.all if name in there and there[name].partitions < largest]
     if settings.create_topics == "never" and (missing or small):
         raise ConfigurationError(
-            f"create_topics is 'never', and {_few(missing or small)} {'do not exist' if missing else f'have fewer than {largest} partitions'}; "
+            f"create_topics is 'never', and {_few(missing or small)} {'is missing' if missing else f'has less than {largest} partitions'}; "
             f"create them with {largest} partitions, or let create_topics be 'auto'"
         )
     configs = await _configs(admin, [*sources, *(name for name in names.all if name in there)])
@@ -143,7 +142,7 @@ async def _create(admin: AIOKafkaAdminClient, missing: Iterable[str], partitions
         retention = {_RETENTION: "-1"} if name == names.dead_letter else {}
         return NewTopic(name, partitions, replicas, topic_configs={_MAX_MESSAGE_BYTES: str(room), "cleanup.policy": "delete", **retention})
 
-    response = await admin.create_topics([topic(name) for name in missing])
+    response: Any = await admin.create_topics([topic(name) for name in missing])
     for name, code, *_ in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS):  # another worker of the group may have been faster
             raise ConfigurationError(
@@ -195,7 +194,9 @@ async def _describe(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[st
 async def _configs(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, int]]:
     """`max.message.bytes` and `retention.ms` of each topic."""
     keys = [_MAX_MESSAGE_BYTES, _RETENTION]
-    responses = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(keys)) for name in names])
+    responses: list[Any] = await admin.describe_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(keys)) for name in names]
+    )
     configs: dict[str, dict[str, int]] = {}
     for response in responses:
         for code, message, _, name, entries, *_ in response.resources:
