@@ -45,8 +45,12 @@ def is_damaged(path: Path) -> bool:
 
 
 def log_files(root: Path) -> list[Path]:
-    """Every finished log file, damaged ones included, oldest first for each writer."""
-    return sorted(path for path in (root / "wal").glob("*.wal*") if not path.name.startswith("."))
+    """Every finished log file, damaged ones included, oldest first for each writer. Raises `OSError`."""
+    try:
+        names = os.listdir(root / "wal")  # glob would take a folder that it may not read for an empty one
+    except FileNotFoundError:
+        return []
+    return [root / "wal" / name for name in sorted(names) if name.endswith((".wal", _DAMAGED)) and not name.startswith(".")]
 
 
 def parquet_path(root: Path, writer_id: int, first_seq: int, last_seq: int, closed_ns: int) -> Path:

@@ -51,7 +51,8 @@ def recover(root: Path) -> Recovery:
     """Roll every log file below `root` that nobody holds, and say which ones stay.
 
     Call it before listing the Parquet files: whatever is rolled in between is then found twice rather than not at all,
-    and (`writer_id`, `seq`) tells that. Raises `ConfigurationError` if pyarrow is missing.
+    and (`writer_id`, `seq`) tells that. Raises `ConfigurationError` if pyarrow is missing and `OSError` if the folder
+    can't be listed.
     """
     recovery = Recovery()
     for path in log_files(root):

@@ -87,7 +87,7 @@ class Journal:
         # Two threads: a roll takes long, and no flush waits for it.
         self._log_thread = ThreadPoolExecutor(1, "ackwise-log")
         self._roll_thread = ThreadPoolExecutor(1, "ackwise-roll")
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._unrolled: list[Path] = []
         self._can_roll = False
@@ -159,29 +159,26 @@ class Journal:
             # Shielded: whoever gives up waiting leaves the write to the others.
             await asyncio.shield(self._writing or self._start_writing())
 
-    def _start_writing(self) -> asyncio.Task[None]:
-        self._writing = asyncio.create_task(self._write(), name="ackwise journal write")
-        self._writing.add_done_callback(_take_error)
+    # A future of the thread and no task: a loop that shuts down cancels every task, and nobody may cancel a write.
+    def _start_writing(self) -> asyncio.Future[None]:
+        if self._is_closed:
+            raise EventLogUnavailable(f"event log {self.root}: it is closed; record nothing after close()")
+        block = self._buffer.seal()
+        if block is not None:
+            self._log.put(block)
+        self._writing = asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
+        self._writing.add_done_callback(self._written)
         return self._writing
 
-    async def _write(self) -> None:
-        try:
-            if self._is_closed:
-                raise EventLogUnavailable(f"event log {self.root}: it is closed; record nothing after close()")
-            block = self._buffer.seal()
-            if block is not None:
-                self._log.put(block)
-            await asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
-        except EventLogUnavailable as error:
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        self._writing = None
+        error = writing.exception()
+        if error is not None:
             if not self._is_failing:
                 logger.warning("%s", error)
-            self._is_failing = True
-            raise
-        finally:
-            self._writing = None
-        if self._is_failing:
+        elif self._is_failing:
             logger.warning("event log %s: written again, nothing is missing", self.root)
-        self._is_failing = False
+        self._is_failing = error is not None
         self._roll_finished()
 
     async def _beat(self) -> None:
@@ -191,7 +188,7 @@ class Journal:
             if self._clock() > due - self._pause / 2:
                 due = self._clock() + self._heartbeat_seconds
                 self.record(Event(EventCode.HEARTBEAT))
-            with contextlib.suppress(EventLogUnavailable):  # `_write` has said so, and the next round tries again
+            with contextlib.suppress(EventLogUnavailable):  # `_written` has said so, and the next round tries again
                 await self._make_durable()
 
     def _roll_finished(self) -> None:
@@ -229,8 +226,10 @@ def from_url(
         raise ConfigurationError(f"events can't be written to {scheme}://; give a folder or a file:// URL")
     if separator:
         path = unquote(rest.removeprefix("localhost"))
+        if not path.startswith("/"):
+            raise ConfigurationError(f"file://{rest} names no folder on this machine; write file:///absolute/folder, or the folder alone")
     if not path:
-        raise ConfigurationError("the folder of the events is empty; give a folder or a file:// URL")
+        raise ConfigurationError("the folder of the events has no name; give a folder or a file:// URL")
     return Journal(path, group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode)
 
 
@@ -264,12 +263,6 @@ def _has_pyarrow() -> bool:
         logger.warning("events stay in log files, which `ackwise reconcile` rolls (%s); pip install 'ackwise[events]' to roll here", error)
         return False
     return True
-
-
-def _take_error(task: asyncio.Task[None]) -> None:
-    """Look at the error of a write whose waiters have all given up, lest asyncio calls it never retrieved."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _report_error(rolled: Future[None]) -> None:
