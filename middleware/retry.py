@@ -98,7 +98,7 @@ class Exponential:
     def delay(self, attempt: int) -> float:
         """See the class; saturates at `maximum` instead of overflowing."""
         try:
-            seconds = self.initial * self.multiplier ** (_checked(attempt) - 1)
+            seconds = self.initial * float(self.multiplier) ** (_checked(attempt) - 1)
         except OverflowError:
             seconds = self.maximum
         return min(self.maximum, min(seconds, self.maximum) * (1 + self.jitter * (2 * self.draw() - 1)))
