@@ -1,0 +1,255 @@
+"""When a message comes back: RocketMQ's levels, the policies beside them, and what beats what."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackwise.middleware.disposition import Dead, Failure, Later, Reason
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.retry import DEFAULT_LEVELS, ConsumeLater, DelayLevels, Exponential, Fixed, RetryPolicy, Schedule, SendBack
+
+
+class BadInput(ValueError):
+    pass
+
+
+class Answers:
+    """A policy of a user's that answers whatever it was given."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def delay(self, attempt: int) -> float:
+        return self.answer  # type: ignore[return-value]  # what a policy may answer all the same
+
+
+# The levels
+
+
+def test_the_default_table_is_rocketmqs() -> None:
+    assert str(DelayLevels()) == DEFAULT_LEVELS == "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+@pytest.mark.parametrize(
+    ("level", "seconds"),
+    [
+        pytest.param(1, 1.0, id="D01-1"),
+        pytest.param(3, 10.0, id="D01-3"),
+        pytest.param(18, 7200.0, id="D01-18"),
+        pytest.param(999, 7200.0, id="D03"),
+    ],
+)
+def test_a_level_is_a_delay_and_one_above_the_table_is_the_last(level: int, seconds: float) -> None:
+    assert DelayLevels().delay(level) == seconds
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_a_level_is_at_least_the_first(level: int) -> None:
+    assert DelayLevels().clamp(level) == 1
+
+
+@pytest.mark.parametrize(
+    "later", [pytest.param(Later(delay=0.0), id="D02-no-delay"), pytest.param(Later(delay=0.999), id="D02-less-than-the-first-level")]
+)
+def test_a_delay_below_the_first_level_has_no_level(later: Later) -> None:
+    assert ConsumeLater().decide(later, 0) == SendBack(later.delay or 0.0, 0)
+
+
+@given(st.floats(0, 1e6))
+def test_the_fitting_level_is_the_largest_that_is_not_longer(seconds: float) -> None:
+    levels = DelayLevels()
+    level = levels.fitting(seconds)
+    if level is None:
+        assert seconds < levels.delay(1)
+    else:
+        assert levels.delay(level) <= seconds
+        assert level == len(levels) or levels.delay(level + 1) > seconds
+
+
+@given(st.lists(st.floats(0.0001, 1e6), min_size=1, max_size=30, unique=True))
+def test_every_level_has_a_name_of_its_own_that_is_read_back(delays: list[float]) -> None:
+    levels = DelayLevels(sorted(delays))
+    assert DelayLevels(str(levels)) == levels
+    assert len(set(levels.names())) == len(levels)
+
+
+@pytest.mark.parametrize("table", ["", "0s 1s", "1s 1s", "5s 1s", "1s nan", "1s,5s", [], [1, 60, "1m"], [-1]])
+def test_a_table_that_does_not_rise_is_refused(table: str | list[float | str]) -> None:
+    with pytest.raises(ConfigurationError, match="delay level"):
+        DelayLevels(table)
+
+
+# What becomes of a message
+
+
+@pytest.mark.parametrize(
+    ("reconsume_times", "level", "limit", "decision"),
+    [
+        pytest.param(0, 0, 16, SendBack(10.0, 3), id="S01"),
+        pytest.param(1, 0, 16, SendBack(30.0, 4), id="S02"),
+        pytest.param(15, 0, 16, SendBack(7200.0, 18), id="S04"),
+        pytest.param(16, 0, 16, Dead(Reason.MAX_RECONSUME_TIMES), id="S05"),
+        pytest.param(0, -1, 16, Dead(Reason.NEGATIVE_DELAY_LEVEL), id="S06"),
+        pytest.param(3, 2, 16, SendBack(5.0, 2), id="S07"),
+        pytest.param(0, 99, 16, SendBack(7200.0, 18), id="S09"),
+        pytest.param(0, 0, 0, Dead(Reason.MAX_RECONSUME_TIMES), id="S11"),
+        pytest.param(16, 5, 16, Dead(Reason.MAX_RECONSUME_TIMES), id="S15-the-limit-beats-the-level"),
+        pytest.param(17, 0, 16, Dead(Reason.MAX_RECONSUME_TIMES), id="S15-above-the-limit"),
+    ],
+)
+def test_the_level_the_limit_and_the_count_decide(reconsume_times: int, level: int, limit: int, decision: SendBack | Dead) -> None:
+    assert ConsumeLater(limit).decide(Later(level), reconsume_times) == decision
+
+
+@pytest.mark.parametrize(("limit", "deliveries", "waits"), [pytest.param(16, 17, 17140.0, id="S17")])
+def test_a_message_that_always_fails_is_delivered_once_more_than_the_limit(limit: int, deliveries: int, waits: float) -> None:
+    later, delivered, waited = ConsumeLater(limit), 1, 0.0
+    while isinstance(decision := later.decide(Later(), delivered - 1), SendBack):
+        delivered, waited = delivered + 1, waited + decision.delay
+    assert decision == Dead(Reason.MAX_RECONSUME_TIMES)
+    assert (delivered, waited) == (deliveries, waits)
+
+
+def test_a_delay_of_its_own_is_kept_to_the_second_and_knows_its_level() -> None:
+    assert ConsumeLater().decide(Later(delay=45.0), 0) == SendBack(45.0, 4)
+
+
+def test_the_limit_beats_a_delay_too() -> None:
+    assert ConsumeLater(0).decide(Later(delay=45.0), 0) == Dead(Reason.MAX_RECONSUME_TIMES)
+
+
+def test_an_exception_in_unless_is_a_dead_letter_at_once_and_keeps_its_failure() -> None:
+    failure = Failure("BadInput", "no amount")
+    decision = ConsumeLater(unless=ValueError).decide(Later(failure=failure), 0, BadInput())
+    assert decision == Dead(Reason.NOT_RETRIED, failure)
+
+
+def test_the_nearest_class_in_on_picks_the_policy() -> None:
+    later = ConsumeLater(retry=Fixed(1), on={Exception: Fixed(5), ValueError: Fixed(10)})
+    assert [
+        decided.delay for error in (BadInput(), KeyError(), None) if isinstance(decided := later.decide(Later(), 0, error), SendBack)
+    ] == [10, 5, 1]
+
+
+def test_a_policy_is_asked_for_the_attempt_that_failed() -> None:
+    later = ConsumeLater(retry=Schedule(1, 2, 3))
+    assert [later.decide(Later(), reconsume_times) for reconsume_times in (0, 1, 5)] == [SendBack(1, 1), SendBack(2, 1), SendBack(3, 1)]
+
+
+def test_a_level_that_was_asked_for_beats_the_policy() -> None:
+    assert ConsumeLater(retry=Fixed(1)).decide(Later(delay_level=4), 0) == SendBack(30.0, 4)
+
+
+@pytest.mark.parametrize("answer", [math.nan, math.inf, -1, None, 1e300, "soon"])
+def test_what_a_policy_answers_must_be_a_duration(answer: object) -> None:
+    with pytest.raises(ConfigurationError, match="the delay of"):
+        ConsumeLater(retry=Answers(answer)).decide(Later(), 0)
+
+
+# The policies
+
+
+@pytest.mark.parametrize(
+    ("reconsume_times", "seconds"),
+    [(-1, 10), (0, 10), (1, 30), (10, 540), (14, 3600), (15, 7200), (16, 7200), (100, 7200)],
+    ids=lambda value: f"P01-{value}",
+)
+def test_without_a_policy_the_level_rises_with_each_retry(reconsume_times: int, seconds: float) -> None:
+    assert DelayLevels().delay(DelayLevels().after(reconsume_times)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempts", "seconds"),
+    [
+        pytest.param(Exponential(), [1, 2, 11, 12, 101], [5, 10, 5120, 7200, 7200], id="P02"),
+        pytest.param(Exponential(multiplier=3), [33, 1000, 10**9], [7200, 7200, 7200], id="P03-saturates"),
+        pytest.param(Schedule("1s", "2s"), [1, 2, 3, 4], [1, 2, 2, 2], id="P06"),
+        pytest.param(Exponential(0.005, 5, 1), [1, 2, 3, 4, 5], [0.005, 0.025, 0.125, 0.625, 1], id="P08"),
+        pytest.param(Fixed("30s"), [1, 2, 100], [30, 30, 30], id="fixed"),
+    ],
+)
+def test_a_policy_gives_the_delay_after_each_attempt(policy: RetryPolicy, attempts: list[int], seconds: list[float]) -> None:
+    assert [policy.delay(attempt) for attempt in attempts] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("later", "delay"), [pytest.param(ConsumeLater(retry=None), 10.0, id="P05"), pytest.param(ConsumeLater(), 10.0, id="P09")]
+)
+def test_no_policy_means_the_one_level_table(later: ConsumeLater, delay: float) -> None:
+    assert later.decide(Later(), 0) == SendBack(delay, 3)
+
+
+@pytest.mark.parametrize("policy", [Exponential(), Schedule(1, 2), Fixed(1)], ids=["P07-exponential", "P07-schedule", "P07-fixed"])
+@pytest.mark.parametrize("attempt", [0, -1])
+def test_an_attempt_below_the_first_is_an_error(policy: RetryPolicy, attempt: int) -> None:
+    with pytest.raises(ValueError, match="the first one is 1"):
+        policy.delay(attempt)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(0, 0.99), st.floats(1, 1e9), st.floats(0.001, 10))
+def test_jitter_stays_within_its_share_and_below_the_maximum(
+    attempt: int, drawn: float, jitter: float, multiplier: float, initial: float
+) -> None:
+    plain = Exponential(initial, multiplier, 100.0).delay(attempt)
+    spread = Exponential(initial, multiplier, 100.0, jitter, draw=lambda: drawn).delay(attempt)
+    assert 0 < plain * (1 - jitter) * 0.999 <= spread <= min(100.0, plain * (1 + jitter) * 1.001)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"initial": 0},
+        {"initial": math.nan},
+        {"maximum": 1},
+        {"maximum": math.inf},
+        {"maximum": math.nan},
+        {"multiplier": 0.5},
+        {"jitter": 1},
+        {"jitter": -0.1},
+    ],
+    ids=str,
+)
+def test_an_exponential_that_cannot_work_is_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="needs initial"):
+        Exponential(**settings)  # type: ignore[arg-type]  # the mapping holds numbers only
+
+
+def test_a_schedule_needs_a_delay() -> None:
+    with pytest.raises(ConfigurationError, match="at least one delay"):
+        Schedule()
+
+
+# The settings
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, True, "16"])
+def test_a_limit_that_is_no_count_is_refused(limit: object) -> None:
+    with pytest.raises(ConfigurationError, match="max_reconsume_times is"):
+        ConsumeLater(limit)  # type: ignore[arg-type]  # what a user may give all the same
+
+
+@pytest.mark.parametrize(
+    "settings", [{"unless": ("BadInput",)}, {"unless": (BadInput(),)}, {"unless": int}, {"on": {"BadInput": Fixed(1)}}], ids=str
+)
+def test_what_is_no_exception_class_is_refused_at_start(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="is not an exception class"):
+        ConsumeLater(**settings)  # type: ignore[arg-type]  # what a user may give all the same
+
+
+def test_what_has_no_delay_method_is_not_a_policy() -> None:
+    with pytest.raises(ConfigurationError, match="is not a retry policy"):
+        ConsumeLater(retry=30)  # type: ignore[arg-type]  # what a user may give all the same
+
+
+def test_a_delay_and_a_delay_level_together_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="both delay_level and delay"):
+        ConsumeLater(delay=1, delay_level=1)
+
+
+def test_it_says_whether_it_asks_for_a_delay_of_its_own() -> None:
+    asking = [ConsumeLater(delay=0), ConsumeLater(delay_level=0)]
+    assert [later.raised for later in (*asking, ConsumeLater(), ConsumeLater(3, retry=Fixed(1)))] == [True, True, False, False]

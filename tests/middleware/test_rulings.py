@@ -1,0 +1,216 @@
+"""From what a handler did to one disposition per message; the rows A.. are RocketMQ's, with offsets from 100."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Disposition, Done, Later, Reason, Reject
+from ackwise.middleware.errors import InvalidRuling
+from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
+from ackwise.middleware.watermark import Watermark
+
+Handler = Callable[[Batch[bytes]], object]
+
+
+def batch_of(size: int) -> Batch[bytes]:
+    return Batch([Message(Delivery("orders", 0, 100 + i, 0, None, b"", (), Origin("orders", 0, 100 + i, 0)), b"") for i in range(size)])
+
+
+def result_of(handler: Handler, batch: Batch[bytes]) -> Returned | Raised:
+    try:
+        return Returned(handler(batch))
+    except BaseException as error:  # noqa: BLE001  # the handler stands for user code
+        return Raised(error)
+
+
+def ruled(size: int, handler: Handler, *, keep_ack_index_on_error: bool = False) -> list[Disposition]:
+    batch = batch_of(size)
+    return rule(batch, result_of(handler, batch), handler="charge", keep_ack_index_on_error=keep_ack_index_on_error)
+
+
+def sent_back(dispositions: list[Disposition]) -> list[tuple[int, int]]:
+    """Offset and level of what comes back later."""
+    return [(100 + index, ruling.delay_level) for index, ruling in enumerate(dispositions) if isinstance(ruling, Later)]
+
+
+def handler(result: object = None, *, ack_index: int | None = None, delay_level: int = 0) -> Handler:
+    """A handler that sets what it is told, then returns or raises `result`."""
+
+    def handle(batch: Batch[bytes]) -> object:
+        if delay_level:
+            batch.delay_level = delay_level
+        if ack_index is not None:
+            batch.ack_index = ack_index
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    return handle
+
+
+ERROR = ValueError("bad amount")
+
+
+@pytest.mark.parametrize(
+    ("size", "handle", "back"),
+    [
+        pytest.param(5, handler(), [], id="A01"),
+        pytest.param(5, handler(CONSUME_SUCCESS), [], id="A01-said"),
+        pytest.param(5, handler(CONSUME_SUCCESS, ack_index=2), [(103, 0), (104, 0)], id="A02"),
+        pytest.param(5, handler(ack_index=-1), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A04"),
+        pytest.param(5, handler(ack_index=4), [], id="A05"),
+        pytest.param(5, handler(ack_index=5), [], id="A06-5"),
+        pytest.param(5, handler(ack_index=99), [], id="A06-99"),
+        pytest.param(5, handler(ack_index=-2), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A07"),
+        pytest.param(5, handler(ack_index=-3), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A08"),
+        pytest.param(5, handler(CONSUME_LATER), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A09"),
+        pytest.param(5, handler(CONSUME_LATER, ack_index=2), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A09-prefix"),
+        pytest.param(2, handler(CONSUME_LATER, ack_index=-2), [(100, 0), (101, 0)], id="A11"),
+        pytest.param(3, handler(True), [(100, 0), (101, 0), (102, 0)], id="A12-True"),
+        pytest.param(3, handler(0), [(100, 0), (101, 0), (102, 0)], id="A12-0"),
+        pytest.param(3, handler("CONSUME_SUCCESS"), [(100, 0), (101, 0), (102, 0)], id="A12-text"),
+        pytest.param(3, handler(False, ack_index=1), [(100, 0), (101, 0), (102, 0)], id="A13"),
+        pytest.param(3, handler(ERROR, delay_level=5), [(100, 5), (101, 5), (102, 5)], id="A14"),
+        pytest.param(3, handler(ERROR, ack_index=1), [(100, 0), (101, 0), (102, 0)], id="A15"),
+        pytest.param(2, handler(CONSUME_LATER, delay_level=-1), [(100, -1), (101, -1)], id="A16"),
+        pytest.param(2, lambda batch: batch.messages.append(batch[0]), [(100, 0), (101, 0)], id="A26-append"),
+        pytest.param(2, lambda batch: batch.__setitem__(0, batch[1]), [(100, 0), (101, 0)], id="A26-set"),
+        pytest.param(2, handler(MemoryError()), [(100, 0), (101, 0)], id="A30-MemoryError"),
+        pytest.param(2, handler(RecursionError()), [(100, 0), (101, 0)], id="A30-RecursionError"),
+        pytest.param(2, handler(BaseExceptionGroup("two", [ERROR])), [(100, 0), (101, 0)], id="A30-group"),
+        pytest.param(2, handler(BaseException("bare")), [(100, 0), (101, 0)], id="A30-BaseException"),
+        pytest.param(2, handler(asyncio.CancelledError()), [(100, 0), (101, 0)], id="A30-cancelled-by-itself"),
+    ],
+)
+def test_what_comes_back_and_the_watermark_passes_the_whole_batch(size: int, handle: Handler, back: list[tuple[int, int]]) -> None:
+    dispositions = ruled(size, handle)
+    assert sent_back(dispositions) == back
+    assert [ruling for ruling in dispositions if not isinstance(ruling, Later)] == [DONE] * (size - len(back))
+    watermark = Watermark()
+    for index in range(size):
+        watermark.hold(100 + index)
+    for index in range(size):
+        watermark.finish(100 + index)
+    assert watermark.commit == 100 + size
+
+
+def test_an_empty_batch_has_no_rulings() -> None:
+    assert ruled(0, handler()) == ruled(0, handler(ERROR)) == []
+
+
+@pytest.mark.parametrize("ack_index", [pytest.param(-2, id="A07"), pytest.param(-3, id="A08")])
+def test_an_ack_index_below_none_is_refused_where_it_is_set(ack_index: int) -> None:
+    with pytest.raises(InvalidRuling):
+        batch_of(5).ack_index = ack_index
+
+
+@pytest.mark.parametrize(("level", "decision"), [pytest.param(-1, Dead(Reason.NEGATIVE_DELAY_LEVEL), id="A16")])
+def test_a_negative_level_is_a_dead_letter(level: int, decision: Dead) -> None:
+    first = ruled(2, handler(CONSUME_LATER, delay_level=level))[0]
+    assert isinstance(first, Later)
+    assert ConsumeLater().decide(first, 0) == decision
+
+
+def test_a_result_that_is_no_status_names_the_handler_and_the_type() -> None:
+    first = ruled(1, handler({"ok": True}))[0]
+    assert isinstance(first, Later)
+    assert first.failure is not None
+    assert first.failure.error == "InvalidHandlerResult"
+    assert first.failure.message == "handler 'charge' returned a dict; it must return None, CONSUME_SUCCESS or CONSUME_LATER"
+
+
+def test_a_failure_carries_what_was_raised() -> None:
+    first = ruled(1, handler(ERROR))[0]
+    assert isinstance(first, Later)
+    assert first.failure is not None
+    assert (first.failure.error, first.failure.message) == ("ValueError", "bad amount")
+
+
+@pytest.mark.parametrize(
+    ("handle", "back"),
+    [
+        pytest.param(handler(ERROR, ack_index=1), [(102, 0)], id="A15-kept"),
+        pytest.param(handler(ERROR, ack_index=-1), [(100, 0), (101, 0), (102, 0)], id="A15-none"),
+        pytest.param(handler(ERROR), [(100, 0), (101, 0), (102, 0)], id="A15-untouched-is-not-all"),
+        pytest.param(handler(CONSUME_LATER, ack_index=1), [(100, 0), (101, 0), (102, 0)], id="A15-only-on-errors"),
+    ],
+)
+def test_a_prefix_that_was_set_survives_an_exception_if_that_is_asked_for(handle: Handler, back: list[tuple[int, int]]) -> None:
+    assert sent_back(ruled(3, handle, keep_ack_index_on_error=True)) == back
+
+
+@pytest.mark.parametrize("result", [None, CONSUME_LATER, "no status", ERROR, Reject("all")], ids=str)
+def test_a_ruling_on_one_message_wins_over_prefix_and_result(result: object) -> None:
+    def handle(batch: Batch[bytes]) -> object:
+        batch.ack_index = 0
+        batch.later(batch[0], delay=30)
+        batch.done(batch[1])
+        batch.dead(batch[2], "no such customer")
+        return handler(result)(batch)
+
+    assert ruled(3, handle) == [Later(delay=30.0), DONE, Dead("no such customer")]
+
+
+def test_a_rejected_batch_is_dead_but_for_what_was_ruled() -> None:
+    def handle(batch: Batch[bytes]) -> None:
+        batch.done(batch[0])
+        raise Reject("no such currency")
+
+    first, second = ruled(2, handle)
+    assert first == DONE
+    assert isinstance(second, Dead)
+    assert (second.reason, second.failure and second.failure.message) == (Reason.REJECTED, "no such currency")
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "delay"),
+    [
+        (ConsumeLater(), 5, None),
+        (ConsumeLater(delay_level=3), 3, None),
+        (ConsumeLater(delay_level=0), 0, None),
+        (ConsumeLater(delay_level=-1), -1, None),
+        (ConsumeLater(delay="30s"), 0, 30.0),
+        (ConsumeLater(delay=0), 0, 0.0),
+    ],
+    ids=str,
+)
+def test_a_raised_consume_later_beats_the_level_of_the_batch_if_it_has_one(error: ConsumeLater, level: int, delay: float | None) -> None:
+    first = ruled(1, handler(error, delay_level=5))[0]
+    assert isinstance(first, Later)
+    assert (first.delay_level, first.delay) == (level, delay)
+
+
+def test_what_stops_the_app_is_listed_once() -> None:
+    assert set(STOPS) == {SystemExit, KeyboardInterrupt, GeneratorExit}
+
+
+results = st.sampled_from([None, CONSUME_SUCCESS, CONSUME_LATER, True, ERROR, Reject("all"), ConsumeLater(delay=1)])
+
+
+@given(st.integers(0, 8), results, st.none() | st.integers(-1, 10), st.booleans(), st.dictionaries(st.integers(0, 7), st.booleans()))
+def test_every_message_gets_one_ruling_and_only_success_makes_it_done(
+    size: int, result: object, ack_index: int | None, keep: bool, single: dict[int, bool]
+) -> None:
+    def handle(batch: Batch[bytes]) -> object:
+        for index, done in single.items():
+            if index < size:
+                (batch.done if done else batch.dead)(batch[index])
+        return handler(result, ack_index=ack_index)(batch)
+
+    dispositions = ruled(size, handle, keep_ack_index_on_error=keep)
+    assert len(dispositions) == size
+    prefix = -1
+    if result is None or result is CONSUME_SUCCESS:
+        prefix = size - 1 if ack_index is None else ack_index
+    elif isinstance(result, BaseException) and keep and ack_index is not None:
+        prefix = ack_index
+    for index, ruling in enumerate(dispositions):
+        assert isinstance(ruling, Done) == single.get(index, index <= prefix)

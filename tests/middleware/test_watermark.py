@@ -1,0 +1,112 @@
+"""The watermark: the smallest unfinished offset, else the last one seen + 1; it never decreases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackwise.middleware.watermark import Watermark
+
+
+def holding(*offsets: int, position: int | None = None) -> Watermark:
+    watermark = Watermark(position)
+    for offset in offsets:
+        watermark.hold(offset)
+    return watermark
+
+
+@pytest.mark.parametrize(
+    ("finished", "commit"),
+    [
+        pytest.param([105], 100, id="W01-a-later-one-alone-moves-nothing"),
+        pytest.param([105, 100, 101, 102, 103], 104, id="W02-up-to-the-smallest-unfinished"),
+        pytest.param([105, 100, 101, 102, 103, 104, 106, 107, 108, 109], 110, id="W04-past-the-last"),
+        pytest.param([105, 100, 101, 102, 103, 104, 106, 107, 108, 109, 109, 100], 110, id="W05-finished-again"),
+    ],
+)
+def test_the_commit_is_the_smallest_unfinished_offset(finished: list[int], commit: int) -> None:
+    watermark = holding(*range(100, 110))
+    for offset in finished:
+        watermark.finish(offset)
+    assert watermark.commit == commit
+
+
+@pytest.mark.parametrize("unknown", [5, 199, 201, 10_000], ids=lambda offset: f"W06-{offset}")
+def test_an_offset_that_is_not_held_finishes_nothing(unknown: int) -> None:
+    watermark = holding(200)
+    watermark.finish(unknown)
+    assert (watermark.commit, watermark.count) == (200, 1)
+
+
+@pytest.mark.parametrize(("offsets", "count", "span"), [pytest.param((10, 11, 12), 3, 2, id="W07")])
+def test_an_offset_that_comes_twice_is_held_once(offsets: tuple[int, ...], count: int, span: int) -> None:
+    watermark = holding(*offsets)
+    assert not any(watermark.hold(offset) for offset in offsets)
+    assert (watermark.count, watermark.span) == (count, span)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "commit"),
+    [
+        pytest.param([7], 8, id="W08-the-only-one"),
+        pytest.param([100, 101, 102, 103, 104], 105, id="W14-a-control-record-at-105-is-never-fetched-and-not-passed"),
+    ],
+)
+def test_everything_finished_commits_the_offset_after_the_last_one_fetched(offsets: list[int], commit: int) -> None:
+    watermark = holding(*offsets)
+    for offset in offsets:
+        watermark.finish(offset)
+    assert (watermark.commit, watermark.count, watermark.span) == (commit, 0, 0)
+
+
+def test_a_gap_is_passed_with_the_offset_that_follows_it() -> None:
+    watermark = holding(100, 107)
+    watermark.finish(100)
+    assert watermark.commit == 107
+
+
+def test_nothing_is_known_before_the_first_offset() -> None:
+    assert Watermark().commit is None
+
+
+def test_the_position_of_an_assignment_is_committed_until_something_is_fetched() -> None:
+    assert Watermark(42).commit == 42
+
+
+def test_an_offset_below_the_position_is_not_held() -> None:
+    watermark = Watermark(42)
+    assert not watermark.hold(41)
+    assert watermark.hold(42)
+
+
+def test_an_offset_that_was_finished_is_not_held_again() -> None:
+    watermark = holding(7, 8)
+    watermark.finish(7)
+    assert not watermark.hold(7)
+    assert watermark.commit == 8
+
+
+@given(
+    position=st.none() | st.integers(0, 20),
+    steps=st.lists(st.tuples(st.sampled_from(["hold", "finish"]), st.integers(0, 40)), max_size=200),
+)
+def test_it_equals_a_naive_oracle_and_never_passes_an_unfinished_offset(position: int | None, steps: list[tuple[str, int]]) -> None:
+    watermark, seen, unfinished = Watermark(position), [-1], set[int]()
+    before = position
+    for step, offset in steps:
+        if step == "hold":
+            fresh = offset > seen[-1] and (position is None or offset >= position)
+            assert watermark.hold(offset) == fresh
+            if fresh:
+                seen.append(offset)
+                unfinished.add(offset)
+        else:
+            watermark.finish(offset)
+            unfinished.discard(offset)
+        expected = min(unfinished) if unfinished else position if len(seen) == 1 else seen[-1] + 1
+        assert watermark.commit == expected
+        assert watermark.count == len(unfinished)
+        assert watermark.span == (seen[-1] - min(unfinished) if unfinished else 0)
+        assert before is None or (watermark.commit is not None and watermark.commit >= before)
+        before = watermark.commit
