@@ -1,0 +1,224 @@
+"""What the topics of a group are called, and what is done so that every copy fits into them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.wire import BUDGET
+from ackwise.plugin.localbroker import LocalKafka, embedded_broker
+from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.topics import Topic, TopicNames, ensure_topics, plan_topics
+
+LEVELS = DelayLevels("1s 1h")
+NAMES = TopicNames("billing", LEVELS)
+DAY = 86_400_000
+SOURCE = Topic(partitions=6, replication=3, max_message_bytes=1_048_588, retention_ms=7 * DAY, min_insync_replicas=2)
+FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
+
+_numbers = itertools.count()
+
+
+def test_topics_are_called_after_the_group_and_its_levels():
+    assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h")
+    assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
+
+
+@pytest.mark.parametrize("_", [pytest.param(None, id="D01")])
+def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours(_):
+    delays = TopicNames("billing", DelayLevels()).delays
+    assert (len(delays), delays[0], delays[-1]) == (18, "billing.delay.1s", "billing.delay.2h")
+
+
+@pytest.mark.parametrize(
+    ("group", "dead_letter", "sentence"),
+    [
+        ("%RETRY%billing", None, "is not a legal topic name"),
+        ("bill ing", None, "is not a legal topic name"),
+        ("b" * 241, None, "has 250 characters and Kafka allows 249"),
+        ("billing", "..", "is not a legal topic name"),
+        ("billing", "", "is not a legal topic name"),
+        ("billing", "billing.delay.1h", "its messages would come back"),
+    ],
+)
+def test_names_that_kafka_or_the_group_can_t_live_with_are_refused(group, dead_letter, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        TopicNames(group, LEVELS, dead_letter=dead_letter)
+
+
+def plan(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> Any:
+    return plan_topics(NAMES, sources, found, longest_delay=3600)
+
+
+def everything(topic: Topic = FITTING, **changes: Any) -> dict[str, Topic]:
+    return {"orders": SOURCE} | dict.fromkeys(NAMES.all, topic._replace(**changes))
+
+
+def test_a_source_that_does_not_exist_is_named():
+    with pytest.raises(ConfigurationError, match="topic 'oders' does not exist"):
+        plan({"orders": SOURCE}, ("orders", "oders"))
+
+
+def test_missing_topics_are_as_wide_and_as_safe_as_the_sources_and_take_larger_messages():
+    wide = SOURCE._replace(partitions=9, replication=1, max_message_bytes=500, min_insync_replicas=1)
+    todo = plan({"orders": SOURCE, "clicks": wide}, ("orders", "clicks"))
+    assert (todo.create, todo.extend) == (NAMES.all, ())
+    assert todo.like == SOURCE._replace(partitions=9, max_message_bytes=SOURCE.max_message_bytes + BUDGET)
+
+
+@pytest.mark.parametrize(("source", "retry"), [(7 * DAY, 7 * DAY), (1000, 7_200_000), (-1, -1)])
+def test_copies_live_as_long_as_messages_and_outlive_every_delay(source, retry):
+    assert plan({"orders": SOURCE._replace(retention_ms=source)}).retention("billing.retry") == retry
+
+
+def test_dead_letters_are_kept_for_ever():
+    assert plan({"orders": SOURCE}).retention("billing.dlq") == -1
+
+
+def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended():
+    assert plan(everything())[:2] == ((), ())
+    assert plan(everything() | {"billing.retry": FITTING._replace(partitions=5)})[:2] == ((), ("billing.retry",))
+    assert plan(everything(partitions=12, retention_ms=-1))[:2] == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_message_bytes": FITTING.max_message_bytes - 1}, "'billing.retry' takes messages of at most 1179659 bytes"),
+        ({"retention_ms": 3_599_999}, "the longest delay is 1h; raise its retention.ms"),
+        ({"cleanup_policy": "compact,delete"}, "'billing.retry' is compacted"),
+    ],
+)
+def test_topics_that_would_lose_a_copy_are_refused(changes, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        plan(everything(**changes))
+
+
+def test_a_compacted_or_short_lived_dead_letter_topic_is_the_user_s_affair():
+    dead = FITTING._replace(cleanup_policy="compact", retention_ms=1)
+    assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ())
+
+
+async def test_an_agent_can_t_consume_a_topic_of_its_own_group():
+    with pytest.raises(ConfigurationError, match="consume it in another group"):
+        await ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["billing.dlq"], levels=LEVELS)
+
+
+async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog):
+    settings = HostSettings("127.0.0.1:1", "billing", client_options={"sasl_plain_password": "hush"})
+    with pytest.raises(Unavailable, match=r"brokers '127\.0\.0\.1:1' do not answer") as refusal:
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+    assert "hush" not in str(refusal.value) + caplog.text
+
+
+async def test_options_that_no_client_has_are_refused_with_a_sentence():
+    settings = HostSettings("127.0.0.1:1", "billing", client_options={"colour": "blue"})
+    with pytest.raises(ConfigurationError, match=r"client_options can't be used: .*colour"):
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+
+
+class Cluster:
+    """What a test asks of a real broker, past the code that is tested."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.settings = HostSettings(bootstrap, f"g{os.getpid()}-{next(_numbers)}")
+        self.names = TopicNames(self.settings.group, LEVELS)
+        self.source = f"{self.settings.group}-orders"
+        self.admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+
+    async def create(self, topic: str, partitions: int = 3, **config: Any) -> None:
+        configs = {name.replace("_", "."): str(value) for name, value in config.items()}
+        response: Any = await self.admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
+        assert [code for _, code, _ in response.topic_errors] == [0]
+
+    async def ensure(self, **settings: Any) -> None:
+        await ensure_topics(replace(self.settings, **settings), self.names, [self.source], levels=LEVELS)
+
+    async def partitions(self) -> dict[str, int]:
+        """How many partitions each topic of the test has."""
+        ours = [topic for topic in await self.admin.list_topics() if topic.startswith(self.settings.group)]
+        described = await self.admin.describe_topics(ours) if ours else []
+        return {topic["topic"].removeprefix(self.settings.group): len(topic["partitions"]) for topic in described}
+
+    async def config(self, topic: str) -> dict[str, str]:
+        (response,) = await self.admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        described: Any = response
+        return {name: value for name, value, *_ in described.resources[0][4]}
+
+
+@pytest.fixture
+async def cluster(kafka: LocalKafka) -> Any:
+    cluster = Cluster(kafka.bootstrap)
+    await cluster.admin.start()
+    yield cluster
+    await cluster.admin.close()
+
+
+WHOLE_GROUP = {"-orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3}
+
+
+@pytest.mark.kafka
+async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(cluster):
+    await cluster.create(cluster.source, max_message_bytes=5000, retention_ms=DAY)
+    await cluster.ensure()
+    assert await cluster.partitions() == WHOLE_GROUP
+    config = await cluster.config(cluster.names.delays[0])
+    assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(DAY), "delete")
+    await cluster.ensure(create_topics="never")
+
+
+@pytest.mark.kafka
+async def test_narrow_topics_are_extended(cluster):
+    await cluster.create(cluster.source)
+    await cluster.create(cluster.names.retry, 2, max_message_bytes=2_000_000)
+    await cluster.ensure()
+    assert await cluster.partitions() == WHOLE_GROUP
+
+
+@pytest.mark.kafka
+async def test_a_source_that_is_missing_is_refused_and_not_created_by_asking(cluster):
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        await cluster.ensure()
+    assert await cluster.partitions() == {}
+
+
+@pytest.mark.kafka
+async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(cluster):
+    await cluster.create(cluster.source)
+    await cluster.create(cluster.names.retry, 1, max_message_bytes=2_000_000)
+    await asyncio.gather(*(cluster.ensure() for _ in range(4)))
+    assert await cluster.partitions() == WHOLE_GROUP
+
+
+@pytest.mark.kafka
+async def test_with_never_what_is_missing_is_refused(cluster):
+    await cluster.create(cluster.source)
+    with pytest.raises(ConfigurationError, match=r"and 1 more must exist, since create_topics is 'never'; create them with 3 partitions"):
+        await cluster.ensure(create_topics="never")
+    assert await cluster.partitions() == {"-orders": 3}
+
+
+@pytest.mark.kafka
+async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(cluster):
+    await cluster.create(cluster.source)
+    await cluster.create(cluster.names.retry)
+    with pytest.raises(ConfigurationError, match=r"\.retry' takes messages of at most 1048588 bytes"):
+        await cluster.ensure()
+
+
+@pytest.mark.embedded
+async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on():
+    with embedded_broker() as broker:
+        settings = HostSettings(broker.bootstrap, "billing", create_topics="broker")
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+        with pytest.raises(ConfigurationError, match="set create_topics to 'broker'"):
+            await ensure_topics(replace(settings, create_topics="auto"), NAMES, ["orders"], levels=LEVELS)
