@@ -1,0 +1,5 @@
+"""What the tests of the stores share."""
+
+import pytest
+
+pytest.register_assert_rewrite("ackwise.stores.testing")

@@ -1,0 +1,25 @@
+"""The memory store passes the suite that every store passes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.memory import MemoryStore, from_url
+from ackwise.stores.testing import StoreConformance
+
+
+class TestMemoryStore(StoreConformance):
+    def make(self, place: Path, clock: Callable[[], float]) -> MemoryStore:
+        return MemoryStore(clock=clock)
+
+
+def test_the_url_makes_a_new_store() -> None:
+    assert isinstance(from_url("memory://"), MemoryStore)
+
+
+@pytest.mark.parametrize("url", ["memory://host", "memory:///path", "memory://?lease=3", "sqlite:///x"])
+def test_a_url_that_says_more_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="memory://"):
+        from_url(url)
