@@ -90,6 +90,7 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
     try:
         if block.text("ackwise-group") != group:
             raise ForeignCopy(f"it belongs to group {block.text('ackwise-group')!r}")
+        replay_id = block.fields.get("ackwise-replay-id")
         return copy._replace(
             headers=copy.headers[: block.start],
             origin=Origin(
@@ -98,10 +99,11 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
                 block.number("ackwise-origin-offset"),
                 block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
             ),
-            attempt=block.number("ackwise-attempt", lowest=2, highest=2**31 - 1),
+            # A sent-back copy is at least the second attempt; what an operator replays starts again at the first.
+            attempt=block.number("ackwise-attempt", lowest=2 if replay_id is None else 1, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),
             handler=block.text("ackwise-handler"),
-            replay_id=block.fields.get("ackwise-replay-id"),
+            replay_id=replay_id,
         )
     except (KeyError, ValueError) as error:
         raise ForeignCopy(f"its Ackwise headers can't be read ({type(error).__name__}: {error})") from None
