@@ -126,7 +126,7 @@ class Journal:
         behind = self._buffer.next_seq - self._log.durable_seq
         if behind > MOST_BEHIND:
             await self._make_durable()
-        elif behind >= self._flush_events and self._writing is None:
+        elif behind >= self._flush_events and self._current_write() is None:
             self._start_writing()
 
     async def close(self) -> None:
@@ -157,7 +157,11 @@ class Journal:
         goal = self._buffer.next_seq
         while self._log.durable_seq < goal:
             # Shielded: whoever gives up waiting leaves the write to the others.
-            await asyncio.shield(self._writing or self._start_writing())
+            await asyncio.shield(self._current_write() or self._start_writing())
+
+    def _current_write(self) -> asyncio.Future[None] | None:
+        # One that is done takes in nothing more, and waiting for it would not even let the loop turn.
+        return None if self._writing is None or self._writing.done() else self._writing
 
     # A future of the thread and no task: a loop that shuts down cancels every task, and nobody may cancel a write.
     def _start_writing(self) -> asyncio.Future[None]:
@@ -171,7 +175,6 @@ class Journal:
         return self._writing
 
     def _written(self, writing: asyncio.Future[None]) -> None:
-        self._writing = None
         error = writing.exception()
         if error is not None:
             if not self._is_failing:

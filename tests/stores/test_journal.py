@@ -164,6 +164,20 @@ async def test_a_write_survives_a_loop_that_cancels_every_task(tmp_path: Path) -
         assert [row.seq for row in rows(tmp_path)] == list(range(51))
 
 
+async def test_a_flush_in_the_moment_between_a_write_and_its_news_starts_another_write(tmp_path: Path) -> None:
+    async with journal(tmp_path) as sink:
+        sink.record(claimed(0))
+        first = asyncio.create_task(sink.flush())
+        await asyncio.sleep(0)
+        writing = sink._writing
+        assert writing is not None
+        await until(writing.done)
+        sink.record(claimed(1))
+        await sink.flush()
+        assert [row.seq for row in rows(tmp_path)] == [0, 1, 2]
+        await first
+
+
 async def test_the_disk_is_never_touched_on_the_loop_s_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
     real = __import__("os").fsync
