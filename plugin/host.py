@@ -87,7 +87,7 @@ class Host:
         """
         publisher = KafkaPublisher(self._settings)
         try:
-            await ensure_topics(self._settings, self._names, sorted(self._by_topic))
+            await ensure_topics(self._settings, self._names, sorted(self._by_topic), levels=self._later.levels)
             await publisher.start()
             if self._store is not None:
                 await self._store.open()
