@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.run import run
 
 __all__ = ["app", "main"]
@@ -39,6 +40,7 @@ def _root(
 
 
 app.command()(run)
+app.command()(demo)
 
 
 def _add_commands() -> None:

@@ -1,0 +1,146 @@
+"""`ackwise demo`: plays the demo, and prints what came of it as a table or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+
+if TYPE_CHECKING:
+    from ackwise.plugin.demo.run import Options, Played, Progress
+
+__all__ = ["demo"]
+
+#: Fewer messages are billed before the worker could be killed in the middle.
+_FEWEST = 500
+
+
+def demo(
+    brokers: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka to play on. Default: one embedded here.")] = None,
+    store: Annotated[str | None, typer.Option(metavar="URL", help="Where claims are kept. Default: SQLite in --out.")] = None,
+    messages: Annotated[int, typer.Option(min=_FEWEST, help="How many messages the shop sends.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same messages.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="A new folder for ledger, events, logs and report. Default: demo-<time> here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Play an order-billing service whose worker is killed with SIGKILL, and check its books. Needs nothing external.
+
+    The shop sends orders, some of them twice, some that fail for a while or for ever, and bytes that are no order. The
+    worker bills them into a ledger of its own, is killed half-way and started again. Exit code 1 if an order is lost, the
+    books do not balance, or more orders were billed again than were in flight at the kill: at most one batch of 50 on each
+    of the 8 partitions, since an effect that was done and not yet marked is done again. 2 if a stage could not be played.
+    """
+    from ackwise.plugin.demo.run import Options
+
+    folder = out or Path(f"demo-{time.strftime('%Y%m%d-%H%M%S')}")
+    if folder.exists():
+        raise ConfigurationError(f"{folder} is there already; give --out a new folder")
+    options = Options(messages, seed, folder, brokers, store)
+    played = _play(options)
+    failed = bool(played.outcome.failures)
+    if as_json:
+        typer.echo(json.dumps(_facts(played, seed, failed)))
+    else:
+        _show(played, options)
+    raise typer.Exit(int(failed))
+
+
+def _play(options: Options) -> Played:
+    from aiokafka.errors import KafkaConnectionError
+
+    from ackwise.plugin.demo.run import play
+
+    try:
+        with _progress() as progress:
+            return asyncio.run(play(options, progress))
+    except KafkaConnectionError as error:
+        raise AckwiseError(f"no broker answers at {options.brokers} ({error}); start one, or leave out --brokers") from error
+
+
+_STAGES = {
+    "send": "the shop sends its orders",
+    "bill": "the worker bills them",
+    "kill": "the worker is killed",
+    "reconcile": "Spark checks the books",
+}
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Bars on stderr, so that stdout holds the result alone."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(_STAGES[stage], total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield progress
+
+
+def _facts(played: Played, seed: int, failed: bool) -> dict[str, Any]:
+    outcome = played.outcome
+    return {
+        "sent": outcome.sent,
+        "billed": outcome.billed,
+        "repeated_by_kill": outcome.repeated_by_kill,
+        "suppressed": outcome.suppressed,
+        "retried": outcome.retried,
+        "dead": outcome.dead,
+        "lost": outcome.lost,
+        "ledger": {"expected": outcome.expected_cents, "actual": outcome.actual_cents},
+        "kills": outcome.kills,
+        "seed": seed,
+        "report": {"exit": played.reconcile_exit, "verdicts": dict(played.verdicts), "path": str(played.report)},
+        "failures": list(outcome.failures),
+        "exit": int(failed),
+    }
+
+
+def _show(played: Played, options: Options) -> None:
+    from rich.table import Table
+
+    outcome, console = played.outcome, Console()
+    table = Table(title=f"Order billing, killed {outcome.kills}×, seed {options.seed}", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    rows = [
+        ("sent", f"{outcome.sent:,}", "messages that the broker acknowledged"),
+        ("billed", f"{outcome.billed:,}", "orders in the ledger"),
+        ("billed again", f"{outcome.repeated_by_kill:,}", f"by the kill; at most {outcome.in_flight} were in flight"),
+        ("suppressed", f"{outcome.suppressed:,}", "sent twice and run once"),
+        *((f"retried after {level}", f"{copies:,}", "copies on the delay topic") for level, copies in outcome.retried.items()),
+        *((f"dead: {reason}", f"{number:,}", "in the dead-letter topic") for reason, number in outcome.dead.items()),
+        ("lost", f"{outcome.lost:,}", "neither billed nor dead"),
+        ("to be charged", _money(outcome.expected_cents), "by what the shop sent"),
+        ("charged", _money(outcome.actual_cents), "by the ledger, each order once"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    verdicts = ", ".join(f"{name} {number:,}" for name, number in played.verdicts.items() if number)
+    console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {verdicts}", highlight=False)
+    for failure in outcome.failures:
+        console.print(f"[red]failed[/red] {escape(failure)}", highlight=False)
+    if not outcome.failures:
+        console.print("[green]Nothing was lost and the books balance.[/green]")
+    console.print(f"Ledger, events, logs and report are in {escape(str(options.out))}", highlight=False)
+
+
+def _money(cents: int) -> str:
+    return f"{cents / 100:,.2f}"

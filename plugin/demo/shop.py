@@ -1,0 +1,109 @@
+"""The two ends of the demo on Kafka that are not the worker: the shop that sends, and an observer that looks on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from ackwise.plugin.demo.outcome import DeadLetterSeen
+from ackwise.plugin.demo.scenario import Record
+
+__all__ = ["PARTITIONS", "Observer", "observe", "open_topic", "send"]
+
+PARTITIONS: Final = 4
+
+#: Records between two looks at the progress bar.
+_CHUNK: Final = 1000
+
+
+async def open_topic(brokers: str, topic: str) -> None:
+    """Create `topic` on a real broker."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, PARTITIONS, replication_factor=-1)])
+    finally:
+        await admin.close()
+
+
+async def send(brokers: str, topic: str, records: Sequence[Record], progress: Callable[[int], None]) -> list[tuple[int, int]]:
+    """Send `records` in order, acks=all; answers where the broker says that each one stands: partition and offset."""
+    positions: list[tuple[int, int]] = []
+    producer = AIOKafkaProducer(bootstrap_servers=brokers, acks="all", linger_ms=5)
+    await producer.start()
+    try:
+        for start in range(0, len(records), _CHUNK):
+            reports = [await producer.send(topic, record.value, key=record.key.encode()) for record in records[start : start + _CHUNK]]
+            positions += [(report.partition, report.offset) for report in await asyncio.gather(*reports)]
+            progress(len(positions))
+    finally:
+        await producer.stop()
+    return positions
+
+
+class Observer:
+    """Looks at the topics of a group as anybody could, without being a member of it."""
+
+    def __init__(self, group: str, topic: str, levels: Sequence[str], consumer: Any, admin: Any) -> None:
+        self._group = group
+        self._topic = topic
+        self._delays = {level: f"{group}.delay.{level}" for level in levels}
+        self._consumer = consumer
+        self._admin = admin
+        self.dead_letters: list[DeadLetterSeen] = []
+
+    async def refresh_dead_letters(self) -> list[DeadLetterSeen]:
+        """All dead letters so far."""
+        fetched = await self._consumer.getmany(timeout_ms=0, max_records=5000)
+        self.dead_letters += [_dead_letter(record) for records in fetched.values() for record in records]
+        return self.dead_letters
+
+    async def retried(self) -> dict[str, int]:
+        """How many copies were sent to each delay level."""
+        return {level: sum((await self._ends([topic])).values()) for level, topic in self._delays.items()}
+
+    async def is_idle(self) -> bool:
+        """Whether worker and relay have committed everything that there is."""
+        return await self._is_committed(self._group, [self._topic, f"{self._group}.retry"]) and await self._is_committed(
+            f"{self._group}.relay", list(self._delays.values())
+        )
+
+    async def _is_committed(self, group: str, topics: Sequence[str]) -> bool:
+        ends = await self._ends(topics)
+        committed: dict[TopicPartition, Any] = await self._admin.list_consumer_group_offsets(group, partitions=list(ends))
+        return all(end == 0 or (partition in committed and committed[partition].offset >= end) for partition, end in ends.items())
+
+    async def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        partitions = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+        ends: dict[TopicPartition, int] = await self._consumer.end_offsets(partitions)
+        return ends
+
+
+@asynccontextmanager
+async def observe(brokers: str, group: str, topic: str, levels: Sequence[str]) -> AsyncIterator[Observer]:
+    """An observer, connected while the block runs. The dead-letter topic must be there."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=None, auto_offset_reset="earliest", enable_auto_commit=False)
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(f"{group}.dlq", partition) for partition in range(PARTITIONS)])
+        await admin.start()
+        yield Observer(group, topic, levels, consumer, admin)
+    finally:
+        await admin.close()
+        await consumer.stop()
+
+
+def _dead_letter(record: Any) -> DeadLetterSeen:
+    headers = dict(record.headers)
+    return DeadLetterSeen(
+        (record.key or b"").decode(),
+        headers.get("ackwise-reason", b"").decode(),
+        int(headers.get("ackwise-origin-partition", -1)),
+        int(headers.get("ackwise-origin-offset", -1)),
+    )
