@@ -26,7 +26,8 @@ _ADVICE = {
     errno.EACCES: "let this user write there",
     errno.EPERM: "let this user write there",
     errno.ENOENT: "put the folder back",
-    errno.ENOTDIR: "put the folder back",
+    errno.ENOTDIR: "a file stands where a folder belongs, move it away",
+    errno.EEXIST: "a file stands where a folder belongs, move it away",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
 

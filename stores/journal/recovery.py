@@ -96,7 +96,8 @@ def snapshot(live: Iterable[Path], root: Path) -> list[Path]:
     A file that is gone by now has been rolled into its own root. Raises `ConfigurationError` if pyarrow is missing and
     `OSError` if `root` can't be written.
     """
-    logs = [read_log(path) for path in live if path.exists()]
+    root.mkdir(parents=True, exist_ok=True)
+    logs = [read_log(path) for path in live]
     return [_export(log, root) for log in logs if isinstance(log, EventLog) and log.blocks]
 
 
