@@ -1,0 +1,44 @@
+"""What a reconciliation may be told: times and tolerances, nothing about where the events lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = ["ReconcileConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileConfig:
+    """Durations are seconds, times seconds since 1970 (UTC). What is `None` comes from the events themselves.
+
+    Raises `ConfigurationError` for a value that can't work.
+    """
+
+    as_of: float | None = None
+    """Ages are measured against this; without it, against the newest event of the slowest writer that lives."""
+    grace: float = 60.0
+    """How much later than due or expired a message may be before it counts as lost or stuck."""
+    writer_timeout: float = 600.0
+    """A writer that is silent for longer, behind the newest event, is dead."""
+    lease: float | None = None
+    retention: float | None = None
+    """How long the claim store remembers what is done."""
+    levels: tuple[float, ...] | None = None
+    """Delays of levels 1, 2, …; asked only where an event does not say itself when it is due."""
+    listed: int = 50
+    """How many anomalies the report lists; the tables have all of them."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            for value in _numbers(getattr(self, field.name)):
+                if not math.isfinite(value) or value < 0:
+                    raise ConfigurationError(f"{field.name} of the reconciliation is {value}; it must be a number, 0 or more")
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    if isinstance(value, tuple):
+        return value
+    return (value,) if isinstance(value, int | float) else ()

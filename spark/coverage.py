@@ -1,0 +1,74 @@
+"""Which numbers of a range are there, 64 to a word: offsets of a partition, sequence numbers of a writer.
+
+A word is a row per key and 64 numbers, with a mask for each kind of evidence. So no partition is ever sorted by offset,
+no task gets all of a large one, and words that no event mentions are there too, since the domain is a kind as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+__all__ = ["count", "fold_words", "points", "spans", "stretches"]
+
+_BITS = 64
+_SHIFT = 6  # the word of a number is number >> 6
+
+
+def points(rows: DataFrame, key: str, number: str, kind: str) -> DataFrame:
+    """Evidence of `kind` for each `number` of a `key`, to be folded."""
+    place = F.col(number).bitwiseAND(_BITS - 1)
+    return rows.select(
+        F.col(key).alias("key"), F.shiftright(number, _SHIFT).alias("word"), F.lit(kind).alias("kind"), _bit(place).alias("mask")
+    )
+
+
+def spans(rows: DataFrame) -> DataFrame:
+    """Evidence for each number of [`start`, `end`), from rows of `key`, `kind`, `start`, `end`. Empty ones say nothing."""
+    start, end = F.col("start"), F.col("end")
+    words = F.sequence(F.shiftright(start, _SHIFT), F.shiftright(end - 1, _SHIFT))
+    each = rows.where((start < end) & (start >= 0)).select("key", "kind", "start", "end", F.explode(words).alias("word"))
+    base = F.col("word") * _BITS
+    first, after = F.greatest(start - base, F.lit(0)), F.least(end - base, F.lit(_BITS))
+    return each.select("key", "word", "kind", _from(first).bitwiseAND(F.bitwise_not(_from(after))).alias("mask"))
+
+
+def fold_words(evidence: Sequence[DataFrame], kinds: Sequence[str]) -> DataFrame:
+    """One row per `key` and `word` with a mask for each of `kinds`."""
+    rows = reduce(DataFrame.unionByName, evidence)
+    masks = [F.coalesce(F.bit_or(F.when(F.col("kind") == kind, F.col("mask"))), F.lit(0)).alias(kind) for kind in kinds]
+    return rows.groupBy("key", "word").agg(*masks)
+
+
+def count(words: DataFrame, classes: Mapping[str, Column]) -> DataFrame:
+    """How many numbers of each key are in each class: one row per key, a column for each class."""
+    return words.groupBy("key").agg(*[F.sum(F.bit_count(mask)).alias(name) for name, mask in classes.items()])
+
+
+def stretches(words: DataFrame, classes: Mapping[str, Column]) -> DataFrame:
+    """The numbers in each class as ranges: `key`, `class`, `start`, `end` (exclusive), neighbours put together."""
+    masks = [F.struct(F.lit(name).alias("class"), mask.alias("mask")) for name, mask in classes.items()]
+    each = words.select("key", "word", F.inline(F.array(*masks))).where("mask != 0")
+    places = F.filter(F.sequence(F.lit(0), F.lit(_BITS - 1)), lambda place: F.getbit("mask", place) == 1)
+    numbers = each.select("key", "class", "word", F.explode(places).alias("place"))
+    # Only what is in a class comes here, and that is little unless something is very wrong.
+    number, order = F.col("word") * _BITS + F.col("place"), F.row_number().over(Window.partitionBy("key", "class").orderBy("number"))
+    return (
+        numbers.withColumn("number", number)
+        .withColumn("stretch", F.col("number") - order)
+        .groupBy("key", "class", "stretch")
+        .agg(F.min("number").alias("start"), (F.max("number") + 1).alias("end"))
+        .select("key", "class", "start", "end")
+    )
+
+
+def _bit(place: Column) -> Column:
+    return F.call_function("shiftleft", F.lit(1).cast("long"), place.cast("int"))
+
+
+def _from(place: Column) -> Column:
+    """The bits from `place` on; at 64 none, where a shift would wrap and give all."""
+    return F.when(place < _BITS, F.call_function("shiftleft", F.lit(-1).cast("long"), place.cast("int"))).otherwise(F.lit(0))

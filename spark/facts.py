@@ -1,0 +1,314 @@
+"""What follows from the survey, in plain Python: who lives, what "now" is, which partitions are sources. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from ackwise.middleware.retry import DelayLevels
+from ackwise.spark.config import ReconcileConfig
+
+__all__ = ["ROLES", "Committed", "Facts", "Fate", "Group", "Partition", "SurveyRow", "View", "Writer", "establish"]
+
+_LEASE = 30.0  # seconds; what the pipeline uses unless it is told otherwise, as is the next one
+_RETENTION = 86400.0
+_MICROS: Final = 1_000_000
+
+GroupName = tuple[str, str]
+"""Cluster and group."""
+
+
+#: The roles that a partition can have for a group, each with its bit in `SurveyRow.roles`.
+ROLES = {"source": 1, "retry": 2, "delay": 4}
+
+
+class SurveyRow(NamedTuple):
+    """What one writer says about one partition and handler. Times are microseconds; `None`: it says nothing of it."""
+
+    writer_id: int
+    client: str | None
+    cluster: str
+    group_id: str
+    topic: str
+    """Empty for events that are about no partition."""
+    topic_id: str
+    partition: int
+    handler: str
+    dedup_epoch: int
+    session: str | None
+    """The attributes of SESSION_START."""
+    pk: int
+    mk: int
+    first_ts: int
+    last_ts: int
+    last_seq: int
+    ended: int
+    strange: int
+    """How many events have a code that this version does not know or lack the coordinates that they need."""
+    message_events: int
+    roles: int
+    """Roles in which the partition was assigned, or that its broker offsets have."""
+    assigned_seq: int | None
+    revoked_seq: int | None
+    assigned_ts: int | None
+    assigned_to: int | None
+    """The largest position that it was assigned at."""
+    start: int | None
+    """The smallest position at which a source was read."""
+    reached: int | None
+    """The position after the last record that came from the partition."""
+    settled_to: int | None
+    """The largest position that it committed, or found committed."""
+    drained_ts: int | None
+    """When the group had last read the partition to its end."""
+
+
+class Committed(NamedTuple):
+    """How far a group has committed a partition."""
+
+    pk: int
+    highest: int | None
+    latest: int | None
+    """The commit that came last; smaller than `highest` after a rewind."""
+    drained_ts: int | None
+    """When a delay partition had last been read to its end, before its group's retry partitions were."""
+
+
+class Fate(StrEnum):
+    """What became of a writer."""
+
+    LIVE = "live"
+    ENDED = "ended"
+    """It closed its log."""
+    DEAD = "dead"
+    """It fell silent, or others have all its partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """One process that wrote events. Times are microseconds."""
+
+    writer_id: int
+    client: str
+    group: GroupName
+    first_ts: int
+    last_ts: int
+    last_seq: int
+    mode: str
+    fate: Fate
+    tail_is_unknown: bool
+    """It died, and more may have happened than it could export."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition as one group reads it."""
+
+    pk: int
+    group: GroupName
+    topic: str
+    topic_id: str
+    partition: int
+    roles: int
+    start: int | None
+    """The first offset that the group is answerable for."""
+
+    @property
+    def is_source(self) -> bool:
+        """Whether its offsets are booked. A partition that was never assigned in these events is taken for a source."""
+        return self.roles == 0 or bool(self.roles & ROLES["source"])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A partition as one handler sees it within one dedup epoch: what the messages of the fold belong to."""
+
+    mk: int
+    pk: int
+    group: GroupName
+    handler: str
+    dedup_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a group's sessions say, unless the configuration says otherwise. Microseconds."""
+
+    name: GroupName
+    first_ts: int
+    lease: int
+    retention: int
+    levels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that the survey settles. `as_of` is in microseconds; 0 if there are no events."""
+
+    rows: Sequence[SurveyRow]
+    as_of: int
+    writers: Sequence[Writer]
+    partitions: Mapping[int, Partition]
+    views: Sequence[View]
+    groups: Mapping[GroupName, Group]
+
+    @cached_property
+    def live_writers(self) -> frozenset[int]:
+        """The ids of those who may still finish what they claimed."""
+        return frozenset(writer.writer_id for writer in self.writers if writer.fate is Fate.LIVE)
+
+    @cached_property
+    def strange(self) -> int:
+        """How many events were passed over, since nobody knows what they mean."""
+        return sum(row.strange for row in self.rows)
+
+    def drained(self, role: str) -> dict[int, int | None]:
+        """When each partition of this role was last read to its end, by `pk`."""
+        found: dict[int, int | None] = {pk: None for pk, partition in self.partitions.items() if partition.roles & ROLES[role]}
+        for row in self.rows:
+            if row.pk in found and row.drained_ts is not None:
+                found[row.pk] = max(found[row.pk] or 0, row.drained_ts)
+        return found
+
+    def retries_drained(self) -> dict[GroupName, int]:
+        """When all retry partitions of a group had been read to their ends; a group that can't show it is not in it."""
+        by_group: dict[GroupName, list[int | None]] = defaultdict(list)
+        for pk, at in self.drained("retry").items():
+            by_group[self.partitions[pk].group].append(at)
+        return {group: min(at for at in times if at is not None) for group, times in by_group.items() if None not in times}
+
+
+def establish(rows: Iterable[SurveyRow], config: ReconcileConfig, unreadable: Collection[int] = ()) -> Facts:
+    """Decide what the survey means. `unreadable` are the writers whose log could not be read to its end.
+
+    Raises `ValueError` if two partitions or two views got the same key.
+    """
+    rows = list(rows)
+    now = max((row.last_ts for row in rows), default=0) if config.as_of is None else round(config.as_of * _MICROS)
+    sessions = _sessions(rows)
+    writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, unreadable)
+    as_of = min((writer.last_ts for writer in writers if writer.fate is Fate.LIVE), default=now) if config.as_of is None else now
+    partitions = {pk: _partition(pk, about) for pk, about in _by(rows, "pk").items() if about[0].topic}
+    views = [_view(mk, about) for mk, about in _by(rows, "mk").items() if any(row.message_events for row in about)]
+    groups = {name: _group(name, min(row.first_ts for row in about), sessions, config) for name, about in _by_group(rows).items()}
+    return Facts(rows, as_of, writers, partitions, views, groups)
+
+
+def _by(rows: Sequence[SurveyRow], key: str) -> dict[Any, list[SurveyRow]]:
+    found: dict[Any, list[SurveyRow]] = defaultdict(list)
+    for row in rows:
+        found[getattr(row, key)].append(row)
+    return found
+
+
+def _by_group(rows: Sequence[SurveyRow]) -> dict[GroupName, list[SurveyRow]]:
+    found: dict[GroupName, list[SurveyRow]] = defaultdict(list)
+    for row in rows:
+        found[row.cluster, row.group_id].append(row)
+    return found
+
+
+class _Session(NamedTuple):
+    writer_id: int
+    group: GroupName
+    attrs: Mapping[str, Any]
+
+
+def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
+    """What the sessions say of themselves, oldest first."""
+    found = []
+    for row in sorted(rows, key=lambda row: row.first_ts):
+        try:
+            attrs = json.loads(row.session or "null")
+        except ValueError:
+            continue
+        if isinstance(attrs, dict):
+            found.append(_Session(row.writer_id, (row.cluster, row.group_id), attrs))
+    return found
+
+
+def _writers(
+    rows: Sequence[SurveyRow],
+    now: int,
+    timeout: int,
+    sessions: Sequence[_Session],
+    unreadable: Collection[int],
+) -> list[Writer]:
+    assigned: dict[int, list[SurveyRow]] = defaultdict(list)
+    for row in rows:
+        if row.assigned_ts is not None:
+            assigned[row.pk].append(row)
+    writers = []
+    for writer_id, about in _by(rows, "writer_id").items():
+        last_ts = max(row.last_ts for row in about)
+        held = [row.pk for row in about if row.assigned_seq is not None and row.assigned_seq > (row.revoked_seq or -1)]
+        taken = bool(held) and all(
+            any(other.writer_id != writer_id and (other.assigned_ts or 0) > last_ts for other in assigned[pk]) for pk in held
+        )
+        ended = any(row.ended for row in about)
+        fate = Fate.ENDED if ended else Fate.DEAD if taken or last_ts < now - timeout else Fate.LIVE
+        mode = (
+            "async"
+            if any(session.attrs.get("mode") == "async" for session in sessions if session.writer_id == writer_id)
+            else "before_settle"
+        )
+        writers.append(
+            Writer(
+                writer_id,
+                about[0].client or "",
+                (about[0].cluster, about[0].group_id),
+                min(row.first_ts for row in about),
+                last_ts,
+                max(row.last_seq for row in about),
+                mode,
+                fate,
+                tail_is_unknown=writer_id in unreadable or (fate is Fate.DEAD and mode == "async"),
+            )
+        )
+    return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))
+
+
+def _partition(pk: int, about: Sequence[SurveyRow]) -> Partition:
+    first = about[0]
+    if len({(row.cluster, row.group_id, row.topic, row.topic_id, row.partition) for row in about}) > 1:
+        raise ValueError(f"two partitions have the key {pk}, one of them is {first.topic}/{first.partition} of {first.group_id}")
+    roles = 0
+    for row in about:
+        roles |= row.roles
+    start = min((row.start for row in about if row.start is not None), default=None)
+    return Partition(pk, (first.cluster, first.group_id), first.topic, first.topic_id, first.partition, roles, start)
+
+
+def _view(mk: int, about: Sequence[SurveyRow]) -> View:
+    first = about[0]
+    if len({(row.pk, row.handler, row.dedup_epoch) for row in about}) > 1:
+        raise ValueError(f"two handlers have the key {mk}, one of them is {first.handler!r} of {first.group_id}")
+    return View(mk, first.pk, (first.cluster, first.group_id), first.handler, first.dedup_epoch)
+
+
+def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config: ReconcileConfig) -> Group:
+    said = [session.attrs for session in sessions if session.group == name]
+    lease = max((facts["lease"] for facts in said if _is_duration(facts.get("lease"))), default=_LEASE)
+    retention = max((facts["retention"] for facts in said if _is_duration(facts.get("retention"))), default=_RETENTION)
+    tables = [facts["levels"] for facts in said if _is_table(facts.get("levels"))]
+    levels = config.levels or (tables[-1] if tables else DelayLevels().seconds)
+    return Group(
+        name,
+        first_ts,
+        round((lease if config.lease is None else config.lease) * _MICROS),
+        round((retention if config.retention is None else config.retention) * _MICROS),
+        tuple(round(seconds * _MICROS) for seconds in levels),
+    )
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_duration, value))
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,97 @@
+"""The state of each message: its events folded by functions that neither order nor repetition can change.
+
+Every aggregate is `bit_or`, `min` or `max` over a fixed-width number. So the fold is the same for events that were
+exported twice, came late or stand in any file, and Spark keeps it in one hash aggregate with one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.schema import is_about_a_message, is_any
+
+__all__ = ["HIGHEST_BIT", "RANKS", "RANK_BASE", "attempt_bit", "fold"]
+
+#: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
+RANK_BASE: Final = 16
+#: What follows what within one attempt. What is not here settles the message or says nothing about its progress.
+RANKS: Final = {
+    EventCode.RECEIVED: 1,
+    EventCode.IN_FLIGHT_ELSEWHERE: 2,
+    EventCode.CLAIMED: 3,
+    EventCode.FAILED: 4,
+    EventCode.SENT_BACK: 5,
+}
+
+#: Attempts beyond share this bit: a long has no more.
+HIGHEST_BIT: Final = 62
+
+
+def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
+    """One row per (`mk`, `offset`) of projected events. Times are microseconds.
+
+    `bits` has a bit for each code; `attempts`, `claimed`, `settled` one for each attempt that was seen, claimed, or had
+    an outcome. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
+    failures). `live_claim` is the newest claim by one of `live_writers`.
+    """
+    claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
+    outcome = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
+    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED)
+    suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
+    live = F.col("writer_id").isin(list(live_writers)) if live_writers else F.lit(False)
+    ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
+    tried = attempt_bit(attempt)
+    return (
+        events.where(is_about_a_message())
+        .groupBy("mk", "offset")
+        .agg(
+            F.bit_or(_bit(F.col("code"))).alias("bits"),
+            F.bit_or(tried).alias("attempts"),
+            F.coalesce(F.bit_or(F.when(claim, tried)), F.lit(0)).alias("claimed"),
+            F.coalesce(F.bit_or(F.when(settling, tried)), F.lit(0)).alias("settled"),
+            F.max(attempt * RANK_BASE + _rank()).alias("last"),
+            F.max(F.when(claim, attempt)).alias("last_claimed"),
+            F.min(F.when(claim, exec_id)).alias("cx_min"),
+            F.max(F.when(claim, exec_id)).alias("cx_max"),
+            F.min(F.when(success, exec_id)).alias("sx_min"),
+            F.max(F.when(success, exec_id)).alias("sx_max"),
+            F.min(F.when(outcome, exec_id)).alias("ox_min"),
+            F.max(F.when(outcome, exec_id)).alias("ox_max"),
+            F.max(F.when(sent_back, F.col("level"))).alias("level"),
+            F.max(F.when(sent_back, F.col("due"))).alias("due"),
+            F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
+            F.max(F.when(claim, ts)).alias("claim_ts"),
+            F.max(F.when(claim & live, ts)).alias("live_claim"),
+            F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
+            F.min(F.when(success, ts)).alias("ok_ts"),
+            F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
+            F.min(ts).alias("first_ts"),
+            F.max(ts).alias("last_ts"),
+            F.max("record_ts").alias("record_ts"),
+            F.max("dedup_hash").alias("dedup_hash"),
+            F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
+            F.coalesce(F.max("took"), F.lit(0)).alias("took"),
+        )
+    )
+
+
+def attempt_bit(attempt: Column) -> Column:
+    """The bit that stands for an attempt."""
+    return _bit(F.least(attempt, F.lit(HIGHEST_BIT)))
+
+
+def _bit(position: Column) -> Column:
+    # A literal 1 would be an int, and wrap silently at 32.
+    return F.call_function("shiftleft", F.lit(1).cast("long"), position.cast("int"))
+
+
+def _rank() -> Column:
+    rank = F.lit(0)
+    for code, value in RANKS.items():
+        rank = F.when(is_any(code), F.lit(value)).otherwise(rank)
+    return rank

@@ -1,0 +1,226 @@
+"""The reconciliation: events in, verdicts, books and a report out. The only module that sets Spark to work.
+
+survey     who wrote, about which partitions     → facts, and what "now" is
+holes      which events are missing              → what can't be known
+commits    how far each group got                → which offsets there are to account for
+fold       the state of each message             → its verdict
+words      which offsets no event is about       → theirs
+books      do they add up?
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from ackwise.spark.books import GAP, Book, check, domains, keep
+from ackwise.spark.completeness import Around, Hole, blindness
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.context import context, delay_partitions, scopes
+from ackwise.spark.coverage import count, stretches
+from ackwise.spark.facts import Committed, Facts, SurveyRow, establish
+from ackwise.spark.fold import fold
+from ackwise.spark.ledger import absent, offset_words
+from ackwise.spark.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
+from ackwise.spark.results import findings, logical_rows, logical_tallies, missing_rows, names, offsets, tallies, verdict_rows
+from ackwise.spark.schema import micros, project
+from ackwise.spark.sources import Evidence, read_events
+from ackwise.spark.survey import around, committed, holes, survey
+from ackwise.spark.verdicts import judge, logical, settle_suppressed
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+
+__all__ = ["Judgement", "reconcile", "weigh"]
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What `weigh` found. Frames are not computed before somebody asks; `judged` is kept, so `unpersist` it at the end."""
+
+    facts: Facts
+    holes: Sequence[Hole]
+    commits: Mapping[int, Committed]
+    judged: DataFrame
+    settled: DataFrame
+    """One row per message: its state, its context, `verdict` and `flags`."""
+    words: DataFrame
+    """The offsets of each partition, see `ledger`."""
+
+
+def reconcile(
+    spark: SparkSession, evidence: Evidence, *, out: Path, run_id: str, config: ReconcileConfig, progress: Progress = lambda step: None
+) -> RunReport:
+    """Judge the events of `evidence` and write tables and `summary.json` to the folder `out`.
+
+    `summary.json` is written last: a folder that has it is complete. `progress` is told what is being done. Raises
+    `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
+    """
+    found = weigh(spark, read_events(spark, evidence), config, evidence.unreadable_writers, progress)
+    try:
+        counts = _write_tables(spark, found, out, config.listed, progress)
+    finally:
+        found.judged.unpersist()
+    books = keep(found.facts, found.commits, counts.booked, counts.absent)
+    check(books)
+    report = _report(found, counts, books, evidence, run_id, str(out))
+    unfinished = out / ".summary.json"
+    unfinished.write_text(to_json(report), encoding="utf-8")
+    unfinished.replace(out / "summary.json")
+    return report
+
+
+def weigh(
+    spark: SparkSession,
+    events: DataFrame,
+    config: ReconcileConfig,
+    unreadable: frozenset[int] = frozenset(),
+    progress: Progress = lambda step: None,
+) -> Judgement:
+    """Judge events in `EVENT_SCHEMA`. `unreadable` are the writers whose log could not be read to its end."""
+    events = project(events)
+    progress("surveying the events")
+    facts = establish(_collect(survey(events), SurveyRow), config, unreadable)
+    progress("looking for missing events")
+    numbers = [(writer.writer_id, 0, writer.last_seq + 1) for writer in facts.writers]
+    gone = _collect(holes(events, spark.createDataFrame(numbers, "key long, start long, end long")), Hole)
+    blind = blindness(facts, gone, _around(spark, events, gone))
+    progress("reading the commits")
+    commits = {row.pk: row for row in _collect(committed(events, facts.as_of, delay_partitions(spark, facts)), Committed)}
+    unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
+    judged = judge(
+        fold(events, facts.live_writers),
+        context(spark, facts, commits, blind),
+        spark.createDataFrame(unsettled, "pk long, start long, end long"),
+        facts.as_of,
+        micros(config.grace),
+    ).persist()
+    words = offset_words(events, spark, domains(facts, commits), blind)
+    return Judgement(facts, gone, commits, judged, settle_suppressed(judged, facts.as_of), words)
+
+
+def _around(spark: SparkSession, events: DataFrame, gone: Sequence[Hole]) -> list[Around]:
+    if not gone:
+        return []
+    return _collect(around(events, spark.createDataFrame(gone, "writer_id long, first long, after long")), Around)
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What was counted, in part as Spark gave it."""
+
+    tallies: Sequence[Tally]
+    booked: Sequence[tuple[int, Verdict, int]]
+    absent: Mapping[int, Mapping[str, int]]
+    findings: Sequence[Row]
+    missing: Sequence[Row]
+    logical: Sequence[Row]
+
+
+def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int, progress: Progress) -> _Counts:
+    """Write the tables and count. What is listed is asked for only where the counts say that there is something."""
+    named, classes = names(spark, found.facts), absent()
+    progress("judging the messages")
+    _write(verdict_rows(found.settled, named), out / "verdicts")
+    counted = tallies(found.settled).collect()
+    kinds = _tallies(found.facts, counted)
+    suspects = findings(found.settled, named, listed).collect() if any(kind.is_anomaly for kind in kinds) else []
+    progress("comparing messages of one key")
+    failed = logical(found.settled)
+    hashes = logical_tallies(failed).collect()
+    _write(logical_rows(found.settled, failed if hashes else failed.limit(0), named), out / "logical")
+    progress("accounting for every offset")
+    without = {row["key"]: {name: row[name] for name in classes} for row in count(found.words, classes).collect()}
+    absentees = missing_rows(stretches(found.words, classes), named)
+    is_missing = any(number for of_partition in without.values() for name, number in of_partition.items() if name != GAP)
+    _write(absentees if is_missing else absentees.limit(0), out / "missing")
+    written = spark.read.parquet(str(out / "missing")).orderBy("group_id", "topic", "partition", "start")
+    first = written.limit(listed).collect() if is_missing else []
+    return _Counts(kinds, _booked(found, counted), without, suspects, first, hashes)
+
+
+def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:
+    """Offsets with events, by `pk` and verdict."""
+    of_view = {view.mk: view.pk for view in found.facts.views}
+    if len(of_view) == len(set(of_view.values())):
+        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_booked"]]
+    # Messages of several handlers may share an offset.
+    return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
+
+
+def _report(found: Judgement, counts: _Counts, books: Sequence[Book], evidence: Evidence, run_id: str, output: str) -> RunReport:
+    facts = found.facts
+    return RunReport(
+        run_id=run_id,
+        as_of=facts.as_of,
+        roots=[str(root) for root in evidence.roots],
+        files=len(evidence.files),
+        bytes=evidence.size,
+        writers=facts.writers,
+        missing_events=sum(hole.after - hole.first for hole in found.holes),
+        books=books,
+        tallies=counts.tallies,
+        findings=[_finding(row) for row in counts.findings],
+        missing=[_missing(row) for row in counts.missing],
+        logical=[_logical(facts, row) for row in counts.logical],
+        unreadable=evidence.unreadable,
+        warnings=_warnings(facts, evidence),
+        output=output,
+    )
+
+
+def _tallies(facts: Facts, rows: Sequence[Row]) -> list[Tally]:
+    views = {view.mk: view for view in facts.views}
+    found: Counter[tuple[str, str, str, Verdict, Flag]] = Counter()
+    for row in rows:
+        view = views[row["mk"]]
+        topic = facts.partitions[view.pk].topic
+        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["count"]
+    return [Tally(*kind, number) for kind, number in sorted(found.items())]
+
+
+def _finding(row: Row) -> Finding:
+    return Finding(
+        group=row["group_id"],
+        handler=row["handler"],
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        verdict=Verdict(row["verdict"]),
+        flags=Flag(row["flags"]),
+        attempt=row["attempt"],
+        last_event=row["last_event"],
+        last_ts=row["last_ts"],
+    )
+
+
+def _missing(row: Row) -> Missing:
+    return Missing(row["group_id"], row["topic"], row["partition"], row["start"], row["end"], Verdict[row["verdict"]])
+
+
+def _logical(facts: Facts, row: Row) -> LogicalFinding:
+    (_, group), handler, _ = scopes(facts)[row["scope"]]
+    return LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"])
+
+
+def _warnings(facts: Facts, evidence: Evidence) -> list[str]:
+    found = []
+    if evidence.foreign:
+        found.append(f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read")
+    if facts.strange:
+        found.append(f"{facts.strange} events were passed over: this version does not know what they mean")
+    return found
+
+
+def _collect(frame: DataFrame, kind: type[_Row]) -> list[_Row]:
+    return [kind(*row) for row in frame.collect()]
+
+
+def _write(rows: DataFrame, folder: Path) -> None:
+    rows.write.mode("overwrite").parquet(str(folder))

@@ -1,0 +1,375 @@
+"""The same algebra as the job, slow and plain: one message at a time, in sets and dictionaries, without Spark.
+
+It shares no code with the job but the names of verdicts and flags; tests compare the two. An event is a mapping with
+the columns of the exported table; times are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ackwise.middleware.events import EventCode as E
+from ackwise.middleware.retry import DelayLevels
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+
+__all__ = ["Event", "Ruling", "rule"]
+
+Event = Mapping[str, Any]
+Partition = tuple[str, str, str, str, int]  # cluster, group, topic, topic id, partition
+Message = tuple[Partition, str, int, int]  # partition, handler, dedup epoch, offset
+Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
+
+_FOREVER: Final = 2**62
+_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5}
+_DONE: Final = {E.SUCCEEDED, E.DEAD_LETTERED, E.SKIPPED}
+
+
+@dataclass
+class Ruling:
+    """Everything that the events say."""
+
+    as_of: int = 0
+    messages: dict[Message, tuple[Verdict, Flag]] = field(default_factory=dict)
+    absent: dict[Partition, dict[int, str]] = field(default_factory=dict)
+    """By partition and offset: the verdict on offsets without events, or GAP."""
+    logical: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = field(default_factory=dict)
+    domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+
+
+def rule(events: Iterable[Event], config: ReconcileConfig, unreadable: Collection[int] = ()) -> Ruling:
+    """Judge a set of events; the same event twice counts once."""
+    known = {(event["writer_id"], event["seq"]): event for event in events}
+    return _Court([known[key] for key in sorted(known)], config, unreadable).rule() if known else Ruling()
+
+
+class _Court:
+    def __init__(self, events: list[Event], config: ReconcileConfig, unreadable: Collection[int]) -> None:
+        self.events = events
+        self.config = config
+        self.grace = round(config.grace * 1e6)
+        self.now = max(e["event_ts"] for e in events) if config.as_of is None else round(config.as_of * 1e6)
+        self.by_writer: dict[int, list[Event]] = _grouped(events, lambda e: e["writer_id"])
+        self.by_partition: dict[Partition, list[Event]] = _grouped((e for e in events if e.get("topic")), _partition)
+        self.by_group: dict[tuple[str, str], list[Event]] = _grouped(events, _group)
+        self.live = {w for w in self.by_writer if self._lives(w)}
+        last = [self._last_ts(w) for w in self.live]
+        self.as_of = self.now if config.as_of is not None else min(last, default=self.now)
+        self.cut = {
+            w
+            for w in self.by_writer
+            if w in unreadable
+            or (w not in self.live and not self._has_ended(w) and any(s.get("mode") == "async" for s in _sessions(self.by_writer[w])))
+        }
+        self.commits = {p: self._committed(p) for p in self.by_partition}
+        self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
+        self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
+        self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
+
+    def rule(self) -> Ruling:
+        about = _grouped((e for e in self.events if _is_message(e)), _message)
+        first = {message: self._judge(message, group) for message, group in about.items()}
+        final = {message: (self._settle(message, about, first), first[message][1]) for message in about}
+        ruling = Ruling(self.as_of, final, logical=self._logical(about, final))
+        for partition in self.by_partition:
+            if (domain := self._domain(partition)) is not None:
+                ruling.domains[partition] = domain
+                seen = {offset for (where, _, _, offset) in about if where == partition}
+                ruling.absent[partition] = {o: found for o in range(*domain) if o not in seen and (found := self._absent(partition, o))}
+        return ruling
+
+    # -- writers
+
+    def _last_ts(self, writer: int) -> int:
+        return max(int(e["event_ts"]) for e in self.by_writer[writer])
+
+    def _has_ended(self, writer: int) -> bool:
+        return any(e["event_type"] == E.SESSION_END for e in self.by_writer[writer])
+
+    def _lives(self, writer: int) -> bool:
+        last = self._last_ts(writer)
+        held: set[Partition] = set()
+        for e in self.by_writer[writer]:
+            if e["event_type"] == E.ASSIGNED:
+                held.add(_partition(e))
+            elif e["event_type"] == E.REVOKED:
+                held.discard(_partition(e))
+        taken = held and all(
+            any(e["event_type"] == E.ASSIGNED and e["writer_id"] != writer and e["event_ts"] > last for e in self.by_partition[p])
+            for p in held
+        )
+        return not self._has_ended(writer) and not taken and last >= self.now - round(self.config.writer_timeout * 1e6)
+
+    def _find_unknown(self, writer: int) -> bool:
+        """Note what the writer's missing events may have been about; whether any are missing."""
+        mine = self.by_writer[writer]
+        there = {e["seq"] for e in mine}
+        missing = [seq for seq in range(max(there) + 1) if seq not in there]
+        holes = [(a, next(b for b in range(a, max(there) + 2) if b in there)) for a in missing if a - 1 not in missing]
+        for partition, events in _grouped((e for e in mine if e.get("topic")), _partition).items():
+            read = [e for e in events if _reached(e) is not None or _position(e) is not None]
+            for first, after in holes:
+                before, later = [e for e in read if e["seq"] < first], [e for e in read if e["seq"] >= after]
+                if before or (later and not any(e["event_type"] == E.ASSIGNED for e in later)):
+                    reached = _max(map(_reached, before)) or 0
+                    resumed = [at for e in later if (at := _read_from(e)) is not None and at >= reached]
+                    self._note(partition, before, min(resumed, default=_FOREVER))
+            if writer in self.cut and read:
+                others = [e for e in self.by_partition[partition] if e["writer_id"] != writer]
+                heirs = {e["writer_id"] for e in others if e["event_type"] == E.ASSIGNED and e["event_ts"] > self._last_ts(writer)}
+                until = _max(e["offset"] for e in others if e["event_type"] == E.ASSIGNED and e["writer_id"] in heirs)
+                self._note(partition, read, _FOREVER if until is None else until)
+        return bool(holes) or writer in self.cut
+
+    def _note(self, partition: Partition, before: list[Event], until: int) -> None:
+        self.unread[partition].add((_max(map(_reached, before)) or 0, until))
+        self.unsettled[partition].add((_max(map(_position, before)) or 0, until))
+
+    # -- partitions
+
+    def _committed(self, partition: Partition) -> int | None:
+        return _max(_position(e) for e in self.by_partition[partition] if e["event_ts"] <= self.as_of)
+
+    def _domain(self, partition: Partition) -> tuple[int, int] | None:
+        events, end = self.by_partition[partition], self.commits[partition]
+        roles = {e.get("role") for e in events if e["event_type"] in (E.ASSIGNED, E.BROKER_OFFSETS)} & {"source", "retry", "delay"}
+        starts = [at for e in events if (at := _read_from(e)) is not None and (e["event_type"] != E.ASSIGNED or _role(e) == "source")]
+        if (roles and "source" not in roles) or not starts or end is None:
+            return None
+        return min(starts), max(end, min(starts))
+
+    def _absent(self, partition: Partition, offset: int) -> str:
+        within = {
+            e["event_type"] for e in self.by_partition[partition] if e.get("range_end") is not None and e.get("offset") is not None
+            and e["event_type"] in (E.GAP, E.SEEK, E.RECEIVED_RANGE) and e["offset"] <= offset < e["range_end"]
+        }  # fmt: skip
+        if E.GAP in within:
+            return "GAP"
+        if E.SEEK in within:
+            return Verdict.SKIPPED_BY_SEEK.name
+        received = E.RECEIVED_RANGE in within
+        if _in(self.unsettled[partition] if received else self.unread[partition], offset):
+            return Verdict.UNKNOWN_EXPORT_GAP.name
+        return Verdict.LOST.name if received else Verdict.NEVER_SEEN.name
+
+    # -- groups
+
+    def _setting(self, group: tuple[str, str], name: str, default: float) -> int:
+        said = getattr(self.config, name)
+        sessions = _sessions(self.by_group[group])
+        return round((max((s[name] for s in sessions if name in s), default=default) if said is None else said) * 1e6)
+
+    def _delay(self, group: tuple[str, str], level: int | None) -> int:
+        tables = [s["levels"] for s in _sessions(self.by_group[group]) if s.get("levels")]
+        levels = self.config.levels or (tables[-1] if tables else DelayLevels().seconds)
+        return round(levels[-1 if level is None else max(1, min(level, len(levels))) - 1] * 1e6)
+
+    def _drained_at(self, group: tuple[str, str]) -> int:
+        """When all delay partitions and, after them, all retry partitions of the group were seen to be read to their ends."""
+        looks = [e for e in self.by_group[group] if e["event_type"] in (E.BROKER_OFFSETS, E.ASSIGNED)]
+        retries, delays = ({_partition(e) for e in looks if e.get("role") == role} for role in ("retry", "delay"))
+        last = {p: _max(e["event_ts"] for e in looks if _partition(e) == p and _is_drained(e)) for p in retries}
+        if not retries or not delays or None in last.values():
+            return 0
+        until = min(at for at in last.values() if at is not None)
+        times = [
+            _max(e["event_ts"] for e in looks if _partition(e) == p and _is_drained(e) and e["event_ts"] <= min(until, self.as_of))
+            for p in delays
+        ]
+        return 0 if None in times else min(at for at in times if at is not None)
+
+    # -- messages
+
+    def _judge(self, message: Message, events: list[Event]) -> tuple[Verdict, Flag]:
+        (partition, _, _, offset), group = message, _group(events[0])
+        of = _grouped(events, lambda e: e["event_type"])
+        attempt, rank = max((_attempt(e), _PROGRESS.get(e["event_type"], 0)) for e in events)
+        committed = self.commits[partition]
+        past = committed is not None and offset < committed
+        doubt = _in(self.unsettled[partition], offset)
+        retry = Verdict.RETRY_LOST if self._is_overdue(group, of, events) else Verdict.RETRYING
+        verdict = Verdict.LOST if past else Verdict.PENDING
+        if E.SUCCEEDED in of:
+            several = len(_ids(of, E.SUCCEEDED)) > 1 and all(_was_claimed(of, x) for x in _extremes(of, E.SUCCEEDED))
+            verdict = Verdict.MULTI_EXECUTED if several else Verdict.EXACTLY_ONCE
+        elif E.DEAD_LETTERED in of:
+            verdict = Verdict.DEAD_LETTERED
+        elif E.SKIPPED in of:
+            verdict = Verdict.SKIPPED
+        elif E.DUP_SUPPRESSED in of or (E.STALE in of and E.SENT_BACK not in of):
+            verdict = Verdict.DUPLICATE_SUPPRESSED
+        elif rank == _PROGRESS[E.SENT_BACK]:
+            verdict = retry
+        elif rank == _PROGRESS[E.CLAIMED]:
+            claimed_at = max(e["event_ts"] for e in of[E.CLAIMED])
+            lives = any(e["writer_id"] in self.live and e["event_ts"] == claimed_at for e in of[E.CLAIMED])
+            expired = self.as_of > claimed_at + self._setting(group, "lease", 30.0) + self.grace
+            verdict = Verdict.STUCK if expired and not lives else Verdict.IN_FLIGHT
+        elif attempt > 1:
+            verdict = retry
+        if (verdict in (Verdict.LOST, Verdict.STUCK) and doubt) or (verdict is Verdict.RETRY_LOST and group in self.blind):
+            verdict = Verdict.UNKNOWN_EXPORT_GAP
+        return verdict, self._flags(verdict, of, events, attempt, past and not doubt)
+
+    def _is_overdue(self, group: tuple[str, str], of: Mapping[int, list[Event]], events: list[Event]) -> bool:
+        back = of.get(E.SENT_BACK, [])
+        due = _max(e.get("due_ts") for e in back)
+        if due is None and back:
+            due = max(e["event_ts"] for e in back) + self._delay(group, _max(e.get("level") for e in back))
+        return max(due or 0, *(int(e["event_ts"]) for e in events)) + self.grace < self._drained_at(group)
+
+    def _flags(self, verdict: Verdict, of: Mapping[int, list[Event]], events: list[Event], attempt: int, past: bool) -> Flag:
+        claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, E.SUCCEEDED, E.FAILED)]
+        settled = {_attempt(e) for code in (E.SUCCEEDED, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED) for e in of.get(code, [])}
+        tried = {_attempt(e) for e in claims}
+        left_open = any(a not in settled and a < max(tried) for a in tried)
+        two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK} & of.keys()))
+        begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
+        ok = [e["event_ts"] for e in of.get(E.SUCCEEDED, [])]
+        ran = {E.SUCCEEDED, E.FAILED} & of.keys()
+        found = {
+            Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
+            Flag.AMBIGUOUS_EXEC: two or E.CLAIM_LOST in of or any(e.get("took_unreleased") for e in events),
+            Flag.UNCLAIMED: bool(ran) and (not runs or not all(_was_claimed(of, x) for x in runs)),
+            Flag.REPEATED: verdict is not Verdict.MULTI_EXECUTED and len(_ids(of, E.SUCCEEDED)) > 1,
+            Flag.HAD_FAILURES: E.FAILED in of,
+            Flag.RETRIED: E.SENT_BACK in of,
+            Flag.RESCUED_FROM_DLQ: {E.SUCCEEDED, E.DEAD_LETTERED} <= of.keys(),
+            Flag.DUP_AND_OK: {E.SUCCEEDED, E.DUP_SUPPRESSED} <= of.keys(),
+            Flag.ATTEMPT_HOLE: len({_attempt(e) for e in events}) < attempt,
+            Flag.NEG_LATENCY: bool(ok) and bool(begun) and min(ok) < min(begun),
+        }
+        return Flag(sum(flag for flag, is_set in found.items() if is_set))
+
+    def _settle(self, message: Message, about: Mapping[Message, list[Event]], first: Mapping[Message, tuple[Verdict, Flag]]) -> Verdict:
+        """The verdict, unless it was suppressed wrongly."""
+        verdict, events, group = first[message][0], about[message], _group(about[message][0])
+        suppressed = min((e["event_ts"] for e in events if e["event_type"] in (E.DUP_SUPPRESSED, E.STALE)), default=0)
+        if verdict is not Verdict.DUPLICATE_SUPPRESSED or suppressed > self.as_of:
+            return verdict
+        hashed = _hash(events)
+        mates = [] if hashed is None else [m for m in about if _scope(m) == _scope(message) and _hash(about[m]) == hashed]
+        open_still = (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
+        if any(first[m][0] in open_still or any(e["event_type"] in _DONE for e in about[m]) for m in mates):
+            return verdict
+        since = min(e["event_ts"] for e in self.by_group[group])
+        unknown = any(first[m][0] is Verdict.UNKNOWN_EXPORT_GAP for m in mates) or group in self.blind or not mates
+        reaches_back = since <= suppressed - self._setting(group, "retention", 86400.0)
+        return Verdict.UNKNOWN_EXPORT_GAP if unknown or not reaches_back else Verdict.PHANTOM_SUPPRESSED
+
+    def _logical(
+        self, about: Mapping[Message, list[Event]], final: Mapping[Message, tuple[Verdict, Flag]]
+    ) -> dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]]:
+        found: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = {}
+        for (scope, hashed), mates in _grouped(about, lambda m: (_scope(m), _hash(about[m]))).items():
+            ok = []
+            for mate in mates:
+                of = _grouped(about[mate], lambda e: e["event_type"])
+                ids, claims = _extremes(of, E.SUCCEEDED), _extremes(of, E.CLAIMED)
+                if ids and claims and min(ids) <= max(claims) and max(ids) >= min(claims):
+                    ok.append(min(e["event_ts"] for e in of[E.SUCCEEDED]))
+            if hashed is not None and len(ok) > 1:
+                beyond = max(ok) - min(ok) > self._setting((scope[0], scope[1]), "retention", 86400.0)
+                found[scope, hashed] = LogicalVerdict.LOGICAL_DUPLICATE, Flag.BEYOND_TTL if beyond else Flag(0)
+            elif hashed is not None and any(final[m][0] is Verdict.PHANTOM_SUPPRESSED for m in mates):
+                found[scope, hashed] = LogicalVerdict.PHANTOM, Flag(0)
+        return found
+
+
+def _grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return dict(found)
+
+
+def _max(numbers: Iterable[int | None]) -> int | None:
+    return max((number for number in numbers if number is not None), default=None)
+
+
+def _in(spans: Collection[tuple[int, int]], offset: int) -> bool:
+    return any(start <= offset < end for start, end in spans)
+
+
+def _group(e: Event) -> tuple[str, str]:
+    return e.get("cluster") or "", e.get("group_id") or ""
+
+
+def _partition(e: Event) -> Partition:
+    return *_group(e), e["topic"], e.get("topic_id") or "", -1 if e.get("partition") is None else e["partition"]
+
+
+def _message(e: Event) -> Message:
+    return _partition(e), e.get("handler") or "", e.get("dedup_epoch") or 0, e["offset"]
+
+
+def _scope(message: Message) -> Scope:
+    (cluster, group, *_), handler, epoch, _ = message
+    return cluster, group, handler, epoch
+
+
+def _is_message(e: Event) -> bool:
+    return e["event_type"] in set(E) and e["event_type"] < 20 and e.get("offset") is not None and e.get("partition") is not None
+
+
+def _attempt(e: Event) -> int:
+    return max(e.get("attempt") or 1, 1)
+
+
+def _hash(events: list[Event]) -> int | None:
+    return _max(e.get("dedup_hash") for e in events)
+
+
+def _role(e: Event) -> str:
+    return e.get("role") or "source"
+
+
+def _is_read_here(e: Event) -> bool:
+    return _is_message(e) and e.get("phys_topic") is None
+
+
+def _read_from(e: Event) -> int | None:
+    return e.get("offset") if _is_read_here(e) or e["event_type"] in (E.ASSIGNED, E.RECEIVED_RANGE) else None
+
+
+def _reached(e: Event) -> int | None:
+    if _is_read_here(e):
+        return int(e["offset"]) + 1
+    return {E.RECEIVED_RANGE: e.get("range_end"), E.ASSIGNED: e.get("offset")}.get(e["event_type"])
+
+
+def _position(e: Event) -> int | None:
+    if e["event_type"] == E.COMMITTED:
+        return e.get("range_end")
+    return e.get("offset") if e["event_type"] == E.ASSIGNED and e.get("from_commit") else None
+
+
+def _is_drained(e: Event) -> bool:
+    committed = _attributes(e).get("committed")
+    return e["event_type"] == E.BROKER_OFFSETS and committed is not None and committed >= e["range_end"]
+
+
+def _sessions(events: list[Event]) -> list[dict[str, Any]]:
+    return [_attributes(e) for e in sorted(events, key=lambda e: int(e["event_ts"])) if e["event_type"] == E.SESSION_START]
+
+
+def _attributes(e: Event) -> dict[str, Any]:
+    return dict(json.loads(e.get("attrs") or "{}"))
+
+
+def _ids(of: Mapping[int, list[Event]], *codes: E) -> set[int]:
+    return {e["exec_id"] for code in codes for e in of.get(code, []) if e.get("exec_id") is not None}
+
+
+def _extremes(of: Mapping[int, list[Event]], *codes: E) -> list[int]:
+    ids = _ids(of, *codes)
+    return [min(ids), max(ids)] if ids else []
+
+
+def _was_claimed(of: Mapping[int, list[Event]], exec_id: int) -> bool:
+    claims = _extremes(of, E.CLAIMED)
+    return bool(claims) and claims[0] <= exec_id <= claims[1]

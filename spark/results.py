@@ -1,0 +1,129 @@
+"""What a run writes, with names instead of keys, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.books import GAP
+from ackwise.spark.facts import Facts
+from ackwise.spark.fold import RANK_BASE, RANKS
+from ackwise.spark.vocabulary import ANOMALIES, CLEAN, Flag, LogicalVerdict, Verdict
+
+__all__ = ["findings", "logical_rows", "logical_tallies", "missing_rows", "names", "offsets", "tallies", "verdict_rows"]
+
+_STATE: Final = (
+    "bits", "attempts", "claimed", "settled", "last", "last_claimed", "cx_min", "cx_max", "sx_min", "sx_max", "ox_min", "ox_max",
+    "level", "due", "sent_back_ts", "claim_ts", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "last_ts", "lost", "took",
+)  # fmt: skip
+_MESSAGE: Final = ("cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset")
+_OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
+
+
+def names(spark: SparkSession, facts: Facts) -> DataFrame:
+    """What `mk` and `pk` stand for: one row per view, and one per partition without messages (`mk` is null)."""
+    rows: list[tuple[object, ...]] = []
+    for view in facts.views:
+        partition = facts.partitions[view.pk]
+        rows.append(
+            (view.mk, view.pk, *view.group, view.handler, view.dedup_epoch, partition.topic, partition.topic_id, partition.partition)
+        )
+    known = {view.pk for view in facts.views}
+    rows += [(None, pk, *p.group, None, None, p.topic, p.topic_id, p.partition) for pk, p in facts.partitions.items() if pk not in known]
+    return spark.createDataFrame(
+        rows,
+        "mk long, pk long, cluster string, group_id string, handler string, dedup_epoch int, topic string, topic_id string, partition int",
+    )
+
+
+def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per message. `state` has what it was judged by, as the fold has it; it is null where nothing is to be looked at."""
+    plain = F.col("verdict").isin(*map(int, CLEAN)) & (F.col("flags") == 0)
+    return _with_names(settled, named).select(
+        *_MESSAGE,
+        _name_of("verdict", Verdict).alias("verdict"),
+        _flag_names("flags").alias("flags"),
+        F.coalesce("sx_max", "ox_max").alias("exec_id"),
+        "dedup_hash",
+        F.timestamp_micros("record_ts").alias("record_ts"),
+        F.when(~plain, F.struct(*_STATE)).alias("state"),
+    )
+
+
+def logical_rows(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per message whose dedup hash has a logical verdict."""
+    return _with_names(settled.join(failed, ["scope", "dedup_hash"]), named).select(
+        *_MESSAGE,
+        "dedup_hash",
+        _name_of("logical_verdict", LogicalVerdict).alias("logical_verdict"),
+        _flag_names("logical_flags").alias("logical_flags"),
+        _name_of("verdict", Verdict).alias("verdict"),
+    )
+
+
+def missing_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per range of offsets that no event is about and that the broker may have: `start` to before `end`."""
+    partitions = named.select("pk", *_OFFSETS).distinct()
+    known = stretches.join(F.broadcast(partitions), stretches["key"] == partitions["pk"])
+    return known.select(*_OFFSETS, "start", "end", F.col("class").alias("verdict")).where(F.col("verdict") != GAP)
+
+
+def tallies(settled: DataFrame) -> DataFrame:
+    """`mk`, `verdict`, `flags`, `is_booked`, `count`: how many messages of each kind; booked are those the books must have."""
+    return settled.withColumn("is_booked", _is_booked()).groupBy("mk", "verdict", "flags", "is_booked").count()
+
+
+def logical_tallies(failed: DataFrame) -> DataFrame:
+    """`scope`, `logical_verdict`, `logical_flags`, `count`: how many dedup hashes of each kind."""
+    return failed.groupBy("scope", "logical_verdict", "logical_flags").count()
+
+
+def offsets(settled: DataFrame) -> DataFrame:
+    """`pk`, `verdict`, `count`: how many offsets there are of each verdict; one that several handlers read has its worst."""
+    each = settled.where(_is_booked()).groupBy("pk", "offset").agg(F.min("verdict").alias("verdict"))
+    return each.groupBy("pk", "verdict").count()
+
+
+def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
+    """The worst messages, at most `limit` of them, as the fields of `Finding`."""
+    committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
+    suspects = settled.where(F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past)
+    order = ["verdict", "group_id", "topic", "partition", "offset", "handler"]
+    return _with_names(suspects, named).orderBy(*order).limit(limit).select(
+        "group_id", "handler", "topic", "partition", "offset", "verdict", "flags",
+        F.expr(f"last DIV {RANK_BASE}").alias("attempt"), _last_event().alias("last_event"), "last_ts",
+    )  # fmt: skip
+
+
+def _with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
+    return rows.join(F.broadcast(named.where("mk IS NOT NULL").drop("pk")), "mk")
+
+
+def _is_booked() -> Column:
+    return F.coalesce((F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("committed")), F.lit(False))
+
+
+def _last_event() -> Column:
+    found = F.lit("")
+    for code, rank in RANKS.items():
+        found = F.when(F.col("last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
+    for code in (EventCode.STALE, EventCode.DUP_SUPPRESSED, EventCode.SUCCEEDED):
+        found = F.when(F.col("bits").bitwiseAND(1 << code) != 0, F.lit(code.name)).otherwise(found)
+    return found
+
+
+def _name_of(column: str, kind: Iterable[IntEnum]) -> Column:
+    found = F.lit(None).cast("string")
+    for value in kind:
+        found = F.when(F.col(column) == int(value), F.lit(value.name)).otherwise(found)
+    return found
+
+
+def _flag_names(column: str) -> Column:
+    set_ones = [F.when(F.col(column).bitwiseAND(int(flag)) != 0, F.lit(flag.name)) for flag in Flag]
+    return F.array_compact(F.array(*set_ones))

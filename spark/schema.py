@@ -1,0 +1,94 @@
+"""The events as Spark reads them, and as the job folds them: names become two hashes, times become microseconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ackwise.middleware.events import COLUMNS, EventCode, Kind
+
+__all__ = ["EVENT_SCHEMA", "MESSAGE_CODES", "is_about_a_message", "is_any", "micros", "project"]
+
+#: The codes that are about one message.
+MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20)
+
+_NO_PARTITION = -1
+
+_TYPES: dict[Kind, DataType] = {
+    Kind.INT8: ByteType(),
+    Kind.INT16: ShortType(),
+    Kind.INT32: IntegerType(),
+    Kind.INT64: LongType(),
+    Kind.BOOL: BooleanType(),
+    Kind.STRING: StringType(),
+    Kind.TIMESTAMP: TimestampType(),
+}
+
+#: Given to the reader, so that older and newer files read alike: a column that a file lacks is null. Never inferred.
+EVENT_SCHEMA: Final = StructType([StructField(column.name, _TYPES[column.kind]) for column in COLUMNS])
+
+
+def micros(seconds: float) -> int:
+    """Seconds as the whole microseconds that the job counts in."""
+    return round(seconds * 1_000_000)
+
+
+def is_any(*codes: EventCode) -> Column:
+    """Whether the event is one of these, after `project`."""
+    return F.col("code").isin(*[int(code) for code in codes])
+
+
+def is_about_a_message() -> Column:
+    """Whether the event is about one message and says which one, after `project`. Codes that we don't know are not."""
+    return is_any(*MESSAGE_CODES) & F.col("offset").isNotNull() & (F.col("partition") != _NO_PARTITION)
+
+
+def project(events: DataFrame) -> DataFrame:
+    """What the job needs of each event; rows that are no event of ours (no writer, type or time) are left out.
+
+    `pk` identifies a partition as a group reads it and `mk` a handler's view of it within one dedup epoch. A message
+    is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin` says that the
+    copy was read where the record was first written.
+    """
+    names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id", "topic", "topic_id", "handler")]
+    known = events.where("writer_id IS NOT NULL AND seq IS NOT NULL AND event_type IS NOT NULL AND event_ts IS NOT NULL")
+    named = known.select(
+        *names,
+        "writer_id",
+        "seq",
+        F.col("event_type").cast("int").alias("code"),
+        F.unix_micros("event_ts").alias("ts"),
+        "client",
+        F.coalesce(F.col("partition"), F.lit(_NO_PARTITION)).cast("long").alias("partition"),
+        "offset",
+        "range_end",
+        F.unix_micros("record_ts").alias("record_ts"),
+        F.col("phys_topic").isNull().alias("at_origin"),
+        F.greatest(F.coalesce(F.col("attempt"), F.lit(1)), F.lit(1)).cast("long").alias("attempt"),
+        F.col("level").cast("int").alias("level"),
+        F.unix_micros("due_ts").alias("due"),
+        "exec_id",
+        "dedup_hash",
+        F.coalesce(F.col("dedup_epoch"), F.lit(0)).alias("dedup_epoch"),
+        F.col("lost").cast("long").alias("lost"),
+        F.col("took_unreleased").cast("long").alias("took"),
+        "role",
+        "from_commit",
+        "attrs",
+    )
+    keyed = named.withColumn("pk", F.xxhash64("cluster", "group_id", "topic", "topic_id", "partition"))
+    return keyed.withColumn("mk", F.xxhash64("pk", "handler", "dedup_epoch"))

@@ -1,0 +1,86 @@
+"""A Spark session on this machine, set up for a reconciliation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from ackwise.plugin.java import find_java
+
+__all__ = ["local_session"]
+
+_SHUFFLE_BYTES: Final = 128 * 2**20  # events per partition of a shuffle, as bytes of Parquet
+_SMALL: Final = 256 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
+
+#: A short job ends before the second compiler has paid for itself.
+_SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+#: What Spark has to say comes as an exception, too; its log would repeat it with a hundred lines of stack.
+_QUIET: Final = """\
+rootLogger.level = fatal
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = fatal
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+@contextmanager
+def local_session(size: int, *, master: str = "local[*]", driver_memory: str = "2g") -> Iterator[SparkSession]:
+    """A session for `size` bytes of events, stopped at the end.
+
+    One process has one JVM, so a session that is there already is used as it is and left running. Raises
+    `ConfigurationError` if there is no Java.
+    """
+    if (active := SparkSession.getActiveSession()) is not None:
+        yield active
+        return
+    os.environ["JAVA_HOME"] = str(find_java().path)
+    # Otherwise workers take the `python3` on the PATH, which need not be this environment's.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with TemporaryDirectory(prefix="ackwise-") as scratch:
+        builder = SparkSession.builder.appName("ackwise reconcile").master(master)
+        for name, value in _options(size, master, driver_memory, Path(scratch)).items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[str, str]:
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_QUIET)
+    is_local = master.startswith("local")
+    is_short = is_local and size <= _SMALL
+    cores = os.cpu_count() or 1
+    java_options = f'"-Dlog4j2.configurationFile={logging.as_uri()}"' + (f" {_SHORT_JOB}" if is_short else "")
+    options = {
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": str(cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # every file is named: there is nothing to discover
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # notes the caller of every column that is built
+    }
+    if is_local:
+        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return options

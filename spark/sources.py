@@ -1,0 +1,116 @@
+"""Where the events are: Parquet files below one or more roots, after the logs that nobody writes any more were rolled.
+
+    ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
+    ROOT/wal/{writer}-{first seq}.wal
+    ROOT/runs/{run}/
+
+Every file is named to Spark: a folder would bring in what others left there, and let Spark guess columns from paths.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.schema import EVENT_SCHEMA
+from ackwise.stores.journal import recover, snapshot
+
+__all__ = ["Evidence", "gathered", "read_events"]
+
+_FILE_NAME = re.compile(r"events-([0-9a-f]{16})-(\d{12,})-(\d{12,})\.parquet")
+_MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
+_SMALLEST: Final = 12  # bytes: two magics and the length of the footer
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The files to read, and what could not be."""
+
+    roots: tuple[Path, ...]
+    files: tuple[Path, ...]
+    size: int
+    """Bytes of all files."""
+    live_logs: int
+    """Logs that are still written; read as far as they were durable."""
+    unreadable: tuple[str, ...]
+    """Each a sentence."""
+    unreadable_writers: frozenset[int]
+    foreign: tuple[Path, ...]
+    """Parquet files that are not named as events are; not read."""
+
+
+@contextmanager
+def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
+    """Roll what can be rolled, copy what is still written to `scratch`, and list what is to be read; then remove the copy.
+
+    Raises `ConfigurationError` if a root is no folder of events or pyarrow is missing, `OSError` if one can't be listed.
+    """
+    for root in roots:
+        _check(root)
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        yield _gather(roots, scratch)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
+    """The events in the schema of this version; columns that a file lacks are null."""
+    if not evidence.files:
+        return spark.createDataFrame([], EVENT_SCHEMA)
+    return spark.read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+
+
+def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
+    files: list[Path] = []
+    foreign: list[Path] = []
+    unreadable: list[str] = []
+    writers: set[int] = set()
+    live_logs = 0
+    for root in roots:
+        recovery = recover(root)
+        for log in recovery.unreadable:
+            unreadable.append(f"{log.path} can't be read from event {log.from_seq} on: {log.reason}")
+            if log.writer_id is not None:
+                writers.add(log.writer_id)
+        # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
+        files.extend(snapshot(recovery.live, scratch))
+        live_logs += len(recovery.live)
+        for path in sorted((root / "events").rglob("*.parquet")):
+            name = _FILE_NAME.fullmatch(path.name)
+            if path.name.startswith((".", "_")):
+                continue
+            if name is None:
+                foreign.append(path)
+            elif _is_whole(path):
+                files.append(path)
+            else:
+                unreadable.append(f"{path} is torn; its events count as missing")
+                writers.add(int(name[1], 16))
+    size = sum(path.stat().st_size for path in files)
+    return Evidence(tuple(roots), tuple(files), size, live_logs, tuple(unreadable), frozenset(writers), tuple(foreign))
+
+
+def _check(root: Path) -> None:
+    if not root.is_dir():
+        raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given")
+    if not any((root / name).is_dir() for name in ("events", "wal")) and any(root.iterdir()):
+        raise ConfigurationError(f"{root} holds no events, neither a folder `events` nor `wal`; give the folder that Events was given")
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a Parquet file has its beginning and its end; Spark fails the whole job on one that has not."""
+    with path.open("rb") as file:
+        start = file.read(len(_MAGIC))
+        if start != _MAGIC or path.stat().st_size < _SMALLEST:
+            return False
+        file.seek(-len(_MAGIC), 2)
+        return file.read() == _MAGIC

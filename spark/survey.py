@@ -1,0 +1,133 @@
+"""What is asked of all events before any message is judged: who wrote them, about what, and how far each group got.
+
+Both are answered in rows per writer and partition, few enough for plain Python to decide what they mean (`facts`).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.completeness import Around
+from ackwise.spark.coverage import fold_words, points, spans, stretches
+from ackwise.spark.facts import ROLES, Committed, SurveyRow
+from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any
+
+__all__ = ["around", "committed", "holes", "survey"]
+
+
+def survey(events: DataFrame) -> DataFrame:
+    """Projected events to rows of `SurveyRow`."""
+    is_message = is_about_a_message()
+    assigned = is_any(EventCode.ASSIGNED)
+    source = assigned & (F.coalesce(F.col("role"), F.lit("source")) == "source")
+    received = is_any(EventCode.RECEIVED_RANGE)
+    session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
+    ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
+    keys = ["writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"]
+    rows = (
+        events.withColumn("session", session)
+        .groupBy(*keys)
+        .agg(
+            F.min(ts).alias("first_ts"),
+            F.max(ts).alias("last_ts"),
+            F.max(seq).alias("last_seq"),
+            F.max(is_any(EventCode.SESSION_END).cast("int")).alias("ended"),
+            F.count_if(~is_message & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))).alias("strange"),
+            F.count_if(is_message).alias("message_events"),
+            F.coalesce(F.bit_or(F.when(is_any(EventCode.ASSIGNED, EventCode.BROKER_OFFSETS), _role_bit())), F.lit(0)).alias("roles"),
+            F.max(F.when(assigned, seq)).alias("assigned_seq"),
+            F.max(F.when(is_any(EventCode.REVOKED), seq)).alias("revoked_seq"),
+            F.max(F.when(assigned, ts)).alias("assigned_ts"),
+            F.max(F.when(assigned, offset)).alias("assigned_to"),
+            F.min(F.when(source | received | _read_here(), offset)).alias("start"),
+            F.max(_reached()).alias("reached"),
+            F.max(_committed_position()).alias("settled_to"),
+            F.max(F.when(_drained(), ts)).alias("drained_ts"),
+        )
+    )
+    return rows.select(*SurveyRow._fields)
+
+
+def committed(events: DataFrame, as_of: int, retry_drained: DataFrame) -> DataFrame:
+    """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds).
+
+    `retry_drained` has the `pk` of each delay partition and, as `before`, when its group's retry partitions had last
+    been read to their ends: a delay partition that was empty only later may have moved a copy in between.
+    """
+    ts, position = F.col("ts"), _committed_position()
+    about = is_any(EventCode.COMMITTED, EventCode.ASSIGNED, EventCode.BROKER_OFFSETS) & (ts <= as_of)
+    timely = _drained() & (ts <= F.col("before"))
+    rows = (
+        events.where(about)
+        .join(F.broadcast(retry_drained), "pk", "left")
+        .groupBy("pk")
+        .agg(
+            F.max(position).alias("highest"),
+            F.max_by(position, F.when(position.isNotNull(), F.struct("ts", "seq"))).alias("latest"),
+            F.max(F.when(timely, ts)).alias("drained_ts"),
+        )
+    )
+    return rows.select(*Committed._fields)
+
+
+def holes(events: DataFrame, written: DataFrame) -> DataFrame:
+    """Rows of `Hole`: which sequence numbers are missing. `written` has the `key`, `start` and `end` of each writer's numbers."""
+    domain = spans(written.withColumn("kind", F.lit("written")))
+    words = fold_words([points(events, "writer_id", "seq", "found"), domain], ["written", "found"])
+    missing = F.col("written").bitwiseAND(F.bitwise_not("found"))
+    found = stretches(words, {"missing": missing})
+    return found.select(F.col("key").alias("writer_id"), F.col("start").alias("first"), F.col("end").alias("after"))
+
+
+def around(events: DataFrame, holes: DataFrame) -> DataFrame:
+    """Rows of `Around`, for each hole and each partition that its writer had then.
+
+    A partition that it was assigned only afterwards is not among them: of that one, the hole hides nothing.
+    """
+    hole = ["writer_id", "first", "after", "pk"]
+    read = _reached().isNotNull() | _committed_position().isNotNull()
+    each = events.where("topic != ''").where(read).join(F.broadcast(holes), "writer_id")
+    earlier = F.col("seq") < F.col("first")
+    before = each.where(earlier).groupBy(*hole).agg(F.max(_reached()).alias("reached"), F.max(_committed_position()).alias("settled_to"))
+    beyond = F.col("position") >= F.coalesce(F.col("reached"), F.lit(0))
+    after = (
+        each.where(~earlier)
+        .select(*hole, is_any(EventCode.ASSIGNED).alias("is_assigned"), _read_from().alias("position"))
+        .join(before, hole, "left")
+        .groupBy(*hole)
+        .agg(F.min(F.when(beyond, F.col("position"))).alias("resumed"), F.max("is_assigned").alias("is_assigned"))
+    )
+    had_it = F.col("reached").isNotNull() | F.col("settled_to").isNotNull() | ~F.col("is_assigned")
+    return before.join(after, hole, "full").where(had_it).select(*Around._fields)
+
+
+def _read_from() -> Column:
+    return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE) | _read_here(), F.col("offset"))
+
+
+def _reached() -> Column:
+    received, assigned = is_any(EventCode.RECEIVED_RANGE), is_any(EventCode.ASSIGNED)
+    return F.when(_read_here(), F.col("offset") + 1).when(received, F.col("range_end")).when(assigned, F.col("offset"))
+
+
+def _read_here() -> Column:
+    return is_about_a_message() & F.col("at_origin")
+
+
+def _committed_position() -> Column:
+    found = is_any(EventCode.ASSIGNED) & F.coalesce(F.col("from_commit"), F.lit(False))
+    return F.when(is_any(EventCode.COMMITTED), F.col("range_end")).when(found, F.col("offset"))
+
+
+def _drained() -> Column:
+    known = F.get_json_object("attrs", "$.committed").try_cast("long")
+    return is_any(EventCode.BROKER_OFFSETS) & (known >= F.col("range_end"))
+
+
+def _role_bit() -> Column:
+    bit = F.lit(0)
+    for role, value in ROLES.items():
+        bit = F.when(F.col("role") == role, F.lit(value)).otherwise(bit)
+    return bit

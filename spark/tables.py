@@ -1,0 +1,135 @@
+"""The report as tables in a terminal: the books first, then the verdicts, then what somebody should look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ackwise.spark.books import Book
+from ackwise.spark.report import RunReport
+from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, ExitCode, Flag, Verdict
+
+__all__ = ["MEANINGS", "show"]
+
+#: What each verdict says, in a few words.
+MEANINGS: Final = {
+    Verdict.LOST: "received, committed past, and never finished",
+    Verdict.NEVER_SEEN: "committed past without having been received",
+    Verdict.RETRY_LOST: "sent back, and its copy is nowhere",
+    Verdict.PHANTOM_SUPPRESSED: "suppressed as done, and nobody did it",
+    Verdict.STUCK: "claimed by a worker that died, and not taken up since",
+    Verdict.MULTI_EXECUTED: "run with success more than once",
+    Verdict.UNKNOWN_EXPORT_GAP: "the events that would say are missing",
+    Verdict.IN_FLIGHT: "being run",
+    Verdict.RETRYING: "sent back, to be delivered again",
+    Verdict.PENDING: "received, and not begun",
+    Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
+    Verdict.DEAD_LETTERED: "in the dead-letter topic",
+    Verdict.SKIPPED: "skipped on purpose",
+    Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
+    Verdict.EXACTLY_ONCE: "run with success, once",
+}
+_OUTCOMES: Final = {
+    ExitCode.CLEAN: "[green]clean[/]: every committed message is accounted for",
+    ExitCode.ANOMALIES: "[red]anomalies[/]: {anomalies:,} things to look at",
+    ExitCode.INCONCLUSIVE: "[yellow]inconclusive[/]: no anomaly, but events are missing that could show one",
+}
+_SHOWN: Final = 40  # rows of a table, before it says how many more there are
+
+
+def show(report: RunReport, console: Console) -> None:
+    """Print the report."""
+    if report.books:
+        console.print(_books(report.books))
+    if report.verdicts:
+        console.print(_verdicts(report))
+    if report.findings or report.missing:
+        console.print(_findings(report))
+    for finding in report.logical:
+        console.print(
+            f"[red]{finding.verdict.name}[/]: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}"
+        )
+    for sentence in (*report.unreadable, *report.warnings):
+        console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
+    console.print(_OUTCOMES[report.exit_code].format(anomalies=report.anomalies))
+    console.print(
+        f"[dim]{report.files} files, {len(report.writers)} writers; tables and summary.json in {escape(report.output)}[/]", soft_wrap=True
+    )
+
+
+def _books(books: Sequence[Book]) -> Table:
+    table = Table(title="Books: every offset up to the last commit", title_justify="left")
+    for name in ("group", "topic"):
+        table.add_column(name)
+    present = sorted({verdict for book in books for verdict in book.verdicts})
+    names = [verdict.name.lower().replace("_", " ") for verdict in present]
+    for name in ("partition", "start", "committed", "offsets", *names, "gaps", "balance"):
+        table.add_column(name, justify="right")
+    for book in books[:_SHOWN]:
+        partition = book.partition
+        counts = [_count(book.verdicts.get(verdict, 0), verdict) for verdict in present]
+        numbers = [str(partition.partition), str(book.start), str(book.committed), f"{book.expected:,}"]
+        balance = "[green]0[/]" if book.balance == 0 else f"[red]{book.balance:+d}[/]"
+        table.add_row(escape(partition.group[1]), escape(partition.topic), *numbers, *counts, f"{book.gaps:,}", balance)
+    if len(books) > _SHOWN:
+        table.caption = f"and {len(books) - _SHOWN} more partitions in summary.json"
+    return table
+
+
+def _verdicts(report: RunReport) -> Table:
+    table = Table(title="Verdicts", title_justify="left")
+    table.add_column("verdict")
+    table.add_column("messages", justify="right")
+    table.add_column("")
+    for verdict, number in report.verdicts.items():
+        table.add_row(verdict.name, _count(number, verdict), MEANINGS[verdict])
+    for flag, number in report.flags.items():
+        table.add_row(f"[dim]+ {flag.name}[/]", _count(number, flag), f"[dim]{_FLAG_MEANINGS[flag]}[/]")
+    return table
+
+
+def _findings(report: RunReport) -> Table:
+    table = Table(title="To look at", title_justify="left")
+    for name in ("verdict", "group", "handler", "topic", "partition", "offset", "attempt", "last event", "flags"):
+        table.add_column(name)
+    rows = [
+        (found.verdict, found.group, "", found.topic, found.partition, f"{found.start}–{found.end - 1}", "", "none", "")
+        for found in report.missing
+    ]
+    rows += [
+        (
+            found.verdict, found.group, found.handler, found.topic, found.partition, str(found.offset), str(found.attempt),
+            found.last_event, ", ".join(str(flag.name) for flag in found.flags),
+        )
+        for found in report.findings
+    ]  # fmt: skip
+    for verdict, *cells in sorted(rows, key=lambda row: row[0])[:_SHOWN]:
+        table.add_row(verdict.name, *(escape(str(cell)) for cell in cells))
+    table.caption = "the verdicts and missing tables have all of them"
+    return table
+
+
+def _count(number: int, kind: Verdict | Flag) -> str:
+    if number == 0:
+        return "[dim]0[/]"
+    colour = "red" if kind in ANOMALIES or kind is Flag.COMMITTED_PAST else "yellow" if kind in INCONCLUSIVE else ""
+    return f"[{colour}]{number:,}[/]" if colour else f"{number:,}"
+
+
+_FLAG_MEANINGS: Final = {
+    Flag.COMMITTED_PAST: "still open, and the group has committed past it",
+    Flag.AMBIGUOUS_EXEC: "somebody else may have run it and died",
+    Flag.UNCLAIMED: "run without a claim",
+    Flag.REPEATED: "run with success again, without a claim",
+    Flag.HAD_FAILURES: "a run of it failed",
+    Flag.RETRIED: "sent back at least once",
+    Flag.RESCUED_FROM_DLQ: "a dead letter that was run as well",
+    Flag.DUP_AND_OK: "delivered again after it was done",
+    Flag.ATTEMPT_HOLE: "no events of one of its attempts",
+    Flag.NEG_LATENCY: "done before it was begun, by the clocks",
+    Flag.BEYOND_TTL: "further apart than the store remembers",
+}

@@ -1,0 +1,168 @@
+"""The verdict on each message, from its state and what is known of its partition and group.
+
+`oracle.py` says the same in plain Python; a test holds the two together over thousands of made-up histories.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.fold import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+
+__all__ = ["judge", "logical", "settle_suppressed"]
+
+_IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
+
+
+def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: int, grace: int) -> DataFrame:
+    """States with `verdict` and `flags`, and with the columns of their `context`. `as_of` and `grace` are microseconds.
+
+    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. Messages that
+    were suppressed are judged as such here; whether rightly is for `settle_suppressed` to say.
+    """
+    known = states.join(F.broadcast(context), "mk")
+    span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
+    inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
+    placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
+    return placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
+
+
+def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
+    """The same rows, with suppressed messages that nobody ever did as PHANTOM_SUPPRESSED.
+
+    Where the events do not reach back as far as the store remembers, or have holes, the one who did it may be there.
+    """
+    suppressed = F.col("verdict") == Verdict.DUPLICATE_SUPPRESSED
+    open_still = _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
+    done = _has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)
+    key = ["scope", "dedup_hash"]
+    mates = (
+        judged.where("dedup_hash IS NOT NULL")
+        .groupBy(*key)
+        .agg(F.max(done | open_still).alias("accounted"), F.max(_is(Verdict.UNKNOWN_EXPORT_GAP)).alias("mate_unknown"))
+    )
+    reaches_back = F.col("since") <= F.col("suppressed_ts") - F.col("retention")
+    verdict = (
+        F.when((F.col("suppressed_ts") > as_of) | F.col("accounted"), _lit(Verdict.DUPLICATE_SUPPRESSED))
+        .when(F.col("accounted").isNull() | F.col("mate_unknown") | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
+        .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
+    )
+    checked = judged.where(suppressed).join(mates, key, "left").withColumn("verdict", verdict)
+    return judged.where(~suppressed).unionByName(checked.drop("accounted", "mate_unknown"))
+
+
+def logical(settled: DataFrame) -> DataFrame:
+    """`scope`, `dedup_hash`, `logical_verdict` and `logical_flags` of the dedup hashes where deduplication failed.
+
+    Runs without a claim are no failure of it, so they do not count.
+    """
+    under_claim = _has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()
+    record = F.when(under_claim, F.xxhash64("mk", "offset"))
+    ok_ts = F.when(under_claim, F.col("ok_ts"))
+    folded = (
+        settled.where("dedup_hash IS NOT NULL")
+        .groupBy("scope", "dedup_hash")
+        .agg(
+            (F.min(record) < F.max(record)).alias("repeated"),
+            F.max(_is(Verdict.PHANTOM_SUPPRESSED)).alias("phantom"),
+            (F.max(ok_ts) - F.min(ok_ts) > F.max("retention")).alias("beyond"),
+        )
+        .where("repeated OR phantom")
+    )
+    verdict = F.when(F.col("repeated"), F.lit(int(LogicalVerdict.LOGICAL_DUPLICATE))).otherwise(F.lit(int(LogicalVerdict.PHANTOM)))
+    flags = F.when(F.col("repeated") & F.col("beyond"), F.lit(int(Flag.BEYOND_TTL))).otherwise(F.lit(0))
+    return folded.select("scope", "dedup_hash", verdict.alias("logical_verdict"), flags.alias("logical_flags"))
+
+
+def _verdict(as_of: int, grace: int) -> Column:
+    attempt, rank = _last_attempt(), F.col("last") % RANK_BASE
+    committed_past = F.coalesce(F.col("offset") < F.col("committed"), F.lit(False))
+    expired = F.lit(as_of) > F.col("claim_ts") + F.col("lease") + grace
+    lives = F.coalesce(F.col("live_claim") == F.col("claim_ts"), F.lit(False))
+    retrying = F.when(_is_overdue(grace), _lit(Verdict.RETRY_LOST)).otherwise(_lit(Verdict.RETRYING))
+    several = (F.col("sx_min") < F.col("sx_max")) & ~_outside("sx_min") & ~_outside("sx_max")
+    stale = _has(EventCode.STALE) & ~_has(EventCode.SENT_BACK)
+    base = (
+        F.when(_has(EventCode.SUCCEEDED), F.when(several, _lit(Verdict.MULTI_EXECUTED)).otherwise(_lit(Verdict.EXACTLY_ONCE)))
+        .when(_has(EventCode.DEAD_LETTERED), _lit(Verdict.DEAD_LETTERED))
+        .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
+        .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
+        .when(rank == RANKS[EventCode.SENT_BACK], retrying)
+        .when(rank == RANKS[EventCode.CLAIMED], F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))
+        .when(attempt > 1, retrying)
+        .when(committed_past, _lit(Verdict.LOST))
+        .otherwise(_lit(Verdict.PENDING))
+    )
+    doubtful = (base.isin(*map(int, _IN_DOUBT)) & F.col("in_doubt")) | ((base == Verdict.RETRY_LOST) & F.col("blind"))
+    return F.when(doubtful, _lit(Verdict.UNKNOWN_EXPORT_GAP)).otherwise(base)
+
+
+def _is_overdue(grace: int) -> Column:
+    """Its copy is due, and since then the group has read all its delay and retry partitions to their ends."""
+    levels, level = F.col("levels"), F.col("level")
+    delay = F.coalesce(F.get(levels, F.when(level < 1, F.lit(0)).otherwise(level - 1)), F.element_at(levels, -1))
+    due = F.coalesce(F.col("due"), F.col("sent_back_ts") + delay, F.lit(0))
+    limit = F.greatest(due, F.col("last_ts")) + grace
+    return F.coalesce(limit < F.col("drained_ts"), F.lit(False))
+
+
+def _flags() -> Column:
+    open_still = _is(Verdict.IN_FLIGHT, Verdict.STUCK)
+    failed_between = _has(EventCode.FAILED) | _has(EventCode.SENT_BACK)
+    earlier_attempts = attempt_bit(F.col("last_claimed")) - 1
+    left_open = F.col("claimed").bitwiseAND(F.bitwise_not("settled")).bitwiseAND(earlier_attempts) != 0
+    one_attempt = (F.bit_count("claimed") == 1) & ~failed_between
+    two_claims = F.coalesce((F.col("cx_min") < F.col("cx_max")) & (left_open | one_attempt), F.lit(False))
+    once = F.col("verdict") != Verdict.MULTI_EXECUTED
+    found = {
+        Flag.COMMITTED_PAST: open_still & (_last_attempt() == 1) & (F.col("offset") < F.col("committed")) & ~F.col("in_doubt"),
+        Flag.AMBIGUOUS_EXEC: (F.col("took") > 0) | _has(EventCode.CLAIM_LOST) | two_claims,
+        Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
+        Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")),
+        Flag.HAD_FAILURES: _has(EventCode.FAILED),
+        Flag.RETRIED: _has(EventCode.SENT_BACK),
+        Flag.RESCUED_FROM_DLQ: _has(EventCode.SUCCEEDED) & _has(EventCode.DEAD_LETTERED),
+        Flag.DUP_AND_OK: _has(EventCode.SUCCEEDED) & _has(EventCode.DUP_SUPPRESSED),
+        Flag.ATTEMPT_HOLE: F.bit_count("attempts") < F.least(_last_attempt(), F.lit(HIGHEST_BIT)),
+        Flag.NEG_LATENCY: F.col("ok_ts") < F.col("begun_ts"),
+    }
+    bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
+    return reduce(Column.__add__, bits)
+
+
+def _has_outcome() -> Column:
+    return _has(EventCode.SUCCEEDED) | _has(EventCode.FAILED)
+
+
+def _outside(exec_id: str) -> Column:
+    """The execution had no claim: there is none, or its id is not between those that had one.
+
+    One without a claim that lies between two with one is taken for claimed; finding it would need all ids of a message.
+    """
+    x = F.col(exec_id)
+    return F.coalesce((x < F.col("cx_min")) | (x > F.col("cx_max")), F.lit(True))
+
+
+def _no_success_was_claimed() -> Column:
+    return F.coalesce((F.col("sx_max") < F.col("cx_min")) | (F.col("sx_min") > F.col("cx_max")), F.lit(True))
+
+
+def _last_attempt() -> Column:
+    return F.expr(f"last DIV {RANK_BASE}")
+
+
+def _has(code: EventCode) -> Column:
+    return F.col("bits").bitwiseAND(1 << code) != 0
+
+
+def _is(*verdicts: Verdict) -> Column:
+    return F.col("verdict").isin(*map(int, verdicts))
+
+
+def _lit(verdict: Verdict) -> Column:
+    return F.lit(int(verdict))

@@ -1,0 +1,264 @@
+"""The named cases: a history in a few letters, and what must be said of it.
+
+One case is one group, so that all of them are judged by a single job. R C S F B X D E K L T stand for received,
+claimed, succeeded, failed, sent back, dead-lettered, dup-suppressed, in flight elsewhere, skipped, claim lost, stale.
+Leases and grace are 600 s here, and so is the silence after which a writer counts as dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+
+__all__ = ["CASES", "CONFIG", "Case"]
+
+CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND, grace=600.0, writer_timeout=600.0, lease=600.0)
+
+ONCE, MULTI, DEAD, SKIPPED = Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED
+LOST, NEVER, UNKNOWN, SEEK = Verdict.LOST, Verdict.NEVER_SEEN, Verdict.UNKNOWN_EXPORT_GAP, Verdict.SKIPPED_BY_SEEK
+DUPLICATE, PHANTOM = Verdict.DUPLICATE_SUPPRESSED, Verdict.PHANTOM_SUPPRESSED
+IN_FLIGHT, STUCK, PENDING = Verdict.IN_FLIGHT, Verdict.STUCK, Verdict.PENDING
+RETRYING, RETRY_LOST = Verdict.RETRYING, Verdict.RETRY_LOST
+
+
+@dataclass
+class Case:
+    """What happened, and the verdicts on messages of partition 0, on offsets without events, and on keys."""
+
+    history: History
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    flags: dict[int, Flag] = field(default_factory=dict)
+    """Flags that must be set, among others."""
+    absent: dict[int, str] = field(default_factory=dict)
+    logical: dict[str, LogicalVerdict] = field(default_factory=dict)
+
+
+CASES: Final[dict[str, Case]] = {}
+
+
+def case(name: str, words: str = "", /, verdicts: dict[int, Verdict] | None = None, **expected: Any) -> History:
+    """A case whose first events are those of `words`, written by w1; more are told to the history that it answers."""
+    history = History(name)
+    if words:
+        history.say("w1", words)
+    CASES[name] = Case(history, verdicts or {}, **expected)
+    return history
+
+
+case("01 two messages, done and committed", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE})
+
+exported_twice = case("02 every event exported twice", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE})
+exported_twice.events += [dict(event) for event in exported_twice.events]
+
+case("03 events in reverse order", "0:RCS 1:RCS W=2", {0: ONCE, 1: ONCE}).events.reverse()
+
+case("04 a failure and a retry", "0:RCFB 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.RETRIED})
+
+case("05 redelivered after a rebalance, suppressed", "0:RCS", {0: ONCE}, flags={0: Flag.DUP_AND_OK}).say("w2", "0:RD W=1")
+
+case("06 run twice, by two workers", "0:RCS", {0: MULTI}).say("w2", "0:RCS W=1")
+
+case("07 one run, told twice", "0:RCSS W=1", {0: ONCE})
+
+case("08 three runs", "0:RCS 0:CS", {0: MULTI}).say("w2", "0:RCS W=1")
+
+case("09 failed, not sent back, committed past", "0:RCS 1:RCF 2:RCS W=3", {0: ONCE, 1: LOST, 2: ONCE})
+
+case("10 received only, committed past", "0:R 1:RCS W=2", {0: LOST, 1: ONCE})
+
+case("10b in a received range without an event", "RECEIVED_RANGE[0,2) 1:CS W=2", {1: ONCE}, absent={0: "LOST"})
+
+case("11 not received, committed past", "0:RCS 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"})
+
+case("12 a gap in the log", "0:RCS GAP[1,2) 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "GAP"})
+
+case("13 compaction", "0:RCS GAP[1,500) 500:RCS W=501", {0: ONCE, 500: ONCE}, absent=dict.fromkeys(range(1, 500), "GAP"))
+
+case("14 a marker at the tail", "0:RCS GAP[1,2) W=2", {0: ONCE}, absent={1: "GAP"})
+
+case("15 claimed long ago by a dead writer", verdicts={0: STUCK}).say("w1", "0:RC", ago=7200)
+
+case("15b claimed long ago by a writer that lives", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=7200).add("w1", EventCode.HEARTBEAT)
+
+case("16 claimed just now", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=5)
+
+case("17 claimed exactly lease and grace ago", verdicts={0: IN_FLIGHT}).say("w1", "0:C", ago=1200.001)
+
+case("17b claimed a millisecond longer ago", verdicts={0: STUCK}).say("w1", "0:C", ago=1200.002)
+
+case("18 stuck below the commit", verdicts={0: STUCK, 1: ONCE}, flags={0: Flag.COMMITTED_PAST}).say("w1", "0:RC", ago=7200).say(
+    "w2", "1:RCS W=2"
+)
+
+case("19 a crash, and taken over", "0:RC", {0: ONCE}, flags={0: Flag.AMBIGUOUS_EXEC}).say("w2", "0:RCS W=1")
+
+case("19b a take-over of a claim that nobody released", flags={0: Flag.AMBIGUOUS_EXEC}, verdicts={0: ONCE}).say(
+    "w2", "0:CS W=1", took_unreleased=True
+)
+
+case("20 busy, sent back, suppressed", "0:RC", {0: ONCE}).say("w2", "0:REB").say("w1", "0:S").say("w2", "0@2:RD W=1")
+
+case("21 sent back just now", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=5, level=3)
+
+case("22 sent back long ago, all topics drained since", verdicts={0: RETRY_LOST}).say("w1", "0:RCFB W=1", ago=7200, level=3).drain(60)
+
+case("22b sent back long ago, nobody looked at the topics", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3)
+
+case("22c sent back long ago, the retry topic has a backlog", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).look(
+    "w1", "delay", 9, 9, ago=60
+).look("w1", "retry", 8, 9, ago=59)
+
+case("22d the delay topic was drained only after the retry topic", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).look(
+    "w1", "retry", 9, 9, ago=60
+).look("w1", "delay", 9, 9, ago=59)
+
+case("22e drained before it was due", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).drain(7000)
+
+case("23 the longest level, within the grace", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=18).drain(1)
+
+case("23b its own due time counts, not the level", verdicts={0: RETRY_LOST}).say(
+    "w1", "0:CFB W=1", ago=7200, level=18, due_ts=NOW - 7000 * SECOND
+).drain(1)
+
+case("24 a dead letter", "0:RCFX W=1", {0: DEAD})
+
+case("25 a dead letter, run after all", "0:RCX 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RESCUED_FROM_DLQ})
+
+case("26 skipped", "0:RK W=1", {0: SKIPPED})
+
+case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
+
+case("28 suppressed, and nobody did it", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})
+
+case("28b suppressed, its mate is being retried", verdicts={0: RETRYING, 1: DUPLICATE}).say("w1", "0:CFB 1:D W=2", key="k")
+
+case("28c suppressed, its mate is a dead letter", verdicts={0: DEAD, 1: DUPLICATE}).say("w1", "0:CFX 1:D W=2", key="k")
+
+case("28d suppressed, its mate is lost", verdicts={0: LOST, 1: PHANTOM}, logical={"k": LogicalVerdict.PHANTOM}).say(
+    "w1", "0:CF 1:D W=2", key="k"
+)
+
+young = case("28e suppressed by somebody before the first event", "0:D W=1", {0: UNKNOWN})
+young.events = [event for event in young.events if event["client"] != "founder"]
+
+case("28f stale, its mate was sent back", verdicts={0: RETRYING, 1: DUPLICATE}).say("w1", "0:CFB 1:T W=2", key="k")
+
+case("28g stale, and its own copy is under way", "0:CFB 0:T W=1", {0: RETRYING})
+
+case("28h stale, and no copy anywhere", "0:T W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})
+
+case("29 received above the commit", "0:RCS 1:R W=1", {0: ONCE, 1: PENDING})
+
+case("30 no commit at all", "0:R", {0: PENDING})
+
+case("31 rewound, and suppressed", "0:RCS 1:RCS W=2 W=1 1:RD W=2", {0: ONCE, 1: ONCE})
+
+case("32 jumped over", "0:RCS SEEK[1,4) 4:RCS W=5", {0: ONCE, 4: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK"))
+
+case("33 events are missing", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "UNKNOWN_EXPORT_GAP"}).skip("w1", 4).say("w1", "2:RCS W=3")
+
+case("33b open when events went missing", "0:RCS W=1 1:RCF 2:RCS", {0: ONCE, 1: UNKNOWN, 2: ONCE, 3: ONCE}).skip("w1", 2).say(
+    "w1", "3:RCS W=4"
+)
+
+case("33c settled when events went missing", "0:RCS 1:RCF 2:RCS W=2", {0: ONCE, 1: LOST, 2: ONCE, 3: ONCE}).skip("w1", 2).say(
+    "w1", "3:RCS W=4"
+)
+
+case("34 events are missing elsewhere", "0:RCS 2:RCS", {0: ONCE, 2: ONCE, 3: ONCE}, absent={1: "NEVER_SEEN"}).skip("w1", 4).say(
+    "w1", "3:RCS W=4"
+)
+
+case("35 done before received, by the clocks", flags={0: Flag.NEG_LATENCY}, verdicts={0: ONCE}).say("w1", "0:RC").say(
+    "w1", "0:S", ago=60
+).say("w1", "W=1")
+
+case("36 redelivered before the failure, by the clocks", verdicts={0: STUCK}).say("w1", "0:RCFB", ago=7000).say(
+    "w1", "0@2:RC", ago=7200
+).say("w1", "W=1", ago=6900).drain(1, "w2")
+
+case("37 the first offset is 500", "500:RCS 501:RCS W=502", {500: ONCE, 501: ONCE})
+
+case("38 missing across a border of words", "62:RCS 66:RCS W=67", {62: ONCE, 66: ONCE}, absent=dict.fromkeys((63, 64, 65), "NEVER_SEEN"))
+
+case("39 whole words missing", "10:RCS 200:RCS W=201", {10: ONCE, 200: ONCE}, absent=dict.fromkeys(range(11, 200), "NEVER_SEEN"))
+
+case("40 missing at the tail", "0:RCS W=3", {0: ONCE}, absent={1: "NEVER_SEEN", 2: "NEVER_SEEN"})
+
+case("40b missing at the tail, in a word of its own", "0:RCS W=70", {0: ONCE}, absent=dict.fromkeys(range(1, 70), "NEVER_SEEN"))
+
+case("41 two records of one key, both run", verdicts={0: ONCE, 1: ONCE}, logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say(
+    "w1", "0:RCS 1:RCS W=2", key="k"
+)
+
+case("42 both run, days apart", verdicts={0: ONCE, 1: ONCE}, logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say(
+    "w1", "0:RCS", ago=3 * 86400, key="k"
+).say("w1", "1:RCS W=2", key="k")
+
+case("43 a later attempt committed past is retried, not lost", verdicts={0: RETRYING}).say("w1", "0:CFB 0@2:CF W=1")
+
+case("44 a later attempt, and all topics drained since", verdicts={0: RETRY_LOST}).say("w1", "0:CFB 0@2:CF W=1", ago=7200, level=3).drain(
+    60
+)
+
+case("45 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
+
+case("46 run without a claim, twice", verdicts={0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w1", "0:S").say("w2", "0:S W=1")
+
+case("46b run under a claim, and again without", "0:CS", {0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w2", "0:S W=1")
+
+case("47 a topic made anew", verdicts={}).say("w1", "0:CS", key="x", topic_id="a").say("w1", "0:CS W=1", topic_id="b")
+
+case("48 out of the log's range", "0:CS SEEK[1,3) 3:CS W=4", {0: ONCE, 3: ONCE}, absent=dict.fromkeys((1, 2), "SKIPPED_BY_SEEK"))
+
+case("49 two handlers of one topic, one failed", verdicts={}).say("w1", "0:CS W=1").say("w1", "0:CF", handler="other")
+
+case("50 an intended replay", verdicts={}).say("w1", "0:CS W=1").say("w1", "0:CS", dedup_epoch=1)
+
+case("51 the first position comes from the assignment", absent={0: "NEVER_SEEN", 1: "NEVER_SEEN"}, verdicts={2: ONCE}).assign(
+    "w1", 0, from_commit=False
+).say("w1", "2:CS W=3")
+
+case("52 a commit that was only found at the next assignment", "0:CS 1:C", {0: ONCE, 1: IN_FLIGHT}, flags={1: Flag.COMMITTED_PAST}).assign(
+    "w2", 2
+)
+
+case("53 a position that was reset is no commit", "0:CS", {0: ONCE}).assign("w2", 5, from_commit=False)
+
+case("54 retry topics have no books", verdicts={0: ONCE}).say("w1", "0:CFB 0@2:CS W=1").assign("w1", 0, role="retry", topic="r").add(
+    "w1", EventCode.COMMITTED, topic="r", partition=0, range_end=7
+)
+
+case("55 a copy whose origin is below the first position", verdicts={0: ONCE, 5: ONCE}).assign("w1", 5).say("w1", "0@2:CS 5:CS W=6")
+
+case("56 a level beyond the table", verdicts={0: RETRYING}).say("w1", "0:CFB W=1", ago=5, level=99)
+
+case("57 a claim was lost on the way", "0:CLS W=1", {0: ONCE}, flags={0: Flag.AMBIGUOUS_EXEC})
+
+case("58 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
+
+case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 17, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+
+case("60 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
+
+tail = case("61 what an async writer took with it", verdicts={0: ONCE, 1: UNKNOWN}, absent=dict.fromkeys((2, 3, 4), "UNKNOWN_EXPORT_GAP"))
+tail.start("w1", at=NOW - 2 * DAY, mode="async").assign("w1", 0, at=NOW - 2 * DAY, from_commit=False)
+tail.say("w1", "0:CS W=1 1:CF", ago=86400).assign("w2", 5)
+
+settled = case("62 what a writer that fsyncs took with it", verdicts={0: ONCE, 1: LOST}, absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN"))
+settled.start("w1", at=NOW - 2 * DAY).assign("w1", 0, at=NOW - 2 * DAY, from_commit=False)
+settled.say("w1", "0:CS W=1 1:CF", ago=86400).assign("w2", 5)
+
+case("63 an attempt without events", "0:CFB 0@3:CS W=1", {0: ONCE}, flags={0: Flag.ATTEMPT_HOLE})
+
+case("64 suppressed without a hash", verdicts={0: UNKNOWN}).say("w1", "0:D W=1", dedup_hash=None)
+
+case("65 a suppression after the time of judgement", verdicts={0: DUPLICATE}).say("w1", "0:D", ago=-30)
+
+case("66 a commit after the time of judgement", "0:CF", {0: PENDING}).say("w1", "W=1", ago=-30)

@@ -1,0 +1,83 @@
+"""Histories that no pipeline would write: any event in any order, from writers that vanish, at times that jump."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final
+
+from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History, hash_of
+
+from ackwise.middleware.events import EventCode
+
+__all__ = ["universe"]
+
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLT"
+
+
+def universe(number: int) -> History:
+    """One made-up group; the same number gives the same one."""
+    draw = random.Random(number)
+    mode = draw.choice(["before_settle", "before_settle", "async"])
+    history = History(f"universe {number}", session={"levels": [1, 10, 60], "lease": draw.choice([30, 600])})
+    if draw.random() < 0.2:
+        history.events.clear()  # nobody says when it began
+    base = draw.choice([0, 58, 120])
+    writers = [f"w{n}" for n in range(draw.randint(1, 3))]
+    for writer in writers:
+        if draw.random() < 0.7:
+            history.start(writer, at=_time(draw), mode=mode)
+    for _ in range(draw.randint(5, 40)):
+        _happen(history, draw, draw.choice(writers), base)
+    if draw.random() < 0.5:
+        history.look(draw.choice(writers), "delay", 5, 5, ago=draw.uniform(0, 3600))
+        history.look(draw.choice(writers), "retry", 5, 5, ago=draw.uniform(0, 3600))
+    history.events += draw.sample(history.events, len(history.events) // 4)
+    draw.shuffle(history.events)
+    return history
+
+
+def _happen(history: History, draw: random.Random, writer: str, base: int) -> None:
+    ago = draw.choice([None, None, draw.uniform(-60, 7200), draw.uniform(0, 2 * DAY / SECOND)])
+    offset = base + draw.randrange(12)
+    match draw.choices(["message", "range", "commit", "assign", "revoke", "skip", "end", "look", "odd"], [60, 12, 8, 6, 2, 3, 1, 4, 1])[0]:
+        case "message":
+            letters = "".join(draw.choices(_LETTERS, k=draw.randint(1, 4)))
+            attempt = draw.choice([1, 1, 1, 2, 2, 3])
+            fields: dict[str, Any] = {"dedup_epoch": 1} if draw.random() < 0.05 else {"handler": "other"} if draw.random() < 0.05 else {}
+            if draw.random() < 0.1:
+                fields |= {"took_unreleased": True, "lost": 1}
+            if draw.random() < 0.3:
+                fields |= {"due_ts": _time(draw)}
+            if draw.random() < 0.1:
+                fields |= {"exec_id": draw.choice([None, 1, 2**40, 2**60])}
+            if draw.random() < 0.05:
+                fields |= {"dedup_hash": None}
+            key = draw.choice([None, None, "a", "b"])
+            history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)
+        case "range":
+            code = draw.choice(["RECEIVED_RANGE", "RECEIVED_RANGE", "GAP", "SEEK"])
+            history.say(writer, f"{code}[{offset},{offset + draw.choice([0, 1, 3, 8, 70])})", ago=ago)
+        case "commit":
+            history.say(writer, f"W={offset + draw.choice([0, 1, 2, 64])}", ago=ago)
+        case "assign":
+            role = draw.choice(["source", "source", "source", None, "retry"])
+            topic = f"{history.group}.retry" if role == "retry" else TOPIC
+            history.assign(writer, offset, role=role, topic=topic, at=_time(draw), from_commit=draw.random() < 0.5)
+        case "revoke":
+            history.add(writer, EventCode.REVOKED, at=_time(draw), topic=TOPIC, partition=0, offset=offset)
+        case "skip":
+            history.skip(writer, draw.randint(1, 70))
+        case "end":
+            history.add(writer, EventCode.SESSION_END, at=_time(draw))
+        case "look":
+            history.look(writer, draw.choice(["delay", "retry", "source"]), draw.choice([None, 3, 5]), 5, ago=draw.uniform(0, 3600))
+        case _:
+            odd: dict[str, Any] = draw.choice(
+                [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
+            )
+            history.add(writer, draw.choice([3, 17, 20, 26, 30, 99]), topic=TOPIC, dedup_hash=hash_of("a"), **odd)
+
+
+def _time(draw: random.Random) -> int:
+    return NOW - round(draw.choice([draw.uniform(-60, 600), draw.uniform(0, 10800), draw.uniform(0, 2 * DAY / SECOND)]) * SECOND)

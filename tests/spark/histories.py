@@ -1,0 +1,161 @@
+"""Made-up histories of a group, written in a few letters, as events of the exported table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ackwise.middleware.events import SCHEMA_VERSION, EventCode
+from ackwise.stores.journal.parquet import SCHEMA
+
+__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "write_parquet"]
+
+SECOND: Final = 1_000_000
+DAY: Final = 86400 * SECOND
+#: Every history is judged at this time, in microseconds.
+NOW: Final = 1_767_225_600 * SECOND
+TOPIC: Final = "orders"
+
+LETTERS: Final = {
+    "R": EventCode.RECEIVED,
+    "C": EventCode.CLAIMED,
+    "S": EventCode.SUCCEEDED,
+    "F": EventCode.FAILED,
+    "B": EventCode.SENT_BACK,
+    "X": EventCode.DEAD_LETTERED,
+    "D": EventCode.DUP_SUPPRESSED,
+    "E": EventCode.IN_FLIGHT_ELSEWHERE,
+    "K": EventCode.SKIPPED,
+    "L": EventCode.CLAIM_LOST,
+    "T": EventCode.STALE,
+}
+_STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
+_RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK)\[(?P<start>\d+),(?P<end>\d+)\)$")
+
+
+class History:
+    """What happened in one group. Its first event lies ten days back, further than its store remembers."""
+
+    def __init__(self, group: str, *, session: Mapping[str, object] | None = None) -> None:
+        self.group = group
+        self.events: list[dict[str, Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._seqs: dict[str, int] = {}
+        self._exec_ids: dict[str, int] = {}
+        self._clock = NOW - 20 * SECOND
+        self.start("founder", at=NOW - 10 * DAY, **(session or {}))
+        self.add("founder", EventCode.SESSION_END, at=NOW - 10 * DAY)
+
+    def say(self, writer: str, words: str, *, ago: float | None = None, key: str | None = None, **fields: Any) -> History:
+        """Events by `writer`, such as `0:RCS 1@2:RCF GAP[2,4) W=4`: offset, attempt, and a letter for each event.
+
+        `ago` is seconds before `NOW`; without it, events follow each other shortly before. `C` begins a run, `S` and
+        `F` end the one that the writer began last.
+        """
+        if ago is not None:
+            self._clock = NOW - round(ago * SECOND)
+        for word in words.split():
+            if word.startswith("W="):
+                self.add(writer, EventCode.COMMITTED, range_end=int(word[2:]), topic=TOPIC, partition=0, **fields)
+            elif found := _RANGE.match(word):
+                self._range(writer, found, fields)
+            elif found := _STEP.match(word):
+                self._step(writer, found, key, fields)
+            else:
+                raise ValueError(f"{word!r} is no step of a history")
+        if ago is not None:
+            self._clock = NOW - 20 * SECOND
+        return self
+
+    def add(self, writer: str, code: EventCode | int, *, at: int | None = None, **fields: Any) -> History:
+        """One event, `at` microseconds or a millisecond after the last one."""
+        self._clock = self._clock + 1000
+        seq = self._seqs.get(writer, 0)
+        self._seqs[writer] = seq + 1
+        event: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "writer_id": self._writer_id(writer),
+            "seq": seq,
+            "event_type": int(code),
+        }
+        event |= {"event_ts": self._clock if at is None else at, "cluster": "c", "group_id": self.group, "client": writer}
+        self.events.append(event | fields)
+        return self
+
+    def start(self, writer: str, *, at: int | None = None, **attrs: object) -> History:
+        """The writer begins its session."""
+        return self.add(writer, EventCode.SESSION_START, at=at, attrs=json.dumps({"mode": "before_settle", "retention": 86400, **attrs}))
+
+    def skip(self, writer: str, number: int) -> History:
+        """As many of the writer's events are missing."""
+        self._seqs[writer] = self._seqs.get(writer, 0) + number
+        return self
+
+    def assign(
+        self,
+        writer: str,
+        position: int,
+        *,
+        role: str | None = "source",
+        topic: str = TOPIC,
+        at: int | None = None,
+        from_commit: bool = True,
+    ) -> History:
+        """The writer gets partition 0 of `topic`."""
+        return self.add(writer, EventCode.ASSIGNED, at=at, topic=topic, partition=0, offset=position, role=role, from_commit=from_commit)
+
+    def look(self, writer: str, role: str, committed: int | None, end: int, *, ago: float) -> History:
+        """The writer looks at the ends of partition 0 of the group's topic of this role."""
+        return self.add(
+            writer, EventCode.BROKER_OFFSETS, at=NOW - round(ago * SECOND), topic=f"{self.group}.{role}", partition=0, offset=0,
+            range_end=end, role=role, attrs=json.dumps({"committed": committed}),
+        )  # fmt: skip
+
+    def drain(self, ago: float, writer: str = "w1") -> History:
+        """Delay and retry partitions are seen to be read to their ends."""
+        return self.look(writer, "delay", 9, 9, ago=ago).look(writer, "retry", 9, 9, ago=ago - 0.001)
+
+    def _range(self, writer: str, found: re.Match[str], fields: Mapping[str, Any]) -> None:
+        start, end = int(found["start"]), int(found["end"])
+        self.add(writer, EventCode[found["code"]], topic=TOPIC, partition=0, offset=start, range_end=end, **fields)
+
+    def _step(self, writer: str, found: re.Match[str], key: str | None, fields: Mapping[str, Any]) -> None:
+        offset, attempt = int(found["offset"]), int(found["attempt"] or 1)
+        for letter in found["letters"]:
+            code = LETTERS[letter]
+            if letter == "C":
+                self._exec_ids[writer] = self._exec_ids.get(writer, self._writer_id(writer) << 20) + 1
+            values: dict[str, Any] = {"topic": TOPIC, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
+            values["dedup_hash"] = hash_of(key or f"{offset}")
+            if letter in "CSFL":
+                values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
+            if attempt > 1:
+                values |= {"phys_topic": f"{self.group}.retry", "phys_partition": 0, "phys_offset": offset}
+            self.add(writer, code, **(values | dict(fields)))
+
+    def _writer_id(self, writer: str) -> int:
+        number = self._numbers.setdefault(writer, len(self._numbers) + 1)
+        return (hash_of(self.group) & 0xFFFFFFFF) << 8 | number
+
+
+def hash_of(text: str) -> int:
+    """A stable 63-bit number."""
+    number = 1469598103934665603
+    for byte in text.encode():
+        number = (number ^ byte) * 1099511628211 & (2**63 - 1)
+    return number
+
+
+def write_parquet(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
+    """The events as a file of the exported table."""
+    rows: Sequence[Mapping[str, Any]] = list(events)
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in SCHEMA]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(arrays, schema=SCHEMA), path, compression="zstd")
+    return path

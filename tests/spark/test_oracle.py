@@ -1,0 +1,42 @@
+"""The algebra in plain Python, on the named cases. Needs no Spark."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.spark.cases import CASES, CONFIG, Case
+from tests.spark.histories import TOPIC, hash_of
+
+from ackwise.spark.oracle import Ruling, rule
+from ackwise.spark.vocabulary import Flag, Verdict
+
+
+def first_partition(ruling: Ruling) -> dict[int, tuple[Verdict, Flag]]:
+    return {offset: found for ((_, _, topic, _, _), _, _, offset), found in ruling.messages.items() if topic == TOPIC}
+
+
+def check(expected: Case, ruling: Ruling) -> None:
+    found = first_partition(ruling)
+    if expected.verdicts:
+        assert {offset: verdict.name for offset, (verdict, _) in found.items()} == {o: v.name for o, v in expected.verdicts.items()}
+    for offset, flags in expected.flags.items():
+        assert flags in found[offset][1]
+    absent = [offsets for (_, _, topic, _, _), offsets in ruling.absent.items() if topic == TOPIC and offsets]
+    assert absent == ([expected.absent] if expected.absent else [])
+    assert {hashed: verdict for (_, hashed), (verdict, _) in ruling.logical.items()} == {hash_of(k): v for k, v in expected.logical.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_oracle_says_what_the_case_says(name: str) -> None:
+    check(CASES[name], rule(CASES[name].history.events, CONFIG))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_order_and_repetition_change_nothing(name: str) -> None:
+    events: list[Mapping[str, Any]] = list(CASES[name].history.events)
+    shuffled = [*events, *events[::2]]
+    random.Random(7).shuffle(shuffled)
+    assert rule(shuffled, CONFIG) == rule(events, CONFIG)
