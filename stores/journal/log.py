@@ -28,6 +28,7 @@ _ADVICE = {
     errno.ENOENT: "put the folder back",
     errno.ENOTDIR: "a file stands where a folder belongs, move it away",
     errno.EEXIST: "a file stands where a folder belongs, move it away",
+    errno.ESTALE: "leave the folder to the running process",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
 
@@ -52,6 +53,7 @@ class LogFile:
             self._write(content)
             unfinished.replace(path)
             sync_directory(path.parent)
+            self.size = len(content)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -60,7 +62,8 @@ class LogFile:
         """Write at the end and make it durable."""
         self._write(data)
         if not self.is_in_place():
-            raise FileNotFoundError(errno.ENOENT, "the file was deleted or moved while it was open")
+            raise OSError(errno.ESTALE, "the file was deleted or moved while it was open")
+        self.size += len(data)
 
     def is_in_place(self) -> bool:
         """Whether the path still leads to this file; a deleted one takes writes as if nothing had happened."""
@@ -89,7 +92,6 @@ class LogFile:
         while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], self.size + written)
         os.fsync(self._descriptor)
-        self.size += len(data)
 
     def _lock(self) -> None:
         try:
