@@ -1,7 +1,6 @@
 """The delay relay: moves copies from the delay topics to the retry topic when they are due.
 
-Each level has a topic of its own, so the order in it is the order of being due and its head alone is looked at. The
-relay is a service of every worker, in a consumer group of its own, and writes no events about messages.
+It is a service of every worker, in a consumer group of its own, and writes no events about messages.
 """
 
 from __future__ import annotations
@@ -10,78 +9,47 @@ import asyncio
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.errors import KafkaError
 
-from ackwise.middleware.disposition import Failure, Reason
-from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, due_ms, shrink
+from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
 from ackwise.plugin.topics import TopicNames
 
-__all__ = ["DelayRelay", "Move", "Wait", "next_hop"]
+__all__ = ["DelayRelay", "first_offset"]
 
 log = logging.getLogger("ackwise")
 
-#: A partition with this many records in hand is not fetched from.
-_BUFFER: Final = 500
+#: Seconds: between two looks at the lines, until a lost membership is begun anew, between two looks at the logs' ends.
+_POLL, _BEGIN_ANEW, _BROKER_OFFSETS_EVERY = 0.5, 2.0, 30.0
 
-#: Seconds: between looks at the broker when nothing is due, until a publish is repeated, between alarms and between events.
-_POLL, _PUBLISH_AGAIN, _ALARM, _BROKER_OFFSETS_EVERY = 0.5, 5.0, 60.0, 30.0
+#: Seconds for a commit, and for what is being published when a partition is given up; a publisher answers within ten.
+_COMMIT_TIMEOUT, _RELEASE_TIMEOUT = 10.0, 12.0
 
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Not before `until`, epoch milliseconds."""
-
-    until: int
+#: Records that one fetch takes.
+_FETCH: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """To the delay topic of `level`, or to the retry topic if it is 0."""
+def first_offset(committed: int | None, start: int, end: int) -> int:
+    """Where to begin in a log that reaches from `start` to before `end`.
 
-    level: int
-
-
-def next_hop(now_ms: int, due: int, written_ms: int, level: int, levels: DelayLevels) -> Wait | Move:
-    """What becomes of a record of the topic of `level`, written at `written_ms` and due at `due` (epoch ms).
-
-    It waits there for the level's delay, or until it is due if that is sooner; what is left then is waited for on the
-    largest level that fits, and less than the smallest level where it is.
+    Without a commit at its start: a copy that was sent before must not be missed. A commit outside of the log belongs
+    to records that are gone, so everything that is there is new; RocketMQ's consumer goes to the end above it
+    (`correctLogicOffset`), which would lose what was written meanwhile. What comes twice is told by its attempt.
     """
-    hop_ends = min(due, written_ms + round(levels.delay(level) * 1000))
-    if now_ms < hop_ends:
-        return Wait(hop_ends)
-    if now_ms >= due:
-        return Move(0)
-    fitting = levels.fitting((due - now_ms) / 1000)
-    return Wait(due) if fitting is None else Move(fitting)
-
-
-@dataclass(slots=True)
-class _Head:
-    """One partition of a delay topic: what is in hand, and what may be committed."""
-
-    level: int
-    watermark: Watermark
-    records: deque[Any] = field(default_factory=deque)
-    not_before: float = 0.0  #: epoch seconds
-    committed: int | None = None
+    return committed if committed is not None and start <= committed <= end else start
 
 
 class DelayRelay:
-    """Moves what is due, for as long as `run` goes. `clock` is wall time in seconds: due times cross machines."""
+    """Moves what is due for as long as `run` goes. `clock` is wall time in seconds: due times cross machines."""
 
     def __init__(
         self,
@@ -99,164 +67,191 @@ class DelayRelay:
         self._publisher = publisher
         self._sink = sink
         self._clock = clock
-        self._heads: dict[TopicPartition, _Head] = {}
-        self._next_commit = self._next_events = 0.0
-        self._consumer: AIOKafkaConsumer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop` is set, then commit and leave the group. Raises only what is a defect of ours."""
-        consumer = self._consumer = AIOKafkaConsumer(
+        """Relay until `stop` is set, then commit and leave the group.
+
+        Whatever the brokers do, it begins anew and goes on from the last commit. Raises only what is a defect of ours.
+        """
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                await self._relay(stopping)
+        finally:
+            stopping.cancel()
+
+    async def _relay(self, stopping: asyncio.Task[Any]) -> None:
+        membership = _Membership(self._consumer(), self._line, self._sink, self._settings.commit_interval)
+        relaying = asyncio.create_task(membership.relay(self._names.delays), name="ackwise relay")
+        try:
+            await asyncio.wait({relaying, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if relaying.done():
+                relaying.result()
+        except (KafkaError, OSError) as error:
+            log.warning("the delay relay lost its broker (%s: %s); nothing is lost, it begins anew", type(error).__name__, error)
+        finally:
+            relaying.cancel()
+            await asyncio.gather(relaying, return_exceptions=True)
+            await membership.close()
+        await asyncio.wait({stopping}, timeout=_BEGIN_ANEW)
+
+    def _consumer(self) -> AIOKafkaConsumer:
+        options: dict[str, Any] = dict(self._settings.client_options)
+        return AIOKafkaConsumer(
             bootstrap_servers=self._settings.brokers,
-            group_id=f"{self._settings.group}.relay",
-            client_id=self._settings.client_id,
+            group_id=self._names.relay_group,
+            client_id=f"{self._settings.client_id}-relay",
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # a copy that was sent before must not be missed
+            auto_offset_reset="none",  # every start position is ours, so that no line is fed from somewhere else
+            isolation_level="read_committed",
             session_timeout_ms=round(self._settings.session_timeout * 1000),
             heartbeat_interval_ms=round(self._settings.session_timeout * 1000 / 5),
             rebalance_timeout_ms=round(REBALANCE_TIMEOUT * 1000),
-            **self._settings.client_options,
+            **options,
         )
-        consumer.subscribe(self._names.delays, listener=_Listener(self))
-        try:
-            await consumer.start()
-            while not stop.is_set():
-                try:
-                    await self._turn(consumer)
-                except KafkaError as error:
-                    log.warning("the delay relay can't reach the broker (%s: %s); trying again in 1 s", type(error).__name__, error)
-                    await asyncio.sleep(1.0)
-            await self._commit()
-        finally:
-            await consumer.stop()
 
-    async def _turn(self, consumer: AIOKafkaConsumer) -> None:
-        """Fetch, move what is due, commit: one round, as long as the next thing that is due, at most half a second."""
-        self._regulate(consumer)
-        fetched = await consumer.getmany(timeout_ms=round(self._pause() * 1000), max_records=_BUFFER)
-        for partition, records in fetched.items():
-            head = self._head(partition)
-            head.records.extend(record for record in records if head.watermark.hold(record.offset))
-        await self._move(list(self._heads.values()))
-        now = self._clock()
-        if now >= self._next_commit:
-            self._next_commit = now + (self._settings.commit_interval or _POLL)
-            await self._commit()
-        if self._sink is not None and now >= self._next_events:
-            self._next_events = now + _BROKER_OFFSETS_EVERY
-            await self._record_broker_offsets(consumer, self._sink)
+    def _line(self, partition: TopicPartition, position: int) -> DelayLine:
+        return DelayLine(
+            partition.topic,
+            partition.partition,
+            position,
+            names=self._names,
+            levels=self._levels,
+            publisher=self._publisher,
+            clock=self._clock,
+        )
 
-    def _pause(self) -> float:
-        due = [head.not_before for head in self._heads.values() if head.records]
-        return max(0.001, min(_POLL, min(due) - self._clock())) if due else _POLL
 
-    def _regulate(self, consumer: AIOKafkaConsumer) -> None:
-        assigned, paused = consumer.assignment(), consumer.paused()
-        for partition, head in self._heads.items():
-            full = len(head.records) >= (_BUFFER // 2 if partition in paused else _BUFFER)
-            if partition in assigned and full != (partition in paused):
-                if full:
-                    consumer.pause(partition)
-                else:
-                    consumer.resume(partition)
+class _Membership(ConsumerRebalanceListener):
+    """One stay in the relay's group, from joining to leaving, with a line for each assigned partition."""
 
-    async def _move(self, heads: Sequence[_Head]) -> None:
-        """Publish everything that is due, and finish what was acknowledged up to the first that was not: none is skipped."""
-        now = self._clock()
-        batch = [(head, record, copy) for head in heads if head.not_before <= now for record, copy in self._due(head)]
-        if not batch:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        make_line: Callable[[TopicPartition, int], DelayLine],
+        sink: EventSink | None,
+        commit_interval: float,
+    ) -> None:
+        self._consumer = consumer
+        self._make_line = make_line
+        self._sink = sink
+        self._commit_interval = commit_interval
+        self._lines: dict[TopicPartition, DelayLine] = {}
+        self._assigned: set[TopicPartition] = set()
+        self._next_commit = self._next_look = 0.0
+
+    async def relay(self, topics: Iterable[str]) -> None:
+        """Join, and feed the lines. Ends with an error only: a `KafkaError`, or what ended a line."""
+        self._consumer.subscribe(list(topics), listener=self)
+        await self._consumer.start()
+        while True:
+            await self._open_lines()
+            self._regulate()
+            for partition, records in (await self._consumer.getmany(timeout_ms=round(_POLL * 1000), max_records=_FETCH)).items():
+                if (line := self._lines.get(partition)) is not None:  # without one, opening it seeks back to its start
+                    line.offer(map(_delivery, records))
+            for task in [line.task for line in self._lines.values() if line.task is not None and line.task.done()]:
+                task.result()
+            now = time.monotonic()
+            if now >= self._next_commit:
+                self._next_commit = now + self._commit_interval
+                await self._commit(self._lines)
+            if self._sink is not None and now >= self._next_look:
+                self._next_look = now + _BROKER_OFFSETS_EVERY
+                await self._record_broker_offsets(self._sink)
+
+    async def close(self) -> None:
+        """Let what is being published finish, commit what was acknowledged, and leave the group."""
+        lines = dict(self._lines)
+        await self.on_partitions_revoked(lines)
+        if self._sink is not None and lines:
+            self._lines = lines
+            with suppress(KafkaError, OSError):
+                async with asyncio.timeout(_COMMIT_TIMEOUT):
+                    await self._record_broker_offsets(self._sink)
+        await self._consumer.stop()
+
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, assigned: Iterable[TopicPartition]
+    ) -> None:
+        """The loop opens their lines: it alone fetches, so that nothing is fetched before its line is there."""
+        self._assigned = set(assigned)
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, revoked: Iterable[TopicPartition]
+    ) -> None:
+        """Commit what was acknowledged, and drop the rest, which the next owner fetches again."""
+        self._assigned = set()
+        lines, self._lines = {partition: self._lines[partition] for partition in revoked if partition in self._lines}, {}
+        for line in lines.values():
+            line.stop()
+        tasks = {line.task for line in lines.values() if line.task is not None}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_RELEASE_TIMEOUT)
+            for task in late:
+                task.cancel()
+        await self._commit(lines)
+
+    async def _open_lines(self) -> None:
+        """A line begins with a seek to its position, in one step without an await."""
+        assigned = self._assigned
+        if not assigned:
             return
-        answers = await self._publisher.publish([copy for _, _, copy in batch])
-        stuck: set[int] = set()
-        for (head, record, copy), answer in zip(batch, answers, strict=True):
-            if isinstance(answer, PublishRefused) and id(head) not in stuck:
-                answer = await self._bury(record, copy, answer)
-            if answer is not None:
-                if id(head) not in stuck:
-                    log.warning(
-                        "%s/%d/%d can't be moved (%s); trying again in %.0f s",
-                        record.topic,
-                        record.partition,
-                        record.offset,
-                        answer,
-                        _PUBLISH_AGAIN,
-                    )
-                head.not_before = self._clock() + _PUBLISH_AGAIN
-                stuck.add(id(head))
-            elif id(head) not in stuck:
-                head.records.popleft()
-                head.watermark.finish(record.offset)
+        partitions = sorted(assigned)
+        starts = await self._consumer.beginning_offsets(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        committed = await asyncio.gather(*(self._consumer.committed(partition) for partition in partitions))
+        if self._assigned is not assigned:
+            return  # revoked meanwhile
+        for partition, offset in zip(partitions, committed, strict=True):
+            position = first_offset(offset, starts[partition], ends[partition])
+            if offset is not None and position != offset:
+                log.warning(
+                    "%s/%d: the relay had committed %d and the log has %d to %d; it begins at %d",
+                    *partition, offset, starts[partition], ends[partition], position,
+                )  # fmt: skip
+            self._consumer.seek(partition, position)
+            line = self._lines[partition] = self._make_line(partition, position)
+            line.committed = offset
+            line.start()
+        self._assigned = set()
 
-    def _due(self, head: _Head) -> list[tuple[Any, Copy]]:
-        """The records at the head that are to be moved now, and where; says when to look again."""
-        now_ms = int(self._clock() * 1000)
-        due: list[tuple[Any, Copy]] = []
-        for record in head.records:
-            headers = tuple(record.headers)
-            try:
-                hop = next_hop(now_ms, due_ms(headers), record.timestamp, head.level, self._levels)
-            except ForeignCopy as error:
-                due.append((record, self._foreign(record, error)))
-                continue
-            except NewerWire as error:
-                head.not_before = self._clock() + _ALARM
-                log.error("%s/%d/%d is held: %s", record.topic, record.partition, record.offset, error)
-                break
-            if isinstance(hop, Wait):
-                head.not_before = hop.until / 1000
-                break
-            topic = self._names.delays[hop.level - 1] if hop.level else self._names.retry
-            due.append((record, Copy(topic, record.partition, record.key, record.value, headers)))
-        return due
+    def _regulate(self) -> None:
+        paused = self._consumer.paused()
+        for partition, line in self._lines.items():
+            full = line.is_full(paused=partition in paused)
+            if full and partition not in paused:
+                self._consumer.pause(partition)
+            elif partition in paused and not full:
+                self._consumer.resume(partition)
 
-    def _foreign(self, record: Any, error: Exception) -> Copy:
-        """Somebody else's record: it is neither lost nor in the way as a dead letter."""
-        log.error("%s/%d/%d is not ours and goes to the dead letters: %s", record.topic, record.partition, record.offset, error)
-        return self._dead_letter(record, Reason.FOREIGN_COPY, Failure.of(error))
-
-    def _dead_letter(self, record: Any, reason: str, failure: Failure) -> Copy:
-        origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
-        delivery = Delivery(*origin[:3], record.timestamp, record.key, record.value, tuple(record.headers), origin)
-        return dead_letter(
-            delivery, topic=self._names.dead_letter, partition=record.partition, group=self._settings.group, handler="-",
-            now_ms=int(self._clock() * 1000), reason=reason, failure=failure,
-        )  # fmt: skip
-
-    async def _bury(self, record: Any, copy: Copy, refusal: PublishRefused) -> PublishUnavailable | PublishRefused | None:
-        """A copy that is refused for good becomes a dead letter, cut until it fits."""
-        letter = copy if copy.topic == self._names.dead_letter else self._dead_letter(record, Reason.TOO_LARGE, Failure.of(refusal))
-        answer: PublishUnavailable | PublishRefused | None = refusal if letter is copy else (await self._publisher.publish([letter]))[0]
-        while isinstance(answer, PublishRefused) and (smaller := shrink(letter)) is not None:
-            letter = smaller
-            answer = (await self._publisher.publish([letter]))[0]
-        return answer
-
-    async def _commit(self) -> None:
-        """Commit what was acknowledged. A commit that fails is made good by the next one; copies that come twice are stale."""
+    async def _commit(self, lines: dict[TopicPartition, DelayLine]) -> None:
+        """Commit what was acknowledged. A commit that fails is made good by the next one, or copies come twice and are stale."""
         offsets = {
             partition: offset
-            for partition, head in self._heads.items()
-            if (offset := head.watermark.commit) is not None and offset != head.committed
+            for partition, line in lines.items()
+            if (offset := line.watermark.commit) is not None and offset != line.committed
         }
-        if not offsets or self._consumer is None:
+        if not offsets:
             return
         try:
-            await self._consumer.commit(offsets)
-        except (CommitFailedError, IllegalStateError) as error:
-            log.info("the relay's commit was refused, since the partitions moved: %s", type(error).__name__)
-        except KafkaError as error:
-            log.warning("the relay's commit failed (%s: %s); trying again", type(error).__name__, error)
-        else:
-            for partition, offset in offsets.items():
-                if (head := self._heads.get(partition)) is not None:
-                    head.committed = offset
-
-    async def _record_broker_offsets(self, consumer: AIOKafkaConsumer, sink: EventSink) -> None:
-        heads = dict(self._heads)
-        if not heads:
+            async with asyncio.timeout(_COMMIT_TIMEOUT):
+                await self._consumer.commit(offsets)
+        except (KafkaError, OSError) as error:
+            log.info("the relay's commit failed (%s); copies may come twice, which is told by their attempt", type(error).__name__)
             return
-        starts, ends = await consumer.beginning_offsets(list(heads)), await consumer.end_offsets(list(heads))
-        for partition, head in heads.items():
-            attrs = json.dumps({"committed": head.committed})
+        for partition, offset in offsets.items():
+            lines[partition].committed = offset
+
+    async def _record_broker_offsets(self, sink: EventSink) -> None:
+        """Say how far each log reaches and how much of it is moved: reconciliation tells a backlog from a loss by it."""
+        lines = dict(self._lines)
+        partitions: Collection[TopicPartition] = list(lines)
+        if not partitions:
+            return
+        starts = await self._consumer.beginning_offsets(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        for partition, line in lines.items():
             sink.record(
                 Event(
                     EventCode.BROKER_OFFSETS,
@@ -265,34 +260,11 @@ class DelayRelay:
                     starts[partition],
                     range_end=ends[partition],
                     role="delay",
-                    attrs=attrs,
+                    attrs=json.dumps({"committed": line.committed}),
                 )
             )
 
-    def _assign(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            self._head(partition)
 
-    def _head(self, partition: TopicPartition) -> _Head:
-        """Made by whichever comes first, the assignment or its first records: what was fetched is never dropped."""
-        if partition not in self._heads:
-            self._heads[partition] = _Head(self._names.delays.index(partition.topic) + 1, Watermark())
-        return self._heads[partition]
-
-    async def _revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._commit()
-        for partition in partitions:
-            self._heads.pop(partition, None)
-
-
-class _Listener(ConsumerRebalanceListener):
-    """Heads exist from before the first fetch of an assignment until after its last commit."""
-
-    def __init__(self, relay: DelayRelay) -> None:
-        self._relay = relay
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        await self._relay._revoke(revoked)
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._relay._assign(assigned)
+def _delivery(record: Any) -> Delivery:
+    origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
+    return Delivery(*origin, record.key, record.value, tuple(record.headers), origin)

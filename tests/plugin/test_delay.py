@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.structs import ConsumerRecord
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy, retry_copy
-from ackwise.plugin.delay import DelayRelay, Move, Wait, next_hop
+from ackwise.plugin.delay import DelayRelay, first_offset
+from ackwise.plugin.delayline import DelayLine, Move, Wait, next_hop
+from ackwise.plugin.localbroker import LocalKafka, local_kafka
+from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.settings import HostSettings
-from ackwise.plugin.topics import TopicNames
+from ackwise.plugin.topics import TopicNames, ensure_topics
 
 LEVELS = DelayLevels("1s 10s 1m")
+NAMES = TopicNames("billing", LEVELS)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +46,12 @@ LEVELS = DelayLevels("1s 10s 1m")
         pytest.param(0, 400, 1, Wait(400), id="due-before-its-level-ends"),
     ],
 )
-def test_a_copy_waits_out_its_level_and_hops_or_comes_back(now, due, level, hop):
+def test_a_copy_waits_out_its_level_and_hops_or_comes_back(now: int, due: int, level: int, hop: Wait | Move) -> None:
     assert next_hop(now, due, 0, level, LEVELS) == hop
 
 
 @given(delay=st.integers(0, 10**9), level=st.integers(1, 3))
-def test_a_copy_is_never_early_and_always_arrives(delay, level):
+def test_a_copy_is_never_early_and_always_arrives(delay: int, level: int) -> None:
     now, written, hops = 0, 0, 0
     while (hop := next_hop(now, delay, written, level, LEVELS)) != Move(0):
         hops += 1
@@ -54,7 +64,24 @@ def test_a_copy_is_never_early_and_always_arrives(delay, level):
     assert hops < 10 + 2 * delay / 60_000 + 60
 
 
+@pytest.mark.parametrize(
+    ("committed", "start", "end", "first"),
+    [
+        pytest.param(None, 5, 20, 5, id="no-commit-begins-at-the-start"),
+        pytest.param(12, 5, 20, 12, id="a-commit-is-gone-on-from"),
+        pytest.param(20, 5, 20, 20, id="everything-moved"),
+        pytest.param(1, 5, 20, 5, id="D08-below-the-log"),
+        pytest.param(10**9, 5, 20, 5, id="D08-above-the-log-all-of-it-is-new"),
+        pytest.param(7, 0, 0, 0, id="D08-an-empty-log"),
+    ],
+)
+def test_a_position_outside_of_the_log_begins_at_its_start(committed: int | None, start: int, end: int, first: int) -> None:
+    assert first_offset(committed, start, end) == first
+
+
 class Publisher:
+    """Keeps what was published; `answer` may refuse."""
+
     def __init__(self) -> None:
         self.sent: list[Copy] = []
         self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
@@ -65,81 +92,380 @@ class Publisher:
         return answers
 
 
-class Relay(DelayRelay):
-    """A relay at a desk: records are put into its hands, and time passes when a test says so."""
+class Desk:
+    """A line of level 10s on a desk, where time passes when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
         self.publisher = Publisher()
-        settings = HostSettings(brokers="nowhere:1", group="billing")
-        super().__init__(settings, TopicNames("billing", LEVELS), LEVELS, self.publisher, clock=lambda: self.now)
+        self.line = DelayLine(NAMES.delays[1], 2, 5, names=NAMES, levels=LEVELS, publisher=self.publisher, clock=lambda: self.now)
 
-    def put(self, offset: int, *, due: int, headers: Any = None) -> None:
-        partition = TopicPartition("billing.delay.10s", 2)
-        delivery = Delivery("orders", 2, offset, 0, b"key", b"%d" % offset, (("trace", b"t"),), Origin("orders", 2, offset, 0))
-        copy = retry_copy(delivery, topic=partition.topic, partition=2, group="billing", handler="bill", due=due, now_ms=0, reason="")
-        copied = tuple(copy.headers if headers is None else headers)
-        head = self._head(partition)
-        head.watermark.hold(offset)
-        head.records.append(ConsumerRecord(partition.topic, 2, offset, int(self.now * 1000), 0, copy.key, copy.value, 0, 0, 0, copied))
+    def put(self, *offsets: int, due: float = 0.0, headers: Headers | None = None, value: bytes | None = None) -> None:
+        """Records written now and due at `due`, in seconds."""
+        for offset in offsets:
+            origin = Origin("orders", 2, offset + 100, 7)
+            message = Delivery(*origin, b"key", value or b"%d" % offset, (("trace", b"t"),), origin)
+            copy = retry_copy(
+                message, topic=NAMES.delays[1], partition=2, group="billing", handler="bill",
+                due=int(due * 1000), now_ms=0, reason="TypeError",
+            )  # fmt: skip
+            here = Origin(copy.topic, 2, offset, int(self.now * 1000))
+            self.line.offer([Delivery(*here, copy.key, copy.value, copy.headers if headers is None else headers, here)])
 
-    async def move(self) -> tuple[list[tuple[str, int, bytes | None]], int | None]:
-        """What was sent, and what may be committed."""
-        head = self._head(TopicPartition("billing.delay.10s", 2))
-        await self._move([head])
-        return [(copy.topic, copy.partition, copy.value) for copy in self.publisher.sent], head.watermark.commit
+    async def turn(self) -> tuple[list[tuple[str, bytes | None]], int | None, float]:
+        """Everything that was sent so far, what may be committed, and when to look again."""
+        rest = await self.line.turn()
+        return [(copy.topic, copy.value) for copy in self.publisher.sent], self.line.watermark.commit, rest
 
 
-async def test_what_is_due_moves_to_the_retry_topic_unchanged_and_what_is_not_stays():
-    relay = Relay()
-    relay.put(5, due=1_000_000)
-    relay.put(6, due=1_005_000)
-    assert await relay.move() == ([("billing.retry", 2, b"5")], 6)
-    assert [copy.headers[0] for copy in relay.publisher.sent] == [("trace", b"t")]
-    relay.now = 1_005.0
-    assert await relay.move() == ([("billing.retry", 2, b"5"), ("billing.retry", 2, b"6")], 7)
+async def test_what_is_due_moves_to_the_retry_topic_and_what_is_not_stays() -> None:
+    desk = Desk()
+    desk.put(5)
+    desk.put(6, due=1_004)
+    assert await desk.turn() == ([("billing.retry", b"5")], 6, 0.0)
+    assert (await desk.turn())[2] == 4.0
+    desk.now = 1_004.0
+    assert (await desk.turn())[:2] == ([("billing.retry", b"5"), ("billing.retry", b"6")], 7)
+
+
+async def test_a_copy_is_moved_with_its_key_partition_and_headers_as_they_are() -> None:
+    desk = Desk()
+    headers = (("ackwise-version", b"0"), ("trace", None), ("ackwise-version", b"1"), ("ackwise-due", b"3"))
+    desk.put(5, headers=headers)
+    await desk.turn()
+    assert desk.publisher.sent == [Copy("billing.retry", 2, b"key", b"5", headers)]
+
+
+async def test_what_is_left_of_a_longer_delay_is_waited_for_on_another_level() -> None:
+    desk = Desk()
+    desk.put(5, due=1_011.5)
+    assert (await desk.turn())[0] == []
+    desk.now = 1_010.0
+    assert (await desk.turn())[:2] == ([("billing.delay.1s", b"5")], 6)
 
 
 @pytest.mark.parametrize("_", [pytest.param(None, id="D06")])
-async def test_when_the_head_can_not_be_published_the_same_one_is_tried_again_and_none_is_skipped(_):
-    relay = Relay()
-    for offset in (5, 6, 7):
-        relay.put(offset, due=0)
-    relay.publisher.answer = lambda copy: PublishUnavailable("no broker") if copy.value == b"5" else None
-    assert (await relay.move())[1] == 5
-    relay.publisher.answer = lambda copy: None
-    assert (await relay.move())[1] == 5, "it waits before it tries again"
-    relay.now += 5
-    sent, commit = await relay.move()
-    assert ({value for _, _, value in sent}, commit) == ({b"5", b"6", b"7"}, 8)
+async def test_when_the_head_can_not_be_published_the_same_is_tried_again_and_what_follows_waits(_: None) -> None:
+    desk = Desk()
+    desk.put(5, 6, 7)
+    desk.publisher.answer = lambda copy: PublishUnavailable("no broker") if copy.value == b"5" else None
+    _sent, commit, first_rest = await desk.turn()
+    desk.put(8)
+    sent, _commit, second_rest = await desk.turn()
+    assert (commit, first_rest, second_rest) == (5, 0.5, 1.0)
+    assert sent == [("billing.retry", b"6"), ("billing.retry", b"7")], "those that were acknowledged are not sent again, and 8 waits"
+    desk.publisher.answer = lambda copy: None
+    assert (await desk.turn())[1] == 8
+    assert [value for _, value in (await desk.turn())[0]] == [b"6", b"7", b"5", b"8"]
 
 
-async def test_a_record_that_is_not_ours_becomes_a_dead_letter_and_blocks_nobody():
-    relay = Relay()
-    relay.put(5, due=0, headers=[("trace", b"t")])
-    relay.put(6, due=0)
-    assert await relay.move() == ([("billing.dlq", 2, b"5"), ("billing.retry", 2, b"6")], 7)
-    assert dict(relay.publisher.sent[0].headers)["ackwise-reason"] == b"foreign-copy"
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (("trace", b"t"),),
+        (("ackwise-version", b"x"),),
+        (("ackwise-version", b"1"),),
+        (("ackwise-version", b"1"), ("ackwise-due", b"soon")),
+        (("ackwise-version", b"1"), ("ackwise-due", None)),
+    ],
+)
+async def test_a_record_that_is_not_ours_becomes_a_dead_letter_and_blocks_nobody(headers: Headers) -> None:
+    desk = Desk()
+    desk.put(5, headers=headers)
+    desk.put(6)
+    assert (await desk.turn())[:2] == ([("billing.dlq", b"5"), ("billing.retry", b"6")], 7)
+    letter = desk.publisher.sent[0]
+    assert letter.headers[: len(headers)] == headers
+    said = dict(letter.headers[len(headers) :])
+    assert (said["ackwise-reason"], said["ackwise-origin-topic"]) == (b"foreign-copy", b"billing.delay.10s")
 
 
-async def test_a_copy_of_a_newer_version_is_held_with_an_alarm(caplog):
-    relay = Relay()
-    relay.put(5, due=0, headers=[("ackwise-version", b"9"), ("ackwise-due", b"0")])
-    relay.put(6, due=0)
-    assert await relay.move() == ([], 5)
-    assert "upgrade this worker" in caplog.text
+async def test_a_copy_of_a_newer_version_is_held_with_an_alarm_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    desk.put(5, headers=(("ackwise-version", b"9"), ("ackwise-due", b"0")))
+    for _ in range(2):
+        desk.put(6)
+        assert (await desk.turn())[:2] == ([], 5)
+    assert caplog.text.count("upgrade this worker") == 1
+    desk.now += 60
+    await desk.turn()
+    assert caplog.text.count("upgrade this worker") == 2
 
 
-async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_without_its_value():
-    relay = Relay()
-    relay.put(5, due=0)
-    relay.publisher.answer = lambda copy: PublishRefused("too large") if copy.value is not None else None
-    assert await relay.move() == ([("billing.dlq", 2, None)], 6)
+async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_that_is_cut_and_names_its_origin() -> None:
+    desk = Desk()
+    desk.put(5)
+    desk.publisher.answer = lambda copy: PublishRefused("too large") if copy.value is not None else None
+    for _ in range(2):
+        await desk.turn()
+    sent, commit, _rest = await desk.turn()
+    assert (sent, commit) == ([("billing.dlq", None)], 6)
+    said = dict(desk.publisher.sent[0].headers)
+    assert (said["ackwise-reason"], said["ackwise-dropped"], said["ackwise-handler"]) == (b"too-large", b"value", b"bill")
+    assert (said["ackwise-origin-topic"], said["ackwise-origin-offset"]) == (b"orders", b"105")
 
 
-async def test_what_was_fetched_before_the_assignment_was_announced_is_kept():
-    relay = Relay()
-    relay.put(5, due=0)
-    relay._assign([TopicPartition("billing.delay.10s", 2)])
-    assert (await relay.move())[1] == 6
-    await asyncio.sleep(0)
+async def test_a_dead_letter_that_can_t_be_cut_further_is_tried_again_and_not_dropped() -> None:
+    desk = Desk()
+    desk.put(5)
+    desk.publisher.answer = lambda copy: PublishRefused("never")
+    for _ in range(9):
+        assert (await desk.turn())[:2] == ([], 5)
+    desk.publisher.answer = lambda copy: None
+    assert (await desk.turn())[:2] == ([("billing.dlq", None)], 6)
+
+
+async def test_what_was_fetched_twice_is_moved_once() -> None:
+    desk = Desk()
+    desk.put(5, 6)
+    await desk.turn()
+    desk.put(5, 6, 7)
+    assert [value for _, value in (await desk.turn())[0]] == [b"5", b"6", b"7"]
+
+
+async def test_a_line_is_full_until_half_of_it_is_gone() -> None:
+    desk = Desk()
+    desk.put(*range(5, 505))
+    assert desk.line.is_full(paused=False)
+    for _ in range(2):
+        await desk.turn()
+    assert (desk.line.is_full(paused=False), desk.line.is_full(paused=True)) == (False, True)
+    for _ in range(2):
+        await desk.turn()
+    assert not desk.line.is_full(paused=True)
+
+
+async def test_a_line_is_full_of_a_few_large_records_as_well() -> None:
+    desk = Desk()
+    desk.put(5, 6, due=2_000, value=b"x" * 600_000)
+    assert desk.line.is_full(paused=False)
+    desk.now = 2_000
+    await desk.turn()
+    assert not desk.line.is_full(paused=True)
+
+
+async def test_a_stopped_line_finishes_what_it_publishes_and_begins_nothing_more() -> None:
+    desk = Desk()
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    publish = desk.publisher.publish
+
+    async def slow(copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        asked.set()
+        await go_on.wait()
+        return await publish(copies)
+
+    desk.publisher.publish = slow  # type: ignore[method-assign]  # a broker that takes its time
+    desk.line.start()
+    desk.put(5)
+    await asked.wait()
+    desk.put(6)
+    desk.line.stop()
+    go_on.set()
+    assert desk.line.task is not None
+    await desk.line.task
+    assert desk.line.watermark.commit == 6
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def flush(self) -> None: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+_numbers = itertools.count()
+
+#: Seconds after which a test gives up on a real broker.
+PATIENCE = 60.0
+
+
+class Group:
+    """A group with topics of its own on a real broker, a publisher, and a look past the code that is tested."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.settings = HostSettings(
+            bootstrap, f"d{os.getpid()}-{next(_numbers)}", session_timeout=6.0, commit_interval=0.2,
+            client_options={"metadata_max_age_ms": 5000},
+        )  # fmt: skip
+        self.levels = DelayLevels("200ms 1s")
+        self.names = TopicNames(self.settings.group, self.levels)
+        self.publisher = KafkaPublisher(self.settings)
+        self.sink = Sink()
+
+    async def send(self, *values: int, delay: float, level: int = 1, partition: int = 0) -> None:
+        """Copies that are due `delay` seconds from now, on the topic of `level`."""
+        due = int((time.time() + delay) * 1000)
+        for value in values:
+            origin = Origin("orders", partition, value, 0)
+            copy = retry_copy(
+                Delivery(*origin, b"k", b"%d" % value, (("due", b"%d" % due),), origin),
+                topic=self.names.delays[level - 1], partition=partition, group=self.settings.group, handler="bill",
+                due=due, now_ms=0, reason="",
+            )  # fmt: skip
+            assert await self.publisher.publish([copy]) == [None]
+
+    @asynccontextmanager
+    async def relay(self) -> AsyncIterator[asyncio.Task[None]]:
+        stop = asyncio.Event()
+        relay = DelayRelay(self.settings, self.names, self.levels, self.publisher, sink=self.sink)
+        task = asyncio.create_task(relay.run(stop))
+        try:
+            yield task
+        finally:
+            stop.set()
+            await task
+
+    async def read(self, topic: str, count: int) -> list[Any]:
+        """The first `count` records of `topic`, by their arrival in each partition."""
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.settings.brokers, metadata_max_age_ms=1000)
+        consumer.assign([TopicPartition(topic, number) for number in range(2)])
+        await consumer.start()
+        try:
+            await consumer.seek_to_beginning()
+            records: list[Any] = []
+            async with asyncio.timeout(PATIENCE):
+                while len(records) < count:
+                    for fetched in (await consumer.getmany(timeout_ms=100)).values():
+                        records += fetched
+            return records
+        finally:
+            await consumer.stop()
+
+    async def committed(self) -> dict[TopicPartition, int]:
+        """What the relay's group has committed."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.brokers)
+        await admin.start()
+        offsets = await admin.list_consumer_group_offsets(self.names.relay_group)
+        await admin.close()
+        return {partition: found.offset for partition, found in offsets.items() if found.offset}
+
+
+async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110  # what is waited for is in another process
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def group_on(bootstrap: str) -> AsyncIterator[Group]:
+    group = Group(bootstrap)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    source = f"{group.settings.group}-orders"
+    await admin.create_topics([NewTopic(source, 2, 1)])
+    await admin.close()
+    await ensure_topics(group.settings, group.names, [source], levels=group.levels)
+    await group.publisher.start()
+    yield group
+    await group.publisher.stop()
+
+
+@pytest.fixture
+async def group(kafka: LocalKafka) -> AsyncIterator[Group]:
+    async with group_on(kafka.bootstrap) as group:
+        yield group
+
+
+@pytest.mark.kafka
+async def test_copies_come_back_when_they_are_due_and_not_before(group: Group) -> None:
+    await group.send(*range(20), delay=0.3)
+    await group.send(*range(20, 30), delay=1.5, level=2, partition=1)
+    async with group.relay():
+        await group.send(30, delay=0.9)
+        records = await group.read(group.names.retry, 31)
+    assert sorted(int(record.value) for record in records) == list(range(31))
+    assert all(record.timestamp >= int(dict(record.headers)["due"]) for record in records)
+    assert [int(record.value) for record in records if record.partition == 1] == list(range(20, 30))
+
+
+@pytest.mark.kafka
+async def test_a_relay_that_comes_later_moves_what_was_sent_before_and_nothing_twice(group: Group) -> None:
+    await group.send(1, 2, 3, delay=0)
+    async with group.relay():
+        await group.read(group.names.retry, 3)
+    assert await group.committed() == {TopicPartition(group.names.delays[0], 0): 3}
+    await group.send(4, delay=0)
+    async with group.relay():
+        records = await group.read(group.names.retry, 4)
+    assert [record.value for record in records] == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.kafka
+async def test_two_relays_share_the_partitions_and_lose_nothing_when_one_leaves(group: Group) -> None:
+    async with group.relay():
+        async with group.relay():
+            for number in range(20):
+                await group.send(number, delay=0.1, partition=number % 2)
+        for number in range(20, 30):
+            await group.send(number, delay=0.1, partition=number % 2)
+
+        async def all_there() -> bool:
+            return {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
+
+        await wait_until(all_there)
+
+
+@pytest.mark.kafka
+async def test_a_foreign_record_on_a_delay_topic_ends_among_the_dead_letters(group: Group) -> None:
+    await group.publisher.publish([Copy(group.names.delays[0], 0, None, b"what am I", ())])
+    await group.send(1, delay=0)
+    async with group.relay():
+        (record,) = await group.read(group.names.retry, 1)
+        (letter,) = await group.read(group.names.dead_letter, 1)
+    assert (record.value, letter.value, dict(letter.headers)["ackwise-reason"]) == (b"1", b"what am I", b"foreign-copy")
+
+
+@pytest.mark.kafka
+async def test_the_ends_of_the_logs_are_told_with_what_is_committed(group: Group) -> None:
+    await group.send(1, 2, delay=0)
+    async with group.relay():
+        await group.read(group.names.retry, 2)
+    last = {(event.topic, event.partition): event for event in group.sink.events}
+    assert {event.code for event in group.sink.events} == {EventCode.BROKER_OFFSETS}
+    assert {event.role for event in group.sink.events} == {"delay"}
+    assert sorted(last) == [(topic, partition) for topic in sorted(group.names.delays) for partition in range(2)]
+    ends = {at: (event.offset, event.range_end, json.loads(event.attrs or "")) for at, event in last.items()}
+    assert ends[(group.names.delays[0], 0)] == (0, 2, {"committed": 2})
+    assert ends[(group.names.delays[1], 1)] == (0, 0, {"committed": 0})
+
+
+@pytest.mark.kafka
+async def test_a_committed_position_that_the_log_no_longer_has_begins_at_its_start(group: Group) -> None:
+    await group.send(1, 2, 3, 4, delay=0)
+    async with group.relay():
+        await group.read(group.names.retry, 4)
+    partition = TopicPartition(group.names.delays[0], 0)
+    await group.send(5, 6, 7, delay=0)
+    admin = AIOKafkaAdminClient(bootstrap_servers=group.settings.brokers)
+    await admin.start()
+    await admin.delete_records({partition: RecordsToDelete(6)})
+    await admin.close()
+    async with group.relay():
+        records = await group.read(group.names.retry, 5)
+    assert [record.value for record in records] == [b"1", b"2", b"3", b"4", b"7"]
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+async def test_a_broker_that_is_restarted_costs_time_and_no_copy(tmp_path: Any) -> None:
+    with local_kafka(tmp_path) as broker:
+        async with group_on(broker.bootstrap) as group, group.relay() as task:
+            await group.send(*range(10), delay=0)
+            await group.read(group.names.retry, 10)
+            await group.send(*range(10, 20), delay=2)
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            await group.send(*range(20, 30), delay=0)
+
+            async def all_there() -> bool:
+                return {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
+
+            await wait_until(all_there)
+            assert not task.done()

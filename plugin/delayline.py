@@ -1,0 +1,237 @@
+"""One assigned partition of a delay topic: what is in hand, and the task that moves it on when it is due.
+
+A topic holds one level, so the order in it is the order of being due, and its head alone is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from ackwise.middleware.disposition import Failure, Reason
+from ackwise.middleware.errors import PublishRefused
+from ackwise.middleware.message import Delivery
+from ackwise.middleware.publisher import Publisher
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.watermark import Watermark
+from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, due_ms, parse_copy, shrink
+from ackwise.plugin.topics import TopicNames
+
+__all__ = ["DelayLine", "Move", "Wait", "next_hop"]
+
+log = logging.getLogger("ackwise")
+
+#: A line with this much in hand takes no more until half of it is gone.
+_MAX_RECORDS: Final = 500
+_MAX_BYTES: Final = 1024 * 1024
+
+#: Records that are moved side by side.
+_TOGETHER: Final = 100
+
+#: Seconds: the longest rest before a head is looked at again, since the wall clock may be set; between two alarms.
+_LONGEST_REST, _ALARM = 5.0, 60.0
+
+#: Back-off of a move that failed: seconds at first, doubling up to the second.
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not before `until`, epoch milliseconds."""
+
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """To the delay topic of `level`, or to the retry topic if it is 0."""
+
+    level: int
+
+
+def next_hop(now_ms: int, due: int, written_ms: int, level: int, levels: DelayLevels) -> Wait | Move:
+    """What becomes of a record of the topic of `level`, written at `written_ms` and due at `due` (epoch ms).
+
+    It waits there for the level's delay, or until it is due if that is sooner; what is left then is waited for on the
+    largest level that fits, and less than the smallest level where it is.
+    """
+    hop_ends = min(due, written_ms + round(levels.delay(level) * 1000))
+    if now_ms < hop_ends:
+        return Wait(hop_ends)
+    if now_ms >= due:
+        return Move(0)
+    fitting = levels.fitting((due - now_ms) / 1000)
+    return Wait(due) if fitting is None else Move(fitting)
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """A record on its way, and what is published for it."""
+
+    record: Delivery
+    copy: Copy
+
+
+class DelayLine:
+    """Moves the records of one partition in order. `clock` is wall time in seconds: due times cross machines."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        position: int,
+        *,
+        names: TopicNames,
+        levels: DelayLevels,
+        publisher: Publisher,
+        clock: Callable[[], float],
+    ) -> None:
+        self.watermark = Watermark(position)
+        self.committed: int | None = None  #: what the broker has accepted
+        self._topic = topic
+        self._partition = partition
+        self._level = names.delays.index(topic) + 1
+        self._names = names
+        self._levels = levels
+        self._publisher = publisher
+        self._clock = clock
+        self._waiting: deque[Delivery] = deque()
+        self._moving: list[_Parcel] = []
+        self._bytes = 0
+        self._failures = 0
+        self._next_alarm = 0.0
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Work from now on, until it is stopped."""
+        self.task = asyncio.create_task(self._work(), name=f"ackwise relay {self._topic}/{self._partition}")
+
+    def stop(self) -> None:
+        """Begin nothing more; what is being published is finished."""
+        self._stopping = True
+        self._woken.set()
+
+    def offer(self, records: Iterable[Delivery]) -> None:
+        """Take what was fetched, in order; what was taken before is passed over."""
+        for record in records:
+            if self.watermark.hold(record.offset):
+                self._waiting.append(record)
+                self._bytes += _size(record)
+        if not self._moving:
+            self._woken.set()
+
+    def is_full(self, *, paused: bool) -> bool:
+        """Whether the partition should not be fetched from, given that it is `paused` or not."""
+        share = 0.5 if paused else 1.0
+        return len(self._waiting) + len(self._moving) >= _MAX_RECORDS * share or self._bytes >= _MAX_BYTES * share
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            self._woken.clear()
+            rest = await self.turn()
+            if not self._stopping and rest > 0:
+                await self._rest(rest)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def turn(self) -> float:
+        """Move what is due at the head; the answer is the seconds until it is worth looking again.
+
+        What could not be moved is tried again, the same records first: what follows them waits, and none is skipped.
+        """
+        rest = 0.0
+        if not self._moving:
+            rest = self._take_due()
+        if self._moving:
+            rest = await self._move()
+        return rest
+
+    def _take_due(self) -> float:
+        """Put the records at the head that are due on their way; the seconds until the next one is, at most."""
+        rest = 0.0 if len(self._waiting) > _TOGETHER else _LONGEST_REST
+        for record in list(islice(self._waiting, _TOGETHER)):
+            copy = self._next_copy(record)
+            if not isinstance(copy, Copy):
+                rest = copy
+                break
+            self._moving.append(_Parcel(self._waiting.popleft(), copy))
+        return rest
+
+    def _next_copy(self, record: Delivery) -> Copy | float:
+        """What to publish for `record` now, or the seconds for which it stays."""
+        now_ms = int(self._clock() * 1000)
+        try:
+            hop = next_hop(now_ms, due_ms(record.headers), record.timestamp_ms, self._level, self._levels)
+        except ForeignCopy as error:
+            log.error("%s is not ours and goes to the dead letters: %s", record.origin, error)
+            return self._letter(record, Reason.FOREIGN_COPY, error)
+        except NewerWire as error:
+            return self._hold(record, error)
+        if isinstance(hop, Wait):
+            return min((hop.until - now_ms) / 1000, _LONGEST_REST)
+        topic = self._names.delays[hop.level - 1] if hop.level else self._names.retry
+        return Copy(topic, record.partition, record.key, record.value, record.headers)
+
+    def _hold(self, record: Delivery, error: NewerWire) -> float:
+        if self._clock() >= self._next_alarm:
+            self._next_alarm = self._clock() + _ALARM
+            log.error("%s is held, and what follows it waits: %s", record.origin, error)
+        return _ALARM
+
+    async def _move(self) -> float:
+        answers = await self._publisher.publish([parcel.copy for parcel in self._moving])
+        left = []
+        for parcel, answer in zip(self._moving, answers, strict=True):
+            if answer is None:
+                self.watermark.finish(parcel.record.offset)
+                self._bytes -= _size(parcel.record)
+                continue
+            if isinstance(answer, PublishRefused):
+                parcel.copy = self._smaller(parcel, answer)
+            left.append((parcel, answer))
+        self._moving = [parcel for parcel, _ in left]
+        if not left:
+            self._failures = 0
+            return 0.0
+        rest: float = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._failures, 10))
+        self._failures += 1
+        log.warning("%s and %d more can't be moved (%s); trying again in %.1f s", left[0][0].record.origin, len(left) - 1, left[0][1], rest)
+        return rest
+
+    def _smaller(self, parcel: _Parcel, refusal: PublishRefused) -> Copy:
+        """A copy that is refused for good becomes a dead letter, cut until it fits; what can't be cut is tried again as it is."""
+        if parcel.copy.topic != self._names.dead_letter:
+            return self._letter(parcel.record, Reason.TOO_LARGE, refusal)
+        return shrink(parcel.copy) or parcel.copy
+
+    def _letter(self, record: Delivery, reason: str, error: Exception) -> Copy:
+        try:
+            message = parse_copy(record, self._names.group)
+        except (ForeignCopy, NewerWire):
+            message = record
+        return dead_letter(
+            message,
+            topic=self._names.dead_letter,
+            partition=record.partition,
+            group=self._names.group,
+            handler=message.handler or "-",
+            now_ms=int(self._clock() * 1000),
+            reason=reason,
+            failure=Failure.of(error),
+        )
+
+
+def _size(record: Delivery) -> int:
+    return len(record.key or b"") + len(record.value or b"") + sum(len(value or b"") for _, value in record.headers)
