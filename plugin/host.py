@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -86,20 +87,15 @@ class Host:
         with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
         """
         publisher = KafkaPublisher(self._settings)
-        try:
+        async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             await ensure_topics(self._settings, self._names, sorted(self._by_topic), levels=self._later.levels)
+            for part in (self._sink, self._store):
+                if part is not None:
+                    opened.push_async_callback(part.close)
+                    await part.open()
+            opened.push_async_callback(publisher.stop)
             await publisher.start()
-            if self._store is not None:
-                await self._store.open()
-            if self._sink is not None:
-                await self._sink.open()
             await self._consume(stop, publisher)
-        finally:
-            await publisher.stop()
-            if self._store is not None:
-                await self._store.close()
-            if self._sink is not None:
-                await self._sink.close()
         if self._fatal is not None:
             raise self._fatal
 
@@ -124,10 +120,19 @@ class Host:
         finally:
             relay_stop.set()
             await asyncio.wait({relaying}, timeout=self._settings.drain_timeout)
-            for task in (*services, relaying, *self._detached):
+            working = [lane.task for lane in self._abandon_lanes() if lane.task is not None]
+            for task in (*services, relaying, *self._detached, *working):
                 task.cancel()
-            await asyncio.gather(*services, relaying, *self._detached, return_exceptions=True)
+            await asyncio.gather(*services, relaying, *self._detached, *working, return_exceptions=True)
             await self._consumer.stop()
+
+    def _abandon_lanes(self) -> list[Lane]:
+        """After an error of ours there was no drain: what is left publishes and commits nothing."""
+        lanes = list(self._lanes.values())
+        self._lanes.clear()
+        for lane in lanes:
+            lane.cut()
+        return lanes
 
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store
@@ -451,7 +456,7 @@ class _Listener(ConsumerRebalanceListener):
 
     async def _guard(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
-        task.add_done_callback(self._host._ended)
+        self._host._detach(task)
         await asyncio.wait({task})
 
 
