@@ -135,6 +135,8 @@ def _show(played: Played, options: Options) -> None:
     console.print(table)
     verdicts = ", ".join(f"{name} {number:,}" for name, number in played.verdicts.items() if number)
     console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {verdicts}", highlight=False)
+    if "MULTI_EXECUTED" in played.verdicts:
+        console.print("[dim]MULTI_EXECUTED is what the kill did: billed, but not yet marked as done, so billed again.[/dim]")
     for failure in outcome.failures:
         console.print(f"[red]failed[/red] {escape(failure)}", highlight=False)
     if not outcome.failures:

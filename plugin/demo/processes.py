@@ -80,7 +80,7 @@ async def start(*arguments: str, log: Path, environment: Mapping[str, str] | Non
             await process.kill()
 
 
-async def run_to_end(*arguments: str, log: Path) -> int:
+async def run_to_end(*arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> int:
     """`ackwise` with `arguments`; answers its exit code."""
-    async with start(*arguments, log=log) as process:
+    async with start(*arguments, log=log, environment=environment) as process:
         return await process.wait()

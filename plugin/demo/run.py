@@ -79,12 +79,12 @@ async def play(options: Options, progress: Progress) -> Played:
 
 @contextmanager
 def _place(options: Options) -> Iterator[_Place]:
+    group = f"billing-{time.strftime('%Y%m%d-%H%M%S')}"  # so that a second demo meets neither topics nor claims of the first
     if options.brokers is not None:
-        name = f"billing-{time.strftime('%Y%m%d-%H%M%S')}"  # so that a second demo does not meet the first one's topics
-        yield _Place(options.brokers, name, f"{name}-orders", is_embedded=False)
+        yield _Place(options.brokers, group, f"{group}-orders", is_embedded=False)
         return
     with embedded_broker() as broker:
-        yield _Place(broker.bootstrap, "billing", "orders", is_embedded=True)
+        yield _Place(broker.bootstrap, group, f"{group}-orders", is_embedded=True)
 
 
 async def _bill(options: Options, scenario: Scenario, place: _Place, progress: Progress) -> Observed:
@@ -169,7 +169,7 @@ class _Patience:
 async def _reconcile(out: Path) -> tuple[int, Path]:
     log = out / "reconcile.log"
     arguments = (str(out / "events"), "--out", str(out / "reconcile"), "--writer-timeout", _WRITER_TIMEOUT)
-    code = await run_to_end("reconcile", *arguments, log=log)
+    code = await run_to_end("reconcile", *arguments, log=log, environment={"COLUMNS": "160"})  # its tables are wide
     report = out / "reconcile" / "summary.json"
     if not report.exists():
         raise DemoFailed(f"the reconciliation ended with exit code {code} and without a report; it says why in {log}")

@@ -9,7 +9,7 @@ import enum
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -24,7 +24,7 @@ MAX_RECONSUME_TIMES: Final = 3
 MAX_BATCH: Final = 50
 LEVELS: Final = ("1s", "2s", "3s")
 
-#: Shares of the messages; the rest is billed at once.
+#: Shares of the messages that go wrong, at least one of each; the rest is billed at once.
 _TRANSIENT, _POISON, _STOLEN, _UNDECODABLE, _DUPLICATE = 0.04, 0.002, 0.004, 0.002, 0.05
 
 #: A producer that got no answer sends again, while a few hundred other messages have gone out.
@@ -73,27 +73,43 @@ def make_scenario(messages: int, seed: int) -> Scenario:
     """`messages` records: orders of which some fail for a while, for ever or by right, bytes that are no order, and duplicates."""
     draw = random.Random(seed)
     duplicates = round(messages * _DUPLICATE)
-    originals = [_record(number, draw) for number in range(messages - duplicates)]
-    again = draw.sample([place for place, record in enumerate(originals) if record.fate is not Fate.UNDECODABLE], duplicates)
+    troubles = [trouble for trouble, share in _TROUBLES.items() for _ in range(max(1, round(messages * share)))]
+    troubles += [_bill_at_once] * (messages - duplicates - len(troubles))
+    draw.shuffle(troubles)
+    originals = [trouble(f"order-{number:06d}", draw) for number, trouble in enumerate(troubles)]
+    return Scenario(_with_duplicates(originals, duplicates, draw), seed)
+
+
+def _with_duplicates(originals: Sequence[Record], duplicates: int, draw: random.Random) -> list[Record]:
+    """Undecodable bytes have no business key and can't be told apart from their duplicate, so they have none."""
     places = [(float(place), record) for place, record in enumerate(originals)]
-    for place in again:
-        first = originals[place]
-        repeated = Record(first.key, first.value, first.fate, first.cents, is_duplicate=True)
-        places.append((place + draw.randint(1, _LATEST_DUPLICATE) + 0.5, repeated))
-    places.sort(key=lambda placed: placed[0])
-    return Scenario([record for _, record in places], seed)
+    again = draw.sample([placed for placed in places if placed[1].fate is not Fate.UNDECODABLE], duplicates)
+    places += [(place + draw.randint(1, _LATEST_DUPLICATE) + 0.5, replace(record, is_duplicate=True)) for place, record in again]
+    return [record for _, record in sorted(places, key=lambda placed: placed[0])]
 
 
-def _record(number: int, draw: random.Random) -> Record:
-    key, cents, chance = f"order-{number:06d}", draw.randint(100, 25_000), draw.random()
-    if (chance := chance - _UNDECODABLE) < 0:
-        return Record(key, b"\x80" + draw.randbytes(20), Fate.UNDECODABLE)  # no UTF-8 begins so
-    if (chance := chance - _STOLEN) < 0:
-        return Record(key, _order(key, cents, stolen=True), Fate.REJECTED)
-    if (chance := chance - _POISON) < 0:
-        return Record(key, _order(key, cents, outage=MAX_RECONSUME_TIMES + 1), Fate.EXHAUSTED)
-    outage = draw.randint(1, MAX_RECONSUME_TIMES) if chance < _TRANSIENT else 0
+def _bill_at_once(key: str, draw: random.Random, outage: int = 0) -> Record:
+    cents = draw.randint(100, 25_000)
     return Record(key, _order(key, cents, outage=outage), Fate.BILLED, cents)
+
+
+def _bill_later(key: str, draw: random.Random) -> Record:
+    return _bill_at_once(key, draw, outage=draw.randint(1, MAX_RECONSUME_TIMES))
+
+
+def _never_bill(key: str, draw: random.Random) -> Record:
+    return Record(key, _order(key, draw.randint(100, 25_000), outage=MAX_RECONSUME_TIMES + 1), Fate.EXHAUSTED)
+
+
+def _reject(key: str, draw: random.Random) -> Record:
+    return Record(key, _order(key, draw.randint(100, 25_000), stolen=True), Fate.REJECTED)
+
+
+def _garble(key: str, draw: random.Random) -> Record:
+    return Record(key, b"\x80" + draw.randbytes(20), Fate.UNDECODABLE)  # no UTF-8 begins so
+
+
+_TROUBLES: Final = {_bill_later: _TRANSIENT, _never_bill: _POISON, _reject: _STOLEN, _garble: _UNDECODABLE}
 
 
 def _order(key: str, cents: int, *, outage: int = 0, stolen: bool = False) -> bytes:

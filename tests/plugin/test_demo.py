@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ackwise.plugin.demo.scenario import Fate, make_scenario
+
+pytestmark = [pytest.mark.embedded, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+MESSAGES, SEED = 1500, 5
+
+
+def ackwise(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ackwise.plugin.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    out = tmp_path_factory.mktemp("demo") / "out"
+    done = ackwise("demo", "--json", "--messages", str(MESSAGES), "--seed", str(SEED), "--out", str(out))
+    assert done.returncode == 0, done.stderr + done.stdout
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts, out
+
+
+def test_a_killed_worker_loses_nothing_and_the_books_balance(played: tuple[dict[str, Any], Path]) -> None:
+    facts, _ = played
+    scenario = make_scenario(MESSAGES, SEED)
+    assert (facts["sent"], facts["lost"], facts["kills"], facts["exit"]) == (MESSAGES, 0, 1, 0)
+    assert facts["billed"] == len(scenario.prices)
+    assert facts["ledger"]["expected"] == facts["ledger"]["actual"] == sum(scenario.prices.values())
+    fates = list(scenario.fates.values())
+    assert facts["dead"] == {fate.value: fates.count(fate) for fate in Fate if fate is not Fate.BILLED}
+
+
+def test_the_kill_hit_a_working_worker(played: tuple[dict[str, Any], Path]) -> None:
+    _, out = played
+    workers = [json.loads(line)[4] for line in (out / "ledger.jsonl").read_text().splitlines() if line]
+    assert len(set(workers)) == 2
+
+
+def test_the_reconciliation_comes_to_the_same_numbers_without_knowing_the_ledger(played: tuple[dict[str, Any], Path]) -> None:
+    facts, _ = played
+    verdicts = facts["report"]["verdicts"]
+    assert sum(verdicts.values()) == facts["sent"]
+    assert verdicts["DEAD_LETTERED"] == sum(facts["dead"].values())
+    assert verdicts["DUPLICATE_SUPPRESSED"] == facts["suppressed"]
+    assert verdicts["EXACTLY_ONCE"] + verdicts.get("MULTI_EXECUTED", 0) == facts["billed"]
+    assert verdicts.get("MULTI_EXECUTED", 0) <= facts["repeated_by_kill"]
+
+
+def test_a_folder_that_is_there_is_refused(tmp_path: Path) -> None:
+    done = ackwise("demo", "--out", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is there already; give --out a new folder" in done.stderr
+
+
+def test_a_broker_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    done = ackwise("demo", "--brokers", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "no broker answers at 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
