@@ -169,7 +169,8 @@ class _Membership(ConsumerRebalanceListener):
             with suppress(KafkaError, OSError):
                 async with asyncio.timeout(_COMMIT_TIMEOUT):
                     await self._record_broker_offsets(self._sink)
-        await self._consumer.stop()
+        with suppress(KafkaError, OSError):  # the broker misses a member that could not say goodbye
+            await self._consumer.stop()
 
     async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
         self, assigned: Iterable[TopicPartition]

@@ -23,17 +23,17 @@ NOWHERE = HostSettings("127.0.0.1:1", "billing")
 _numbers = itertools.count()
 
 
-async def test_a_publisher_that_finds_no_broker_says_so():
+async def test_a_publisher_that_finds_no_broker_says_so() -> None:
     with pytest.raises(PublishUnavailable, match=r"brokers '127\.0\.0\.1:1' do not answer"):
         await KafkaPublisher(NOWHERE).start()
 
 
-async def test_options_that_no_producer_has_are_refused_with_a_sentence():
+async def test_options_that_no_producer_has_are_refused_with_a_sentence() -> None:
     with pytest.raises(ConfigurationError, match=r"client_options can't be used for a producer: .*colour"):
         await KafkaPublisher(HostSettings("127.0.0.1:1", "billing", client_options={"colour": "blue"})).start()
 
 
-async def test_without_a_start_nothing_is_published_and_a_stop_does_nothing():
+async def test_without_a_start_nothing_is_published_and_a_stop_does_nothing() -> None:
     publisher = KafkaPublisher(NOWHERE)
     (answer,) = await publisher.publish([Copy("billing.retry", 0, b"k", b"v", ())])
     assert isinstance(answer, PublishUnavailable)
@@ -81,7 +81,7 @@ async def publisher(kafka: LocalKafka) -> AsyncIterator[KafkaPublisher]:
 
 
 @pytest.mark.kafka
-async def test_a_copy_arrives_as_it_is(topic, publisher):
+async def test_a_copy_arrives_as_it_is(topic: Topic, publisher: KafkaPublisher) -> None:
     headers = (("trace", b"1"), ("trace", None), ("empty", b""))
     assert await publisher.publish([Copy(topic.name, 1, b"key", b"value", headers)]) == [None]
     (record,) = await topic.records()
@@ -90,20 +90,22 @@ async def test_a_copy_arrives_as_it_is(topic, publisher):
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(("key", "value"), [(None, b"v"), (b"k", None), (None, None), (b"", b"")])
-async def test_keys_and_values_may_be_null_or_empty_both_at_once_as_well(topic, publisher, key, value):
+async def test_keys_and_values_may_be_null_or_empty_both_at_once_as_well(
+    topic: Topic, publisher: KafkaPublisher, key: bytes | None, value: bytes | None
+) -> None:
     assert await publisher.publish([Copy(topic.name, 0, key, value, (("h", b"x"),))]) == [None]
     (record,) = await topic.records()
     assert (record.key, record.value, tuple(record.headers)) == (key, value, (("h", b"x"),))
 
 
 @pytest.mark.kafka
-async def test_a_copy_for_a_partition_that_is_not_there_is_folded_into_those_that_are(topic, publisher):
+async def test_a_copy_for_a_partition_that_is_not_there_is_folded_into_those_that_are(topic: Topic, publisher: KafkaPublisher) -> None:
     assert await publisher.publish([Copy(topic.name, 5, b"k", b"v", ())]) == [None]
     assert [record.partition for record in await topic.records()] == [1]
 
 
 @pytest.mark.kafka
-async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_arrive(topic, publisher):
+async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_arrive(topic: Topic, publisher: KafkaPublisher) -> None:
     copies = [Copy(topic.name, 0, b"k", value, ()) for value in (b"a", b"x" * 300_000, b"b")]
     first, refused, last = await publisher.publish(copies)
     assert (first, last) == (None, None)
@@ -112,14 +114,14 @@ async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_a
 
 
 @pytest.mark.kafka
-async def test_large_copies_go_together_if_each_of_them_fits(topic, publisher):
+async def test_large_copies_go_together_if_each_of_them_fits(topic: Topic, publisher: KafkaPublisher) -> None:
     copies = [Copy(topic.name, 0, b"k", bytes([number]) * 150_000, ()) for number in range(8)]
     assert await publisher.publish(copies) == [None] * 8
     assert len(await topic.records()) == 8
 
 
 @pytest.mark.kafka
-async def test_a_cancelled_publish_is_cancelled(topic, publisher):
+async def test_a_cancelled_publish_is_cancelled(topic: Topic, publisher: KafkaPublisher) -> None:
     task = asyncio.create_task(publisher.publish([Copy(topic.name, 0, b"k", b"v", ())]))
     await asyncio.sleep(0)
     task.cancel()
@@ -129,7 +131,7 @@ async def test_a_cancelled_publish_is_cancelled(topic, publisher):
 
 
 @pytest.mark.embedded
-async def test_a_broker_that_is_gone_is_not_a_refusal_since_it_may_come_back(monkeypatch):
+async def test_a_broker_that_is_gone_is_not_a_refusal_since_it_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.publisher._TIMEOUT", 0.5)
     with embedded_broker() as broker:
         publisher = KafkaPublisher(HostSettings(broker.bootstrap, "billing"))

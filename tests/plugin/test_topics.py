@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,13 +29,13 @@ FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
 _numbers = itertools.count()
 
 
-def test_topics_are_called_after_the_group_and_its_levels():
+def test_topics_are_called_after_the_group_and_its_levels() -> None:
     assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h")
     assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
 
 
 @pytest.mark.parametrize("_", [pytest.param(None, id="D01")])
-def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours(_):
+def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours(_: None) -> None:
     delays = TopicNames("billing", DelayLevels()).delays
     assert (len(delays), delays[0], delays[-1]) == (18, "billing.delay.1s", "billing.delay.2h")
 
@@ -50,7 +51,7 @@ def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours(_):
         ("billing", "billing.delay.1h", "its messages would come back"),
     ],
 )
-def test_names_that_kafka_or_the_group_can_t_live_with_are_refused(group, dead_letter, sentence):
+def test_names_that_kafka_or_the_group_can_t_live_with_are_refused(group: str, dead_letter: str | None, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         TopicNames(group, LEVELS, dead_letter=dead_letter)
 
@@ -63,12 +64,12 @@ def everything(topic: Topic = FITTING, **changes: Any) -> dict[str, Topic]:
     return {"orders": SOURCE} | dict.fromkeys(NAMES.all, topic._replace(**changes))
 
 
-def test_a_source_that_does_not_exist_is_named():
+def test_a_source_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigurationError, match="topic 'oders' does not exist"):
         plan({"orders": SOURCE}, ("orders", "oders"))
 
 
-def test_missing_topics_are_as_wide_and_as_safe_as_the_sources_and_take_larger_messages():
+def test_missing_topics_are_as_wide_and_as_safe_as_the_sources_and_take_larger_messages() -> None:
     wide = SOURCE._replace(partitions=9, replication=1, max_message_bytes=500, min_insync_replicas=1)
     todo = plan({"orders": SOURCE, "clicks": wide}, ("orders", "clicks"))
     assert (todo.create, todo.extend) == (NAMES.all, ())
@@ -76,15 +77,15 @@ def test_missing_topics_are_as_wide_and_as_safe_as_the_sources_and_take_larger_m
 
 
 @pytest.mark.parametrize(("source", "retry"), [(7 * DAY, 7 * DAY), (1000, 7_200_000), (-1, -1)])
-def test_copies_live_as_long_as_messages_and_outlive_every_delay(source, retry):
+def test_copies_live_as_long_as_messages_and_outlive_every_delay(source: int, retry: int) -> None:
     assert plan({"orders": SOURCE._replace(retention_ms=source)}).retention("billing.retry") == retry
 
 
-def test_dead_letters_are_kept_for_ever():
+def test_dead_letters_are_kept_for_ever() -> None:
     assert plan({"orders": SOURCE}).retention("billing.dlq") == -1
 
 
-def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended():
+def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended() -> None:
     assert plan(everything())[:2] == ((), ())
     assert plan(everything() | {"billing.retry": FITTING._replace(partitions=5)})[:2] == ((), ("billing.retry",))
     assert plan(everything(partitions=12, retention_ms=-1))[:2] == ((), ())
@@ -98,29 +99,29 @@ def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended():
         ({"cleanup_policy": "compact,delete"}, "'billing.retry' is compacted"),
     ],
 )
-def test_topics_that_would_lose_a_copy_are_refused(changes, sentence):
+def test_topics_that_would_lose_a_copy_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         plan(everything(**changes))
 
 
-def test_a_compacted_or_short_lived_dead_letter_topic_is_the_user_s_affair():
+def test_a_compacted_or_short_lived_dead_letter_topic_is_the_user_s_affair() -> None:
     dead = FITTING._replace(cleanup_policy="compact", retention_ms=1)
     assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ())
 
 
-async def test_an_agent_can_t_consume_a_topic_of_its_own_group():
+async def test_an_agent_can_t_consume_a_topic_of_its_own_group() -> None:
     with pytest.raises(ConfigurationError, match="consume it in another group"):
         await ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["billing.dlq"], levels=LEVELS)
 
 
-async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog):
+async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog: pytest.LogCaptureFixture) -> None:
     settings = HostSettings("127.0.0.1:1", "billing", client_options={"sasl_plain_password": "hush"})
     with pytest.raises(Unavailable, match=r"brokers '127\.0\.0\.1:1' do not answer") as refusal:
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
     assert "hush" not in str(refusal.value) + caplog.text
 
 
-async def test_options_that_no_client_has_are_refused_with_a_sentence():
+async def test_options_that_no_client_has_are_refused_with_a_sentence() -> None:
     settings = HostSettings("127.0.0.1:1", "billing", client_options={"colour": "blue"})
     with pytest.raises(ConfigurationError, match=r"client_options can't be used: .*colour"):
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
@@ -156,7 +157,7 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(kafka: LocalKafka) -> Any:
+async def cluster(kafka: LocalKafka) -> AsyncIterator[Cluster]:
     cluster = Cluster(kafka.bootstrap)
     await cluster.admin.start()
     yield cluster
@@ -167,7 +168,7 @@ WHOLE_GROUP = {"-orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h"
 
 
 @pytest.mark.kafka
-async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(cluster):
+async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(cluster: Cluster) -> None:
     await cluster.create(cluster.source, max_message_bytes=5000, retention_ms=DAY)
     await cluster.ensure()
     assert await cluster.partitions() == WHOLE_GROUP
@@ -177,7 +178,7 @@ async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_noth
 
 
 @pytest.mark.kafka
-async def test_narrow_topics_are_extended(cluster):
+async def test_narrow_topics_are_extended(cluster: Cluster) -> None:
     await cluster.create(cluster.source)
     await cluster.create(cluster.names.retry, 2, max_message_bytes=2_000_000)
     await cluster.ensure()
@@ -185,14 +186,14 @@ async def test_narrow_topics_are_extended(cluster):
 
 
 @pytest.mark.kafka
-async def test_a_source_that_is_missing_is_refused_and_not_created_by_asking(cluster):
+async def test_a_source_that_is_missing_is_refused_and_not_created_by_asking(cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
         await cluster.ensure()
     assert await cluster.partitions() == {}
 
 
 @pytest.mark.kafka
-async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(cluster):
+async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(cluster: Cluster) -> None:
     await cluster.create(cluster.source)
     await cluster.create(cluster.names.retry, 1, max_message_bytes=2_000_000)
     await asyncio.gather(*(cluster.ensure() for _ in range(4)))
@@ -200,7 +201,7 @@ async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(clu
 
 
 @pytest.mark.kafka
-async def test_with_never_what_is_missing_is_refused(cluster):
+async def test_with_never_what_is_missing_is_refused(cluster: Cluster) -> None:
     await cluster.create(cluster.source)
     with pytest.raises(ConfigurationError, match=r"and 1 more must exist, since create_topics is 'never'; create them with 3 partitions"):
         await cluster.ensure(create_topics="never")
@@ -208,7 +209,7 @@ async def test_with_never_what_is_missing_is_refused(cluster):
 
 
 @pytest.mark.kafka
-async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(cluster):
+async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(cluster: Cluster) -> None:
     await cluster.create(cluster.source)
     await cluster.create(cluster.names.retry)
     with pytest.raises(ConfigurationError, match=r"\.retry' takes messages of at most 1048588 bytes"):
@@ -216,7 +217,7 @@ async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(cluster):
 
 
 @pytest.mark.embedded
-async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on():
+async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on() -> None:
     with embedded_broker() as broker:
         settings = HostSettings(broker.bootstrap, "billing", create_topics="broker")
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
