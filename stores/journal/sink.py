@@ -56,7 +56,7 @@ class Journal:
         mode: Mode = "before_settle",
         roll_events: int = 10_000,
         roll_seconds: float = 60.0,
-        heartbeat_seconds: float = 10.0,
+        heartbeat_seconds: float = 2.0,
         flush_events: int = 1_000,
         flush_seconds: float = 0.2,
         now_ns: Callable[[], int] = time.time_ns,
