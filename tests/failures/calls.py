@@ -1,0 +1,246 @@
+"""Every call that a worker makes to the outside, in one place where it can be counted, broken, held or killed.
+
+The parts stay the real ones: each wrapper passes the call on and only decides what becomes of it. `install` puts the
+wrappers where the host and the relay look for their clients; the context says whose calls they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import RequestTimedOutError
+from tests.failures.ledger import Ledger
+
+from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
+from ackwise.middleware.events import Event, EventSink
+from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
+from ackwise.middleware.wire import Copy
+from ackwise.plugin import delay, host
+from ackwise.plugin.publisher import KafkaPublisher
+from ackwise.plugin.settings import HostSettings
+
+__all__ = ["Fault", "Hold", "Tap", "TappedSink", "TappedStore", "current", "install"]
+
+T = TypeVar("T")
+When = Literal["before", "after"]
+
+#: Seconds; the broker of these tests takes sessions as short as this, so that a dead worker does not keep them waiting.
+SESSION = 1.0
+
+
+class Fault(NamedTuple):
+    """The call number `call` at `site` breaks: before it has an effect, or after it with its answer lost."""
+
+    site: str
+    when: When
+    call: int = 1
+    kill: bool = False  #: the process is killed there instead
+
+    def __str__(self) -> str:
+        return f"{self.site}-{self.when}"
+
+
+@dataclass
+class Hold:
+    """A call that waits before it has an effect: `reached` says that it waits, setting `go` lets it go on."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Tap:
+    """What one worker calls. Every call passes here under the names of its sites."""
+
+    def __init__(self, ledger: Ledger, fault: Fault | None = None) -> None:
+        self.ledger = ledger
+        self.fault = fault
+        self.broke = False
+        self.calls: Counter[str] = Counter()
+        self._holds: dict[str, Hold] = {}
+        self._kept_open: list[Callable[[], Awaitable[Any]]] = []
+        self._called = asyncio.Condition()
+
+    def hold(self, site: str) -> Hold:
+        """The next call at `site` waits."""
+        return self._holds.setdefault(site, Hold())
+
+    async def wait_for(self, site: str) -> None:
+        """Until `site` was called at least once."""
+        async with self._called:
+            await self._called.wait_for(lambda: self.calls[site] > 0)
+
+    async def close_what_stayed_open(self) -> None:
+        """What a broken stop or close left to the end of the process, which the test outlives."""
+        for close in self._kept_open:
+            await close()
+
+    async def through(self, sites: Collection[str], call: Callable[[], Awaitable[T]], fail: Callable[[], T]) -> T:
+        """Make the call, or break it as the fault says; `fail` raises, or answers, what a broken call does."""
+        async with self._called:
+            self.calls.update(sites)
+            self._called.notify_all()
+        for site in sites:
+            if (held := self._holds.pop(site, None)) is not None:
+                held.reached.set()
+                await held.go.wait()
+        fault = self.fault
+        breaks = fault is not None and not self.broke and fault.site in sites and self.calls[fault.site] >= fault.call
+        if breaks and fault is not None and fault.when == "before":
+            if fault.site.endswith((".stop", ".close")):
+                self._kept_open.append(call)
+            return self._break(fault, fail)
+        answer = await call()
+        if breaks and fault is not None:
+            return self._break(fault, fail)
+        return answer
+
+    def _break(self, fault: Fault, fail: Callable[[], T]) -> T:
+        self.broke = True
+        self.ledger.write("broke", site=fault.site, when=fault.when)
+        if fault.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return fail()
+
+
+#: The worker whose clients are being made.
+current: ContextVar[Tap] = ContextVar("current")
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Let hosts and relays take the wrapped clients."""
+    patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
+    patch.setattr(delay, "AIOKafkaConsumer", TappedConsumer)
+    patch.setattr(host, "KafkaPublisher", TappedPublisher)
+
+
+def _timed_out() -> Any:
+    raise RequestTimedOutError("the test broke this call")
+
+
+class TappedConsumer(AIOKafkaConsumer):
+    """aiokafka's consumer; each of its public coroutines is a site, `consumer.commit` or `relay.commit`."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        options.update(session_timeout_ms=round(SESSION * 1000), heartbeat_interval_ms=round(SESSION * 200))
+        super().__init__(*topics, **options)  # type: ignore[no-untyped-call]  # aiokafka is annotated in part
+        self._tap = current.get()
+        self._role = "relay" if options["group_id"].endswith(".relay") else "consumer"
+
+    async def commit(self, offsets: Any = None) -> None:
+        """The intention is written down before the call: whoever kills it can't hide it."""
+        commit: Callable[[Any], Awaitable[None]] = super().commit
+        self._tap.ledger.write("commits", offsets=[[*partition, offset] for partition, offset in offsets.items()])
+        await self._tap.through([f"{self._role}.commit"], lambda: commit(offsets), _timed_out)
+
+
+def _tapped(name: str) -> Any:
+    @functools.wraps(getattr(AIOKafkaConsumer, name))
+    async def call(self: TappedConsumer, *arguments: Any, **options: Any) -> Any:
+        real = getattr(super(TappedConsumer, self), name)
+        return await self._tap.through([f"{self._role}.{name}"], lambda: real(*arguments, **options), _timed_out)
+
+    return call
+
+
+for _name, _ in inspect.getmembers(AIOKafkaConsumer, inspect.iscoroutinefunction):
+    if not _name.startswith("_") and _name != "commit":
+        setattr(TappedConsumer, _name, _tapped(_name))
+
+
+class TappedPublisher(KafkaPublisher):
+    """The real publisher. A lost answer is one that says "not acknowledged" although the copies are there."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        super().__init__(settings)
+        self._tap = current.get()
+
+    async def start(self) -> None:
+        await self._tap.through(["publisher.start"], super().start, _timed_out)
+
+    async def stop(self) -> None:
+        await self._tap.through(["publisher.stop"], super().stop, _timed_out)
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        publish = super().publish
+
+        def unavailable() -> list[PublishUnavailable | PublishRefused | None]:
+            return [PublishUnavailable("the test broke this call") for _ in copies]
+
+        answers = await self._tap.through(sorted({_carries(copy) for copy in copies}), lambda: publish(copies), unavailable)
+        for copy, answer in zip(copies, answers, strict=True):
+            if answer is None:
+                self._tap.ledger.write_copy(copy.topic, dict(copy.headers))
+        return answers
+
+
+def _carries(copy: Copy) -> str:
+    kinds = {".dlq": "publish.dead-letter", ".retry": "publish.due-copy"}
+    return next((kind for suffix, kind in kinds.items() if copy.topic.endswith(suffix)), "publish.retry-copy")
+
+
+class TappedStore:
+    """A claim store; an exchange is a site for each kind of thing that it carries."""
+
+    def __init__(self, store: ClaimStore, tap: Tap) -> None:
+        self._store = store
+        self._tap = tap
+
+    async def open(self) -> None:
+        await self._tap.through(["store.open"], self._store.open, _store_down)
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        return await self._tap.through(_kinds(exchange), lambda: self._store.exchange(exchange), _store_down)
+
+    async def close(self) -> None:
+        await self._tap.through(["store.close"], self._store.close, _store_down)
+
+
+def _kinds(exchange: Exchange) -> list[str]:
+    outcomes = {complete.outcome for complete in exchange.completes}
+    carried = {
+        "store.claim": exchange.claims,
+        "store.complete-ok": outcomes & {Outcome.OK},
+        "store.complete-dead": outcomes & {Outcome.DEAD},
+        "store.release": exchange.releases,
+        "store.renew": exchange.renews,
+    }
+    return [kind for kind, items in carried.items() if items]
+
+
+def _store_down() -> Any:
+    raise StoreUnavailable("the test broke this call")
+
+
+class TappedSink:
+    """An event sink."""
+
+    def __init__(self, sink: EventSink, tap: Tap) -> None:
+        self._sink = sink
+        self._tap = tap
+
+    def record(self, event: Event) -> None:
+        self._sink.record(event)
+
+    async def open(self) -> None:
+        await self._tap.through(["sink.open"], self._sink.open, _log_down)
+
+    async def flush(self) -> None:
+        await self._tap.through(["sink.flush"], self._sink.flush, _log_down)
+
+    async def close(self) -> None:
+        await self._tap.through(["sink.close"], self._sink.close, _log_down)
+
+
+def _log_down() -> Any:
+    raise EventLogUnavailable("the test broke this call")

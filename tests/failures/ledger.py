@@ -1,0 +1,103 @@
+"""What really happened, written down outside of Ackwise, and the judgement that nothing was committed early.
+
+One line per fact, appended in the order in which things happened and shared by all workers of a scenario. A handler's
+success is on the disk before the handler returns; a commit is written down before it is made; a copy after the broker
+acknowledged it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Ledger", "Written", "early_commits"]
+
+Partition = tuple[str, int]
+
+
+class Written(NamedTuple):
+    """A record as a plain consumer reads it: `id` of its message if it can be read, and where it comes from if it is a copy."""
+
+    offset: int
+    id: object
+    origin: tuple[str, int, int]
+    attempt: int
+
+
+class Ledger:
+    """The facts of one scenario, in the file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def write(self, fact: str, **about: object) -> None:
+        os.write(self._file, (json.dumps({"fact": fact, **about}) + "\n").encode())
+
+    def write_copy(self, topic: str, headers: Mapping[str, bytes | None]) -> None:
+        """A copy is acknowledged."""
+        origin, attempt = origin_of(headers)
+        self.write("copied", topic=topic, origin=origin, attempt=attempt)
+
+    def ran(self, ids: Sequence[object]) -> None:
+        """The handler succeeded with these; durable when it returns."""
+        if ids:
+            os.write(self._file, "".join(json.dumps({"fact": "ran", "id": id}) + "\n" for id in ids).encode())
+            os.fsync(self._file)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All facts in order. A worker that was killed may have left half a line at the end; nothing else does."""
+        lines = self.path.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def runs(self) -> Counter[object]:
+        """How often the handler succeeded with each message."""
+        return Counter(fact["id"] for fact in self.read() if fact["fact"] == "ran")
+
+
+def origin_of(headers: Mapping[str, bytes | None]) -> tuple[tuple[str, int, int], int]:
+    """Where a copy comes from, and its attempt: as `docs/wire.md` names the headers, without Ackwise's parser."""
+    text = {name: (value or b"").decode(errors="replace") for name, value in headers.items()}
+    origin = (text["ackwise-origin-topic"], int(text["ackwise-origin-partition"]), int(text["ackwise-origin-offset"]))
+    return origin, int(text["ackwise-attempt"])
+
+
+def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition, Sequence[Written]]) -> list[str]:
+    """Every record that a commit passed before it was done, parked or dead; `written` is what stands in the topics.
+
+    A record is finished once its message (the id, else the record) ran, has an acknowledged dead letter, or has an
+    acknowledged copy with a later attempt; a copy on a delay topic once it was moved on.
+    """
+    message = {(topic, partition, record.offset): record.id for (topic, partition), records in written.items() for record in records}
+    ran: set[object] = set()
+    dead: set[object] = set()
+    sent: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that is on its way
+    moved: defaultdict[object, int] = defaultdict(int)  #: the highest attempt that came back from a delay topic
+    early: list[str] = []
+    for number, fact in enumerate(facts):
+        if fact["fact"] == "ran":
+            ran.add(fact["id"])
+        elif fact["fact"] == "copied":
+            origin = tuple(fact["origin"])
+            name = message.get(origin) or origin
+            if fact["topic"].endswith(".dlq"):
+                dead.add(name)
+            elif fact["topic"].endswith(".retry"):
+                moved[name] = max(moved[name], fact["attempt"])
+            else:
+                sent[name] = max(sent[name], fact["attempt"])
+        elif fact["fact"] == "commits":
+            for topic, partition, offset in fact["offsets"]:
+                for record in written.get((topic, partition), ()):
+                    name = record.id or record.origin
+                    on_its_way = moved[name] >= record.attempt if ".delay." in topic else sent[name] > record.attempt
+                    if record.offset < offset and not (on_its_way or name in ran or name in dead):
+                        early.append(f"fact {number}: {topic}/{partition} committed at {offset}, past {record}")
+    return early

@@ -1,0 +1,311 @@
+"""A group with topics of its own on a real broker, workers that can be started in it, and what must be true in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
+from tests.failures.calls import Fault, Tap, TappedSink, TappedStore, current
+from tests.failures.ledger import Ledger, Written, early_commits, origin_of
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.policies import DeadLetter, Dedup
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.host import Host
+from ackwise.plugin.settings import HostSettings
+from ackwise.stores.journal import Journal
+from ackwise.stores.sqlite import SQLiteStore
+
+__all__ = ["BATCH", "Member", "Record", "World", "decode", "expected", "mixed_messages", "start_process"]
+
+ROOT = Path(__file__).parents[2]
+
+#: Messages in a batch, and with two roles of three partitions six times as many in flight.
+BATCH = 5
+
+#: Seconds until a scenario that is not finished has failed.
+DEADLINE = 60.0
+
+Handler = Callable[[Batch[Any]], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a producer sends; `id` of its message, `None` if it can't be read."""
+
+    id: str | None
+    partition: int
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, id: str, partition: int, kind: str = "ok", **more: object) -> Record:
+        return cls(id, partition, json.dumps({"id": id, "kind": kind, **more}).encode())
+
+
+def decode(value: bytes | None) -> Any:
+    return json.loads(value or b"")
+
+
+def mixed_messages() -> list[Record]:
+    """Sixty records over three partitions: most succeed, others come later once or twice, are rejected, unreadable or sent twice."""
+    records = []
+    for number in range(48):
+        partition = number % 3
+        match number:
+            case 5 | 13 | 24:
+                record = Record.of(f"m{number}", partition, "reject")
+            case 7 | 20:
+                record = Record(None, partition, b"\xff\x00" + bytes([number]))
+            case 4 | 11 | 27 | 40:
+                record = Record.of(f"m{number}", partition, "later", times=1)
+            case 15 | 35:
+                record = Record.of(f"m{number}", partition, "later", times=2)
+            case 31:
+                record = Record.of(f"m{number}", partition, "raise")
+            case 10:
+                record = Record.of(f"m{number}", partition, "slow")
+            case _:
+                record = Record.of(f"m{number}", partition)
+        records.append(record)
+        if number in (8, 11, 16, 24, 33, 38):  # the producer's own repetition, beside the first
+            records.append(record)
+        if number in (3, 13, 17, 27, 36, 45):  # and on another partition
+            records.append(Record(record.id, (partition + 1) % 3, record.value))
+    return records
+
+
+async def handle(batch: Batch[Any], tap: Tap) -> None:
+    """The handler of the mixed messages: what it did is in the ledger before it returns."""
+    done = []
+    for message in batch:
+        match message.value["kind"]:
+            case "reject":
+                batch.dead(message, "bad")
+            case "later" if message.reconsume_times < message.value["times"]:
+                batch.later(message, delay_level=message.value["times"])
+            case "raise" if message.reconsume_times == 0:
+                raise ConnectionError("the test's handler raises once")
+            case "slow":
+                await tap.wait_for("store.renew")
+                done.append(message.value["id"])
+            case _:
+                done.append(message.value["id"])
+    tap.ledger.ran(done)
+
+
+@dataclass
+class Member:
+    """A worker in this process."""
+
+    tap: Tap
+    task: asyncio.Task[None]
+    stop: asyncio.Event
+
+    async def leave(self) -> None:
+        """Let it drain; raises what it ended with."""
+        self.stop.set()
+        await self.task
+
+
+@dataclass
+class World:
+    """One scenario: its group, topics, ledger, claim store and event log."""
+
+    brokers: str
+    folder: Path
+    group: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    later: Mapping[str, Any] = field(default_factory=dict)
+    dedup: bool = True
+    partitions: int = 3
+    max_batch: int = BATCH
+    decode: Callable[[bytes | None], Any] = decode
+    lease: float = 2.0
+    store_timeout: float = 5.0
+    sent: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.folder / f"{self.group}.ledger")
+
+    @property
+    def topic(self) -> str:
+        return f"{self.group}.orders"
+
+    async def create(self, **configs: object) -> None:
+        """Make the source topic."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers)
+        await admin.start()
+        try:
+            topic_configs = {name.replace("_", "."): str(value) for name, value in configs.items()}
+            await admin.create_topics([NewTopic(self.topic, self.partitions, 1, topic_configs=topic_configs)])
+        finally:
+            await admin.close()
+
+    async def send(self, records: Iterable[Record]) -> None:
+        """Send as a producer does; every record is acknowledged when it returns."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.brokers, acks="all", max_request_size=2**31 - 1)
+        await producer.start()
+        try:
+            for record in records:
+                await producer.send(self.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers))
+                self.sent.append(record)
+            await producer.flush()
+        finally:
+            await producer.stop()
+
+    def host(self, tap: Tap, handler: Handler | None = None) -> Host:
+        """A worker of the group whose calls pass `tap`."""
+
+        async def mixed(batch: Batch[Any]) -> None:
+            await handle(batch, tap)
+
+        quick = {"commit_interval": 0.1, "clock_skew": 0.0, "revoke_timeout": 5.0, "drain_timeout": 5.0}
+        settings = HostSettings(self.brokers, self.group, **{**quick, **self.settings})
+        store = TappedStore(SQLiteStore(self.folder / f"{self.group}.db", timeout=self.store_timeout), tap)
+        return Host(
+            settings,
+            [Agent("bill", (self.topic,), "batch", handler or mixed, self.decode, max_batch=self.max_batch)],
+            later=ConsumeLater(**{"max_reconsume_times": 16, "levels": "1s 2s", **self.later}),
+            dead_letter=DeadLetter(),
+            dedup=Dedup(store, key=lambda message: str(message.value["id"]), lease=self.lease) if self.dedup else None,
+            store=store if self.dedup else None,
+            sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group), tap),
+        )
+
+    def join(self, handler: Handler | None = None, *, fault: Fault | None = None) -> Member:
+        """Start a worker in this process."""
+        tap, stop = Tap(self.ledger, fault), asyncio.Event()
+        current.set(tap)
+        return Member(tap, asyncio.create_task(self.host(tap, handler).run(stop)), stop)
+
+    async def wait(self, condition: Callable[[], bool], what: str, members: Sequence[Member] = ()) -> None:
+        """Until `condition` is true; fails after the deadline, or when a member ends."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while not condition():
+                    for member in members:
+                        if member.task.done():
+                            member.task.result()
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"{self.group}: {what} did not happen within {DEADLINE:.0f} s") from None
+
+    async def wait_until_finished(self, *, workers: int) -> None:
+        """Until as many processes have started, and nothing is open any more."""
+        await self.wait(lambda: sum(fact["fact"] == "started" for fact in self.ledger.read()) == workers, f"the start of {workers} workers")
+        await self.wait_until_committed()
+
+    async def wait_until_committed(self) -> None:
+        """Until everything in the source, retry and delay topics is committed: nothing is open any more."""
+        async with self._reader() as reader:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers)
+            await admin.start()
+            open_partitions: object = None
+            try:
+                async with asyncio.timeout(DEADLINE):
+                    while True:
+                        open_partitions = await self._open(admin, reader)
+                        if not open_partitions:
+                            return
+                        await asyncio.sleep(0.1)
+            except TimeoutError:
+                raise AssertionError(f"{self.group}: not finished after {DEADLINE:.0f} s: {open_partitions}") from None
+            finally:
+                await admin.close()
+
+    async def _open(self, admin: AIOKafkaAdminClient, reader: AIOKafkaConsumer) -> dict[str, tuple[int | None, int]]:
+        """The partitions whose committed offset is not their end, and the two; the source counts from its first record on."""
+        committed = {}
+        try:
+            known = set(await admin.list_topics())
+            for group in (self.group, f"{self.group}.relay"):
+                committed.update(await admin.list_consumer_group_offsets(group))
+        except KafkaError as error:  # a broker that just came up knows no coordinator yet
+            return {str(error): (None, 0)}
+        topics = [topic for topic in self.topics() if topic in known and not topic.endswith(".dlq")]
+        partitions = [TopicPartition(topic, number) for topic in topics for number in range(self.partitions)]
+        ends = await reader.end_offsets(partitions)
+        return {
+            f"{partition.topic}/{partition.partition}": (committed[partition].offset if partition in committed else None, end)
+            for partition, end in ends.items()
+            if end > 0 and (partition not in committed or committed[partition].offset != end)
+        }
+
+    def topics(self) -> list[str]:
+        return [self.topic, *(f"{self.group}.{name}" for name in ("retry", "dlq", "delay.1s", "delay.2s"))]
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[AIOKafkaConsumer]:
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False, max_partition_fetch_bytes=2**26)
+        await consumer.start()
+        try:
+            yield consumer
+        finally:
+            await consumer.stop()
+
+    async def read(self, topic: str) -> list[Any]:
+        """Everything in `topic`, as a plain consumer sees it."""
+        async with self._reader() as reader:
+            partitions = [TopicPartition(topic, number) for number in range(self.partitions)]
+            reader.assign(partitions)
+            await reader.seek_to_beginning(*partitions)
+            ends = await reader.end_offsets(partitions)
+            records: list[Any] = []
+            while any([await reader.position(partition) < ends[partition] for partition in partitions]):
+                for fetched in (await reader.getmany(timeout_ms=200)).values():
+                    records.extend(fetched)
+            return records
+
+    async def written(self) -> dict[tuple[str, int], list[Written]]:
+        """What stands in the topics of the group, in the order of offsets."""
+        written: dict[tuple[str, int], list[Written]] = {}
+        for topic in self.topics():
+            for record in await self.read(topic):
+                origin, attempt = ((topic, record.partition, record.offset), 1) if topic == self.topic else origin_of(dict(record.headers))
+                written.setdefault((topic, record.partition), []).append(Written(record.offset, _id(record.value), origin, attempt))
+        return written
+
+    async def dead_letters(self) -> list[Written]:
+        """What stands in the dead-letter topic."""
+        return [letter for (topic, _), letters in (await self.written()).items() if topic.endswith(".dlq") for letter in letters]
+
+    async def judge(self) -> dict[tuple[str, int], list[Written]]:
+        """Assert what holds whatever broke: nothing was committed early, and every acknowledged copy is really there."""
+        facts, written = self.ledger.read(), await self.written()
+        assert early_commits(facts, written) == []
+        there = {(topic, record.origin, record.attempt) for (topic, _), records in written.items() for record in records}
+        said = {(fact["topic"], tuple(fact["origin"]), fact["attempt"]) for fact in facts if fact["fact"] == "copied"}
+        assert said <= there
+        return written
+
+
+def _id(value: bytes | None) -> str | None:
+    try:
+        return str(json.loads(value or b"")["id"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def expected(records: Iterable[Record]) -> tuple[set[str], set[str | None]]:
+    """The ids of the mixed messages that must run, and those that must be dead letters."""
+    kinds = {record.id: json.loads(record.value or b"")["kind"] for record in records if record.id is not None}
+    runs = {id for id, kind in kinds.items() if kind != "reject"}
+    return runs, {None, *(id for id, kind in kinds.items() if kind == "reject")}
+
+
+async def start_process(world: World, fault: Fault | None = None, *, stderr: int | None = None) -> asyncio.subprocess.Process:
+    """Start a worker of `world` with the handler of the mixed messages in a process of its own; SIGTERM lets it leave."""
+    told = json.dumps({"brokers": world.brokers, "folder": str(world.folder), "group": world.group, "fault": fault})
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.failures.worker", told, cwd=ROOT, stderr=stderr)
