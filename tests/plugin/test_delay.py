@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.servers import RawKafka
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode
@@ -24,7 +23,7 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.plugin.delay import DelayRelay, first_offset
 from ackwise.plugin.delayline import DelayLine, Move, Wait, next_hop
-from ackwise.plugin.localbroker import LocalKafka, local_kafka
+from ackwise.plugin.localbroker import LocalKafka
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import TopicNames, ensure_topics
@@ -280,8 +279,6 @@ class Sink:
     async def close(self) -> None: ...
 
 
-_numbers = itertools.count()
-
 #: Seconds after which a test gives up on a real broker.
 PATIENCE = 60.0
 
@@ -289,9 +286,10 @@ PATIENCE = 60.0
 class Group:
     """A group with topics of its own on a real broker, a publisher, and a look past the code that is tested."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, raw_kafka: RawKafka) -> None:
+        self.raw = raw_kafka
         self.settings = HostSettings(
-            bootstrap, f"d{os.getpid()}-{next(_numbers)}", session_timeout=6.0, commit_interval=0.2,
+            raw_kafka.bootstrap, raw_kafka.new_group(), session_timeout=6.0, commit_interval=0.2,
             client_options={"metadata_max_age_ms": 5000},
         )  # fmt: skip
         self.levels = DelayLevels("200ms 1s")
@@ -323,57 +321,25 @@ class Group:
             await task
 
     async def read(self, topic: str, count: int) -> list[Any]:
-        """The first `count` records of `topic`, by their arrival in each partition."""
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.settings.brokers, metadata_max_age_ms=1000)
-        consumer.assign([TopicPartition(topic, number) for number in range(2)])
-        await consumer.start()
-        try:
-            await consumer.seek_to_beginning()
-            records: list[Any] = []
-            async with asyncio.timeout(PATIENCE):
-                while len(records) < count:
-                    for fetched in (await consumer.getmany(timeout_ms=100)).values():
-                        records += fetched
-            return records
-        finally:
-            await consumer.stop()
-
-    async def committed(self) -> dict[TopicPartition, int]:
-        """What the relay's group has committed."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.brokers)
-        await admin.start()
-        offsets = await admin.list_consumer_group_offsets(self.names.relay_group)
-        await admin.close()
-        return {partition: found.offset for partition, found in offsets.items() if found.offset}
+        """Everything in `topic`, once that is at least `count` records with different values."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                records = await self.raw.records(topic)
+                if len({record.value for record in records}) >= count:
+                    return records
+                await asyncio.sleep(0.05)
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110  # what is waited for is in another process
-            await asyncio.sleep(0.1)
-
-
-@asynccontextmanager
-async def group_on(bootstrap: str) -> AsyncIterator[Group]:
-    group = Group(bootstrap)
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    source = f"{group.settings.group}-orders"
-    await admin.create_topics([NewTopic(source, 2, 1)])
-    await admin.close()
+@pytest.fixture
+async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
+    group = Group(raw_kafka)
+    source = await raw_kafka.new_topic(2)
     await ensure_topics(group.settings, group.names, [source], levels=group.levels)
     await group.publisher.start()
     yield group
     await group.publisher.stop()
 
 
-@pytest.fixture
-async def group(kafka: LocalKafka) -> AsyncIterator[Group]:
-    async with group_on(kafka.bootstrap) as group:
-        yield group
-
-
-@pytest.mark.kafka
 async def test_copies_come_back_when_they_are_due_and_not_before(group: Group) -> None:
     await group.send(*range(20), delay=0.3)
     await group.send(*range(20, 30), delay=1.5, level=2, partition=1)
@@ -385,19 +351,17 @@ async def test_copies_come_back_when_they_are_due_and_not_before(group: Group) -
     assert [int(record.value) for record in records if record.partition == 1] == list(range(20, 30))
 
 
-@pytest.mark.kafka
 async def test_a_relay_that_comes_later_moves_what_was_sent_before_and_nothing_twice(group: Group) -> None:
     await group.send(1, 2, 3, delay=0)
     async with group.relay():
         await group.read(group.names.retry, 3)
-    assert await group.committed() == {TopicPartition(group.names.delays[0], 0): 3}
+    assert (await group.raw.committed(group.names.relay_group))[TopicPartition(group.names.delays[0], 0)] == 3
     await group.send(4, delay=0)
     async with group.relay():
         records = await group.read(group.names.retry, 4)
     assert [record.value for record in records] == [b"1", b"2", b"3", b"4"]
 
 
-@pytest.mark.kafka
 async def test_two_relays_share_the_partitions_and_lose_nothing_when_one_leaves(group: Group) -> None:
     async with group.relay():
         async with group.relay():
@@ -405,14 +369,9 @@ async def test_two_relays_share_the_partitions_and_lose_nothing_when_one_leaves(
                 await group.send(number, delay=0.1, partition=number % 2)
         for number in range(20, 30):
             await group.send(number, delay=0.1, partition=number % 2)
-
-        async def all_there() -> bool:
-            return {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
-
-        await wait_until(all_there)
+        assert {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
 
 
-@pytest.mark.kafka
 async def test_a_foreign_record_on_a_delay_topic_ends_among_the_dead_letters(group: Group) -> None:
     await group.publisher.publish([Copy(group.names.delays[0], 0, None, b"what am I", ())])
     await group.send(1, delay=0)
@@ -422,7 +381,6 @@ async def test_a_foreign_record_on_a_delay_topic_ends_among_the_dead_letters(gro
     assert (record.value, letter.value, dict(letter.headers)["ackwise-reason"]) == (b"1", b"what am I", b"foreign-copy")
 
 
-@pytest.mark.kafka
 async def test_the_ends_of_the_logs_are_told_with_what_is_committed(group: Group) -> None:
     await group.send(1, 2, delay=0)
     async with group.relay():
@@ -436,7 +394,6 @@ async def test_the_ends_of_the_logs_are_told_with_what_is_committed(group: Group
     assert ends[(group.names.delays[1], 1)] == (0, 0, {"committed": 0})
 
 
-@pytest.mark.kafka
 async def test_a_committed_position_that_the_log_no_longer_has_begins_at_its_start(group: Group) -> None:
     await group.send(1, 2, 3, 4, delay=0)
     async with group.relay():
@@ -452,20 +409,14 @@ async def test_a_committed_position_that_the_log_no_longer_has_begins_at_its_sta
     assert [record.value for record in records] == [b"1", b"2", b"3", b"4", b"7"]
 
 
-@pytest.mark.kafka
 @pytest.mark.slow
-async def test_a_broker_that_is_restarted_costs_time_and_no_copy(tmp_path: Any) -> None:
-    with local_kafka(tmp_path) as broker:
-        async with group_on(broker.bootstrap) as group, group.relay() as task:
-            await group.send(*range(10), delay=0)
-            await group.read(group.names.retry, 10)
-            await group.send(*range(10, 20), delay=2)
-            await asyncio.to_thread(broker.kill)
-            await asyncio.to_thread(broker.start)
-            await group.send(*range(20, 30), delay=0)
-
-            async def all_there() -> bool:
-                return {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
-
-            await wait_until(all_there)
-            assert not task.done()
+async def test_a_broker_that_is_killed_and_comes_back_costs_time_and_no_copy(group: Group, kafka: LocalKafka) -> None:
+    async with group.relay() as task:
+        await group.send(*range(10), delay=0)
+        await group.read(group.names.retry, 10)
+        await group.send(*range(10, 20), delay=2)
+        await asyncio.to_thread(kafka.kill)
+        await asyncio.to_thread(kafka.start)
+        await group.send(*range(20, 30), delay=0)
+        assert {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
+        assert not task.done()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from tests.servers import RawKafka
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
+from ackwise.middleware.message import Headers
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.localbroker import LocalKafka, embedded_broker
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.settings import HostSettings
 
 NOWHERE = HostSettings("127.0.0.1:1", "billing")
-
-_numbers = itertools.count()
 
 
 async def test_a_publisher_that_finds_no_broker_says_so() -> None:
@@ -40,36 +35,9 @@ async def test_without_a_start_nothing_is_published_and_a_stop_does_nothing() ->
     await publisher.stop()
 
 
-class Topic:
-    """A new topic on a real broker, and what is in it."""
-
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self.bootstrap = bootstrap
-        self.name = name
-
-    async def records(self) -> list[Any]:
-        """Everything in the topic, read past the code that is tested."""
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap)
-        partitions = [TopicPartition(self.name, number) for number in range(2)]
-        consumer.assign(partitions)
-        await consumer.start()
-        try:
-            await consumer.seek_to_beginning()
-            ends = await consumer.end_offsets(partitions)
-            return [await consumer.getone(partition) for partition in partitions for _ in range(ends[partition])]
-        finally:
-            await consumer.stop()
-
-
 @pytest.fixture
-async def topic(kafka: LocalKafka) -> Topic:
-    """Two partitions, messages of at most 200,000 bytes."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    await admin.start()
-    name = f"p{os.getpid()}-{next(_numbers)}"
-    await admin.create_topics([NewTopic(name, 2, 1, topic_configs={"max.message.bytes": "200000"})])
-    await admin.close()
-    return Topic(kafka.bootstrap, name)
+async def topic(raw_kafka: RawKafka) -> str:
+    return await raw_kafka.new_topic(2, max_message_bytes=200_000)
 
 
 @pytest.fixture
@@ -80,54 +48,53 @@ async def publisher(kafka: LocalKafka) -> AsyncIterator[KafkaPublisher]:
     await publisher.stop()
 
 
-@pytest.mark.kafka
-async def test_a_copy_arrives_as_it_is(topic: Topic, publisher: KafkaPublisher) -> None:
-    headers = (("trace", b"1"), ("trace", None), ("empty", b""))
-    assert await publisher.publish([Copy(topic.name, 1, b"key", b"value", headers)]) == [None]
-    (record,) = await topic.records()
-    assert (record.partition, record.key, record.value, tuple(record.headers)) == (1, b"key", b"value", headers)
+async def test_a_copy_arrives_as_it_is(raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher) -> None:
+    headers: Headers = (("trace", b"1"), ("trace", None), ("empty", b""))
+    assert await publisher.publish([Copy(topic, 1, b"key", b"value", headers)]) == [None]
+    (record,) = await raw_kafka.records(topic)
+    assert (record.partition, record.key, record.value) == (1, b"key", b"value")
+    assert list(record.headers) == list(headers)
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize(("key", "value"), [(None, b"v"), (b"k", None), (None, None), (b"", b"")])
 async def test_keys_and_values_may_be_null_or_empty_both_at_once_as_well(
-    topic: Topic, publisher: KafkaPublisher, key: bytes | None, value: bytes | None
+    raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher, key: bytes | None, value: bytes | None
 ) -> None:
-    assert await publisher.publish([Copy(topic.name, 0, key, value, (("h", b"x"),))]) == [None]
-    (record,) = await topic.records()
+    assert await publisher.publish([Copy(topic, 0, key, value, (("h", b"x"),))]) == [None]
+    (record,) = await raw_kafka.records(topic)
     assert (record.key, record.value, tuple(record.headers)) == (key, value, (("h", b"x"),))
 
 
-@pytest.mark.kafka
-async def test_a_copy_for_a_partition_that_is_not_there_is_folded_into_those_that_are(topic: Topic, publisher: KafkaPublisher) -> None:
-    assert await publisher.publish([Copy(topic.name, 5, b"k", b"v", ())]) == [None]
-    assert [record.partition for record in await topic.records()] == [1]
+async def test_a_copy_for_a_partition_that_is_not_there_is_folded_into_those_that_are(
+    raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher
+) -> None:
+    assert await publisher.publish([Copy(topic, 5, b"k", b"v", ())]) == [None]
+    assert [record.partition for record in await raw_kafka.records(topic)] == [1]
 
 
-@pytest.mark.kafka
-async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_arrive(topic: Topic, publisher: KafkaPublisher) -> None:
-    copies = [Copy(topic.name, 0, b"k", value, ()) for value in (b"a", b"x" * 300_000, b"b")]
+async def test_a_copy_that_is_too_large_is_refused_for_good_and_its_neighbours_arrive(
+    raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher
+) -> None:
+    copies = [Copy(topic, 0, b"k", value, ()) for value in (b"a", b"x" * 300_000, b"b")]
     first, refused, last = await publisher.publish(copies)
     assert (first, last) == (None, None)
     assert isinstance(refused, PublishRefused)
-    assert {record.value for record in await topic.records()} == {b"a", b"b"}
+    assert {record.value for record in await raw_kafka.records(topic)} == {b"a", b"b"}
 
 
-@pytest.mark.kafka
-async def test_large_copies_go_together_if_each_of_them_fits(topic: Topic, publisher: KafkaPublisher) -> None:
-    copies = [Copy(topic.name, 0, b"k", bytes([number]) * 150_000, ()) for number in range(8)]
+async def test_large_copies_go_together_if_each_of_them_fits(raw_kafka: RawKafka, topic: str, publisher: KafkaPublisher) -> None:
+    copies = [Copy(topic, 0, b"k", bytes([number]) * 150_000, ()) for number in range(8)]
     assert await publisher.publish(copies) == [None] * 8
-    assert len(await topic.records()) == 8
+    assert len(await raw_kafka.records(topic)) == 8
 
 
-@pytest.mark.kafka
-async def test_a_cancelled_publish_is_cancelled(topic: Topic, publisher: KafkaPublisher) -> None:
-    task = asyncio.create_task(publisher.publish([Copy(topic.name, 0, b"k", b"v", ())]))
+async def test_a_cancelled_publish_is_cancelled(topic: str, publisher: KafkaPublisher) -> None:
+    task = asyncio.create_task(publisher.publish([Copy(topic, 0, b"k", b"v", ())]))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await publisher.publish([Copy(topic.name, 0, b"k", b"w", ())]) == [None]
+    assert await publisher.publish([Copy(topic, 0, b"k", b"w", ())]) == [None]
 
 
 @pytest.mark.embedded

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET
-from ackwise.plugin.localbroker import LocalKafka, embedded_broker
+from ackwise.plugin.localbroker import EmbeddedBroker
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import Topic, TopicNames, ensure_topics, plan_topics
 
@@ -25,8 +26,6 @@ NAMES = TopicNames("billing", LEVELS)
 DAY = 86_400_000
 SOURCE = Topic(partitions=6, replication=3, max_message_bytes=1_048_588, retention_ms=7 * DAY, min_insync_replicas=2)
 FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
-
-_numbers = itertools.count()
 
 
 def test_topics_are_called_after_the_group_and_its_levels() -> None:
@@ -127,99 +126,104 @@ async def test_options_that_no_client_has_are_refused_with_a_sentence() -> None:
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
 
 
-class Cluster:
-    """What a test asks of a real broker, past the code that is tested."""
+class Group:
+    """A group that consumes one new topic, and what a test asks of the broker past the code that is tested."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.settings = HostSettings(bootstrap, f"g{os.getpid()}-{next(_numbers)}")
-        self.names = TopicNames(self.settings.group, LEVELS)
-        self.source = f"{self.settings.group}-orders"
-        self.admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    def __init__(self, bootstrap: str, admin: AIOKafkaAdminClient, group: str) -> None:
+        self.settings = HostSettings(bootstrap, group)
+        self.names = TopicNames(group, LEVELS)
+        self.source = f"{group}.orders"
+        self._admin = admin
 
-    async def create(self, topic: str, partitions: int = 3, **config: Any) -> None:
+    async def create(self, topic: str, partitions: int = 3, **config: object) -> None:
         configs = {name.replace("_", "."): str(value) for name, value in config.items()}
-        response: Any = await self.admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
+        response: Any = await self._admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
         assert [code for _, code, _ in response.topic_errors] == [0]
 
     async def ensure(self, **settings: Any) -> None:
         await ensure_topics(replace(self.settings, **settings), self.names, [self.source], levels=LEVELS)
 
     async def partitions(self) -> dict[str, int]:
-        """How many partitions each topic of the test has."""
-        ours = [topic for topic in await self.admin.list_topics() if topic.startswith(self.settings.group)]
-        described = await self.admin.describe_topics(ours) if ours else []
+        """How many partitions each topic of the group has."""
+        ours = [topic for topic in await self._admin.list_topics() if topic.startswith(f"{self.settings.group}.")]
+        described = await self._admin.describe_topics(ours) if ours else []
         return {topic["topic"].removeprefix(self.settings.group): len(topic["partitions"]) for topic in described}
 
     async def config(self, topic: str) -> dict[str, str]:
-        (response,) = await self.admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        (response,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
         described: Any = response
         return {name: value for name, value, *_ in described.resources[0][4]}
 
 
+@asynccontextmanager
+async def group_on(bootstrap: str, name: str) -> AsyncIterator[Group]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    yield Group(bootstrap, admin, name)
+    await admin.close()
+
+
 @pytest.fixture
-async def cluster(kafka: LocalKafka) -> AsyncIterator[Cluster]:
-    cluster = Cluster(kafka.bootstrap)
-    await cluster.admin.start()
-    yield cluster
-    await cluster.admin.close()
+async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
+    async with group_on(raw_kafka.bootstrap, raw_kafka.new_group()) as group:
+        yield group
 
 
-WHOLE_GROUP = {"-orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3}
+WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3}
 
 
-@pytest.mark.kafka
-async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(cluster: Cluster) -> None:
-    await cluster.create(cluster.source, max_message_bytes=5000, retention_ms=DAY)
-    await cluster.ensure()
-    assert await cluster.partitions() == WHOLE_GROUP
-    config = await cluster.config(cluster.names.delays[0])
+async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(group: Group) -> None:
+    await group.create(group.source, max_message_bytes=5000, retention_ms=DAY)
+    await group.ensure()
+    assert await group.partitions() == WHOLE_GROUP
+    config = await group.config(group.names.delays[0])
     assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(DAY), "delete")
-    await cluster.ensure(create_topics="never")
+    await group.ensure(create_topics="never")
+
+
+async def test_narrow_topics_are_extended(group: Group) -> None:
+    await group.create(group.source)
+    await group.create(group.names.retry, 2, max_message_bytes=2_000_000)
+    await group.ensure()
+    assert await group.partitions() == WHOLE_GROUP
 
 
 @pytest.mark.kafka
-async def test_narrow_topics_are_extended(cluster: Cluster) -> None:
-    await cluster.create(cluster.source)
-    await cluster.create(cluster.names.retry, 2, max_message_bytes=2_000_000)
-    await cluster.ensure()
-    assert await cluster.partitions() == WHOLE_GROUP
+@pytest.mark.slow  # it needs a broker of its own: one that creates the topics that it is asked for, as they do by default
+async def test_asking_creates_nothing_on_a_broker_that_creates_what_it_is_asked_for(tmp_path: Path) -> None:
+    with kafka_or_skip(tmp_path, {**PROPERTIES, "auto.create.topics.enable": "true"}) as broker:
+        async with group_on(broker.bootstrap, "billing") as group:
+            with pytest.raises(ConfigurationError, match="does not exist"):
+                await group.ensure()
+            assert await group.partitions() == {}
+            await group.create(group.source)
+            await group.ensure()
+            assert await group.partitions() == WHOLE_GROUP
 
 
-@pytest.mark.kafka
-async def test_a_source_that_is_missing_is_refused_and_not_created_by_asking(cluster: Cluster) -> None:
-    with pytest.raises(ConfigurationError, match="does not exist"):
-        await cluster.ensure()
-    assert await cluster.partitions() == {}
+async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(group: Group) -> None:
+    await group.create(group.source)
+    await group.create(group.names.retry, 1, max_message_bytes=2_000_000)
+    await asyncio.gather(*(group.ensure() for _ in range(4)))
+    assert await group.partitions() == WHOLE_GROUP
 
 
-@pytest.mark.kafka
-async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(cluster: Cluster) -> None:
-    await cluster.create(cluster.source)
-    await cluster.create(cluster.names.retry, 1, max_message_bytes=2_000_000)
-    await asyncio.gather(*(cluster.ensure() for _ in range(4)))
-    assert await cluster.partitions() == WHOLE_GROUP
-
-
-@pytest.mark.kafka
-async def test_with_never_what_is_missing_is_refused(cluster: Cluster) -> None:
-    await cluster.create(cluster.source)
+async def test_with_never_what_is_missing_is_refused(group: Group) -> None:
+    await group.create(group.source)
     with pytest.raises(ConfigurationError, match=r"and 1 more must exist, since create_topics is 'never'; create them with 3 partitions"):
-        await cluster.ensure(create_topics="never")
-    assert await cluster.partitions() == {"-orders": 3}
+        await group.ensure(create_topics="never")
+    assert await group.partitions() == {".orders": 3}
 
 
-@pytest.mark.kafka
-async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(cluster: Cluster) -> None:
-    await cluster.create(cluster.source)
-    await cluster.create(cluster.names.retry)
+async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(group: Group) -> None:
+    await group.create(group.source)
+    await group.create(group.names.retry)
     with pytest.raises(ConfigurationError, match=r"\.retry' takes messages of at most 1048588 bytes"):
-        await cluster.ensure()
+        await group.ensure()
 
 
-@pytest.mark.embedded
-async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on() -> None:
-    with embedded_broker() as broker:
-        settings = HostSettings(broker.bootstrap, "billing", create_topics="broker")
-        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
-        with pytest.raises(ConfigurationError, match="set create_topics to 'broker'"):
-            await ensure_topics(replace(settings, create_topics="auto"), NAMES, ["orders"], levels=LEVELS)
+async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on(embedded_broker: EmbeddedBroker) -> None:
+    settings = HostSettings(embedded_broker.bootstrap, "billing", create_topics="broker")
+    await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+    with pytest.raises(ConfigurationError, match="set create_topics to 'broker'"):
+        await ensure_topics(replace(settings, create_topics="auto"), NAMES, ["orders"], levels=LEVELS)
