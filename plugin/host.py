@@ -48,6 +48,9 @@ log = logging.getLogger("ackwise")
 #: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
 _GRACE = 5.0
 
+#: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is away.
+_BROKER_TIMEOUT = 10.0
+
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
 _BROKER_OFFSETS_EVERY = 30.0
 
@@ -79,6 +82,7 @@ class Host:
         self._fatal: BaseException | None = None
         self._stop = asyncio.Event()
         self._commits = asyncio.Lock()
+        self._revokes = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
@@ -204,8 +208,9 @@ class Host:
             return
         partitions = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
         try:
-            starts, ends = await self._consumer.beginning_offsets(partitions), await self._consumer.end_offsets(partitions)
-        except KafkaError as error:
+            async with asyncio.timeout(_BROKER_TIMEOUT):
+                starts, ends = await self._consumer.beginning_offsets(partitions), await self._consumer.end_offsets(partitions)
+        except (KafkaError, TimeoutError) as error:
             log.info("the ends of the logs can't be read now: %s", error)
             return
         for lane, partition in zip(lanes, partitions, strict=True):
@@ -338,11 +343,12 @@ class Host:
             if not offsets:
                 return
             try:
-                await self._consumer.commit({partition: offset for partition, (_, offset) in offsets.items()})
+                async with asyncio.timeout(_BROKER_TIMEOUT):
+                    await self._consumer.commit({partition: offset for partition, (_, offset) in offsets.items()})
             except (CommitFailedError, IllegalStateError) as error:
                 log.warning("a commit was refused, since the partitions moved: %s; the next owner goes on from the last one", error)
                 return
-            except KafkaError as error:
+            except (KafkaError, TimeoutError) as error:
                 log.warning("a commit failed (%s: %s); nothing is lost, trying again", type(error).__name__, error)
                 return
             for lane, offset in offsets.values():
@@ -369,7 +375,7 @@ class Host:
         The lane and the seek to its position are one step without an await, so that nothing that was fetched before
         can be missing from the lane.
         """
-        for partition in sorted(partitions):
+        for partition in [] if self._stop.is_set() else sorted(partitions):
             role: Literal["source", "retry"] = "retry" if partition.topic == self._names.retry else "source"
             committed = await self._insist(self._consumer.committed, partition)
             position = committed if committed is not None else await self._insist(self._start_of, partition)
@@ -402,16 +408,22 @@ class Host:
                 await asyncio.sleep(0.5)
 
     async def _revoke(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
-        """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off."""
-        lanes = [self._lanes[partition] for partition in partitions if partition in self._lanes]
-        if not lanes:
-            return
+        """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off.
+
+        A rebalance may begin while the app stops: the second one waits for the first, and finds nothing left to do.
+        """
+        async with self._revokes:
+            lanes = [self._lanes[partition] for partition in partitions if partition in self._lanes]
+            if lanes:
+                await self._drain(lanes, timeout, stopping=stopping)
+
+    async def _drain(self, lanes: Sequence[Lane], timeout: float, *, stopping: bool) -> None:
         for lane in lanes:
             lane.stop()
         tasks = {lane.task for lane in lanes if lane.task is not None}
         _, pending = await asyncio.wait(tasks, timeout=timeout)
-        await self._record_broker_offsets()
         await self._commit(lanes)
+        await self._record_broker_offsets()
         for lane in lanes:
             lane.cut()
             if stopping:
