@@ -31,6 +31,8 @@ HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, Consume
 
 _SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Events)
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
 _USABLE: Final = "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)) or a middleware (async def mw(message, call_next))"
 
 
@@ -163,29 +165,34 @@ class App:
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
-        Raises `ConfigurationError` and other `AckwiseError`s as `serve`, and `SystemExit` when it did not drain.
+        Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
-        try:
-            asyncio.run(self._serve_until_signalled())
-        except asyncio.CancelledError:
-            raise SystemExit(128 + signal.SIGTERM) from None
+        asyncio.run(self._serve_until_signalled())
 
     async def _serve_until_signalled(self) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        serving = asyncio.current_task()
-        signals = (signal.SIGINT, signal.SIGTERM)
+        serving = asyncio.ensure_future(self.serve(stop))
+        second: list[signal.Signals] = []
 
-        def on_signal() -> None:
-            if stop.is_set() and serving is not None:
-                for number in signals:
-                    loop.remove_signal_handler(number)
+        def on_signal(number: signal.Signals) -> None:
+            if stop.is_set():
+                second.append(number)
+                for each in _SIGNALS:
+                    loop.remove_signal_handler(each)
                 serving.cancel()
-            stop.set()
+            else:
+                log.info("%s: draining for at most %g s; the same again stops at once", number.name, self.settings.drain_timeout)
+                stop.set()
 
-        for number in signals:
-            loop.add_signal_handler(number, on_signal)
-        await self.serve(stop)
+        for each in _SIGNALS:
+            loop.add_signal_handler(each, on_signal, each)
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if not second:
+                raise
+            raise SystemExit(128 + second[0]) from None
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Run in the event loop of the caller until `stop` is set, then drain and return.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,9 +63,26 @@ def _play(options: Options) -> Played:
 
     try:
         with _progress() as progress:
-            return asyncio.run(play(options, progress))
+            return asyncio.run(_until_signalled(play(options, progress)))
     except KafkaConnectionError as error:
         raise AckwiseError(f"no broker answers at {options.brokers} ({error}); start one, or leave out --brokers") from error
+
+
+async def _until_signalled(playing: Coroutine[Any, Any, Played]) -> Played:
+    """Ends the worker, too, when it is told to end."""
+    task = asyncio.ensure_future(playing)
+    signals: list[int] = []
+
+    def end(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signals[0]) from None
 
 
 _STAGES = {
