@@ -163,14 +163,14 @@ def _report(found: Judgement, counts: _Counts, books: Sequence[Book], evidence: 
         files=len(evidence.files),
         bytes=evidence.size,
         writers=facts.writers,
-        missing_events=sum(hole.after - hole.first for hole in found.holes),
+        missing_events=_missing_events(found),
         books=books,
         tallies=counts.tallies,
         findings=[_finding(row) for row in counts.findings],
         missing=[_missing(row) for row in counts.missing],
         logical=[_logical(facts, row) for row in counts.logical],
         unreadable=evidence.unreadable,
-        warnings=_warnings(facts, evidence),
+        warnings=_warnings(found, evidence),
         output=output,
     )
 
@@ -209,13 +209,22 @@ def _logical(facts: Facts, row: Row) -> LogicalFinding:
     return LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"])
 
 
-def _warnings(facts: Facts, evidence: Evidence) -> list[str]:
-    found = []
+def _warnings(found: Judgement, evidence: Evidence) -> list[str]:
+    sentences = []
+    if found.holes:
+        writers = len({hole.writer_id for hole in found.holes})
+        sentences.append(f"{_missing_events(found)} events of {writers} writers are missing; what depends on them is UNKNOWN_EXPORT_GAP")
     if evidence.foreign:
-        found.append(f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read")
-    if facts.strange:
-        found.append(f"{facts.strange} events were passed over: this version does not know what they mean")
-    return found
+        sentences.append(
+            f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
+        )
+    if found.facts.strange:
+        sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")
+    return sentences
+
+
+def _missing_events(found: Judgement) -> int:
+    return sum(hole.after - hole.first for hole in found.holes)
 
 
 def _collect(frame: DataFrame, kind: type[_Row]) -> list[_Row]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
@@ -50,31 +52,36 @@ def show(report: RunReport, console: Console) -> None:
     if report.findings or report.missing:
         console.print(_findings(report))
     for finding in report.logical:
-        console.print(
-            f"[red]{finding.verdict.name}[/]: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}"
-        )
+        name = f"[red]{finding.verdict.name}[/]"
+        console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)
     for sentence in (*report.unreadable, *report.warnings):
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
     console.print(_OUTCOMES[report.exit_code].format(anomalies=report.anomalies))
-    console.print(
-        f"[dim]{report.files} files, {len(report.writers)} writers; tables and summary.json in {escape(report.output)}[/]", soft_wrap=True
-    )
+    console.print(f"[dim]{_facts(report)}[/]", soft_wrap=True)
+
+
+def _facts(report: RunReport) -> str:
+    fates = Counter(writer.fate for writer in report.writers)
+    writers = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items())) or "none"
+    as_of = "" if report.as_of == 0 else f"as of {datetime.fromtimestamp(report.as_of / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC; "
+    return f"{as_of}{report.files} files; writers: {writers}; tables and summary.json in {escape(report.output)}"
 
 
 def _books(books: Sequence[Book]) -> Table:
     table = Table(title="Books: every offset up to the last commit", title_justify="left")
-    for name in ("group", "topic"):
-        table.add_column(name)
     present = sorted({verdict for book in books for verdict in book.verdicts})
-    names = [verdict.name.lower().replace("_", " ") for verdict in present]
-    for name in ("partition", "start", "committed", "offsets", *names, "gaps", "balance"):
+    groups = {book.partition.group for book in books}
+    if len(groups) > 1:
+        table.add_column("group")
+    table.add_column("partition")
+    for name in ("from", "to", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
         table.add_column(name, justify="right")
     for book in books[:_SHOWN]:
-        partition = book.partition
+        group = [escape(book.partition.group[1])] if len(groups) > 1 else []
         counts = [_count(book.verdicts.get(verdict, 0), verdict) for verdict in present]
-        numbers = [str(partition.partition), str(book.start), str(book.committed), f"{book.expected:,}"]
         balance = "[green]0[/]" if book.balance == 0 else f"[red]{book.balance:+d}[/]"
-        table.add_row(escape(partition.group[1]), escape(partition.topic), *numbers, *counts, f"{book.gaps:,}", balance)
+        offsets = [str(book.start), str(book.committed), f"{book.expected:,}"]
+        table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *offsets, *counts, f"{book.gaps:,}", balance)
     if len(books) > _SHOWN:
         table.caption = f"and {len(books) - _SHOWN} more partitions in summary.json"
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,9 @@ from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
 from tests.spark.histories import write_parquet
 
-from ackwise.spark.config import ReconcileConfig
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from ackwise.spark.oracle import Ruling
+    from tests.spark.running import Answer
 
 UNIVERSES = 1500
 
@@ -29,15 +27,12 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def bulk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ruling]:
-    """What the job says of every named case and every universe, by group, from a single run."""
+def bulk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answer:
+    """What the job says of every named case and every universe, from a single run over events that were dealt to three files."""
     from tests.spark.running import run
 
     histories = [case.history for case in CASES.values()] + [universe(number) for number in range(UNIVERSES)]
-    path = write_parquet(tmp_path_factory.mktemp("bulk") / "events.parquet", (event for h in histories for event in h.events))
-    return run(spark, [path], CONFIG)
-
-
-@pytest.fixture(scope="session")
-def config() -> ReconcileConfig:
-    return CONFIG
+    events = [event for history in histories for event in history.events]
+    random.Random(3).shuffle(events)
+    folder = tmp_path_factory.mktemp("bulk")
+    return run(spark, [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)], CONFIG)

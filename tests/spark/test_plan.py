@@ -1,0 +1,53 @@
+"""The fold stays in one hash aggregate, whatever is added to it."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackwise.middleware.events import EventCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def plan(frame: DataFrame) -> str:
+    """The physical plan, before it is adapted while it runs."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        frame.explain()
+    return text.getvalue()
+
+
+def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession) -> None:
+    from ackwise.spark.fold import fold
+    from ackwise.spark.schema import EVENT_SCHEMA, project
+
+    found = plan(fold(project(spark.createDataFrame([], EVENT_SCHEMA)), {1, 2}))
+    assert found.count("Exchange hashpartitioning") == 1
+    assert found.count("HashAggregate") == 2
+    for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
+        assert slow not in found
+
+
+def test_a_hundred_thousand_events_of_one_message_are_one_row(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    from ackwise.spark.fold import fold
+    from ackwise.spark.schema import EVENT_SCHEMA, project
+
+    given = {
+        "schema_version": 1, "writer_id": 1, "event_type": int(EventCode.RECEIVED), "event_ts": F.timestamp_seconds(F.lit(1)),
+        "topic": "orders", "partition": 0, "offset": 7, "attempt": 1,
+    }  # fmt: skip
+    columns = [
+        F.col("id").alias("seq") if field.name == "seq" else F.lit(given.get(field.name)).cast(field.dataType).alias(field.name)
+        for field in EVENT_SCHEMA
+    ]
+    rows = fold(project(spark.range(100_000).select(*columns)), set()).collect()
+    assert [(row["offset"], row["bits"]) for row in rows] == [(7, 1 << EventCode.RECEIVED)]
