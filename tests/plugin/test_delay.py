@@ -69,9 +69,9 @@ def test_a_copy_is_never_early_and_always_arrives(delay: int, level: int) -> Non
         pytest.param(None, 5, 20, 5, id="no-commit-begins-at-the-start"),
         pytest.param(12, 5, 20, 12, id="a-commit-is-gone-on-from"),
         pytest.param(20, 5, 20, 20, id="everything-moved"),
-        pytest.param(1, 5, 20, 5, id="D08-below-the-log"),
-        pytest.param(10**9, 5, 20, 5, id="D08-above-the-log-all-of-it-is-new"),
-        pytest.param(7, 0, 0, 0, id="D08-an-empty-log"),
+        pytest.param(1, 5, 20, 5, id="below-the-log"),
+        pytest.param(10**9, 5, 20, 5, id="above-the-log-all-of-it-is-new"),
+        pytest.param(7, 0, 0, 0, id="an-empty-log"),
     ],
 )
 def test_a_position_outside_of_the_log_begins_at_its_start(committed: int | None, start: int, end: int, first: int) -> None:
@@ -144,7 +144,7 @@ async def test_what_is_left_of_a_longer_delay_is_waited_for_on_another_level() -
 
 
 @pytest.mark.parametrize("_", [pytest.param(None, id="D06")])
-async def test_when_the_head_can_not_be_published_the_same_is_tried_again_and_what_follows_waits(_: None) -> None:
+async def test_when_the_head_can_not_be_published_the_same_one_is_tried_again_and_none_is_skipped(_: None) -> None:
     desk = Desk()
     desk.put(5, 6, 7)
     desk.publisher.answer = lambda copy: PublishUnavailable("no broker") if copy.value == b"5" else None

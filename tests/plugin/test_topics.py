@@ -33,8 +33,7 @@ def test_topics_are_called_after_the_group_and_its_levels() -> None:
     assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
 
 
-@pytest.mark.parametrize("_", [pytest.param(None, id="D01")])
-def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours(_: None) -> None:
+def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours() -> None:
     delays = TopicNames("billing", DelayLevels()).delays
     assert (len(delays), delays[0], delays[-1]) == (18, "billing.delay.1s", "billing.delay.2h")
 
