@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.stores.claiming_process import BATCH, key_of
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome
 from ackwise.stores.sqlite import SQLiteStore, from_url
 from ackwise.stores.testing import Clock, Features, StoreConformance
-from tests.stores.claiming_process import BATCH, key_of
 
 PROGRAM = Path(__file__).with_name("claiming_process.py")
 
@@ -150,10 +150,10 @@ async def test_a_failed_exchange_leaves_nothing_behind(store: SQLiteStore) -> No
     assert (await store.exchange(Exchange([Claim(key_of(0), 3)]))).claims == [AlreadyDone(Outcome.DEAD)]
 
 
-async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_and_not_touched(path: Path) -> None:
     path.write_text("offset,value\n" * 100)
     with pytest.raises(ConfigurationError, match=r"claims\.db: this is no SQLite database; name another file"):
-        await SQLiteStore(path).open()
+        asyncio.run(SQLiteStore(path).open())
     assert path.read_text().startswith("offset,value")
 
 

@@ -1,0 +1,178 @@
+"""The claim protocol keeps every invariant in every interleaving, and each thing that could be left out of it breaks one."""
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+from tests.stores.claim_model import (
+    EFFECTS,
+    FENCING,
+    INVARIANTS,
+    LOSS,
+    OVERLAP,
+    RUN_AFTER_DONE,
+    SECOND_RUN,
+    STALE_OWNER,
+    STUCK,
+    Faults,
+    Model,
+    Rules,
+    explore,
+)
+
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
+from ackwise.stores import transitions
+from ackwise.stores.transitions import Record
+
+SMALL = {
+    "one record that moves": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1, moves=1), owners=(0,)),
+    "one record that dies": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=2), owners=(0,)),
+    "two records of one key at two workers": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1)),
+    "two records of one key in a store that forgets": Model(Faults(crashes=1, stalls=1, failures=1, evictions=1)),
+    "two records of one key in one batch, and a relay that repeats itself": Model(
+        Faults(crashes=1, stalls=1, failures=1, duplicates=1), owners=(0, 0), retry_owner=0
+    ),
+}
+LARGE = {
+    "one record that moves and dies, and a relay that repeats itself": Model(
+        Faults(crashes=1, stalls=1, failures=2, moves=1, duplicates=1), owners=(0,)
+    ),
+    "two records of one key, one of which moves": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1, moves=1)),
+    "two records of one key in one batch, one of which moves": Model(Faults(crashes=1, stalls=1, failures=1, moves=1), owners=(0, 0)),
+    "two records of one key that die between two crashes": Model(Faults(crashes=2, stalls=1, failures=2)),
+    "two records of one key in a store that forgets and is not heard": Model(
+        Faults(crashes=1, stalls=1, lost_replies=1, failures=1, evictions=1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_interleaving_breaks_an_invariant(name: str) -> None:
+    assert_clean(name, SMALL[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_no_interleaving_of_a_larger_world_breaks_an_invariant(name: str) -> None:
+    assert_clean(name, LARGE[name])
+
+
+def assert_clean(name: str, model: Model) -> None:
+    verdict = explore(model)
+    sys.stdout.write(f"{name}: {verdict.states} states\n")
+    assert verdict.broken == {}
+
+
+Claimed = tuple[Record | None, ClaimAnswer]
+Changed = tuple[Record | None, Ack]
+
+
+def claim_unfenced(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+    """SET if not exists, with a time to live."""
+    if record is not None and record.outcome:
+        return record, AlreadyDone(record.outcome)
+    if record is not None and now < record.leased_until:
+        return record, Busy(lease)
+    epoch = 1 if record is None else record.epoch + 1
+    return Record(token, epoch, attempt, 0, False, None, now + lease, retention), Acquired(epoch)
+
+
+def complete_unfenced(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
+    """SET."""
+    return Record(token, 1, attempt, 0, False, outcome, now, retention), Ack.OK
+
+
+def release_unfenced(record: Record | None, token: int, sent_back: int | None, *times: float) -> Changed:
+    """DEL."""
+    return None, Ack.OK
+
+
+def renew_unfenced(record: Record | None, token: int, now: float, lease: float, retention: float) -> Changed:
+    """EXPIRE."""
+    return (record and record._replace(leased_until=now + lease)), Ack.OK
+
+
+def whose(record: Record | None, token: int) -> int:
+    """The token of whoever holds the record, so that every token fits."""
+    return record.token if record and not record.outcome and record.token else token
+
+
+def complete_by_anybody(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
+    return transitions.complete(record, whose(record, token), attempt, outcome, now, retention)
+
+
+def release_by_anybody(record: Record | None, token: int, sent_back: int | None, now: float, retention: float) -> Changed:
+    return transitions.release(record, whose(record, token), sent_back, now, retention)
+
+
+def renew_by_anybody(record: Record | None, token: int, now: float, lease: float, retention: float) -> Changed:
+    return transitions.renew(record, whose(record, token), now, lease, retention)
+
+
+def claim_stale_at_equal(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+    if record and not record.outcome and record.token != token and attempt <= record.next_attempt:
+        return record, Stale()
+    return transitions.claim(record, token, attempt, now, lease, retention)
+
+
+def claim_without_busy(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+    expired = record and record._replace(leased_until=now)
+    return transitions.claim(expired, token, attempt, now, lease, retention)
+
+
+def claim_without_end(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+    if record and not record.outcome and record.token not in (0, token):
+        return record, Busy(lease)
+    return transitions.claim(record, token, attempt, now, lease, retention)
+
+
+def claim_without_memory(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+    unfinished = None if record and record.outcome else record
+    return transitions.claim(unfinished, token, attempt, now, lease, retention)
+
+
+def claim_without_epoch(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+    after, answer = transitions.claim(record, token, attempt, now, lease, retention)
+    return after and after._replace(epoch=1), answer
+
+
+def complete_without_writing(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
+    after, _ = transitions.release(record, token, None, now, retention)
+    return after, Ack.LOST_DONE
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """The protocol with one thing wrong, and what has to notice."""
+
+    rules: Rules
+    breaks: str
+
+
+SABOTAGES = {
+    "SETNX, SET and DEL": Sabotage(Rules(claim_unfenced, complete_unfenced, release_unfenced, renew_unfenced), STALE_OWNER),
+    "no token compare": Sabotage(Rules(complete=complete_by_anybody, release=release_by_anybody, renew=renew_by_anybody), STALE_OWNER),
+    "stale at <=": Sabotage(Rules(claim=claim_stale_at_equal), LOSS),
+    "send-back before the acknowledgement": Sabotage(Rules(publishes_first=False), LOSS),
+    "send-back without a copy": Sabotage(Rules(publishes=False), LOSS),
+    "commit before settle": Sabotage(Rules(commits_last=False), LOSS),
+    "running again on LOST": Sabotage(Rules(remembers=False), SECOND_RUN),
+    "the first record of a batch leads": Sabotage(Rules(highest_leads=False), LOSS),
+    "a lease that is not respected": Sabotage(Rules(claim=claim_without_busy), OVERLAP),
+    "a lease that never ends": Sabotage(Rules(claim=claim_without_end), STUCK),
+    "a completed key that is granted": Sabotage(Rules(claim=claim_without_memory), RUN_AFTER_DONE),
+    "an epoch that does not grow": Sabotage(Rules(claim=claim_without_epoch), FENCING),
+    "a mark that is not written": Sabotage(Rules(complete=complete_without_writing), EFFECTS),
+}
+
+
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_a_sabotage_is_caught(name: str) -> None:
+    sabotage = SABOTAGES[name]
+    verdict = explore(Model(Faults(crashes=1, stalls=1, failures=1), sabotage.rules), until=sabotage.breaks)
+    sys.stdout.write(f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n")
+    assert sabotage.breaks in verdict.broken
+
+
+def test_every_invariant_is_broken_by_a_sabotage() -> None:
+    assert {sabotage.breaks for sabotage in SABOTAGES.values()} == set(INVARIANTS)
