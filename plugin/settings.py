@@ -15,9 +15,6 @@ __all__ = ["REBALANCE_TIMEOUT", "HostSettings"]
 #: Seconds that a group waits for its members during a rebalance; aiokafka's default is the session timeout.
 REBALANCE_TIMEOUT: Final = 60.0
 
-#: Kafka's longest topic name; ours are the group's name and a suffix.
-_LONGEST_TOPIC: Final = 249
-
 #: Shortest and longest session that brokers accept by default (group.min.session.timeout.ms, group.max.session.timeout.ms).
 _SESSION: Final = (6.0, 1800.0)
 
@@ -75,10 +72,6 @@ def _check_brokers(brokers: str) -> None:
 def _check_group(group: str) -> None:
     if not isinstance(group, str) or not _LEGAL_NAME.fullmatch(group):
         raise ConfigurationError(f"group is {group!r}; its name begins topic names, so use letters, digits, '.', '_' and '-' only")
-    if len(group) + len(".delay.9999ms") > _LONGEST_TOPIC:
-        raise ConfigurationError(
-            f"group has {len(group)} characters; its topics would be longer than the {_LONGEST_TOPIC} that Kafka allows"
-        )
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

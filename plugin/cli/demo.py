@@ -123,7 +123,12 @@ def _facts(played: Played, seed: int, failed: bool) -> dict[str, Any]:
         "ledger": {"expected": outcome.expected_cents, "actual": outcome.actual_cents},
         "kills": outcome.kills,
         "seed": seed,
-        "report": {"exit": played.reconcile_exit, "verdicts": dict(played.verdicts), "path": str(played.report)},
+        "report": {
+            "exit": played.reconcile_exit,
+            "verdicts": dict(played.verdicts),
+            "flags": dict(played.flags),
+            "path": str(played.report),
+        },
         "failures": list(outcome.failures),
         "exit": int(failed),
     }
@@ -151,10 +156,13 @@ def _show(played: Played, options: Options) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    verdicts = ", ".join(f"{name} {number:,}" for name, number in played.verdicts.items() if number)
-    console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {verdicts}", highlight=False)
-    if "MULTI_EXECUTED" in played.verdicts:
-        console.print("[dim]MULTI_EXECUTED is what the kill did: billed, but not yet marked as done, so billed again.[/dim]")
+    said = ", ".join(f"{name} {number:,}" for name, number in {**played.verdicts, **played.flags}.items() if number)
+    console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}", highlight=False)
+    if outcome.repeated_by_kill:
+        console.print(
+            "[dim]What the kill did: billed, but not yet marked as done, so billed again. Where the first time reached the "
+            "events, reconcile says MULTI_EXECUTED, elsewhere AMBIGUOUS_EXEC.[/dim]"
+        )
     for failure in outcome.failures:
         console.print(f"[red]failed[/red] {escape(failure)}", highlight=False)
     if not outcome.failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points, version
@@ -39,21 +40,26 @@ def _root(
     """What holds for every command."""
 
 
-app.command()(run)
-app.command()(demo)
+def _add(name: str, function: Callable[..., None]) -> None:
+    # Line ends of a docstring are those of an editor, not of the reader's terminal.
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    app.command(name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(function)
 
 
 def _add_commands() -> None:
-    """Commands of other folders and distributions. One that can't be loaded says so when it is called, and hinders no other."""
+    """Ours, and those of other folders and distributions. One that can't be loaded says so when it is called, and hinders no other."""
+    _add("run", run)
+    _add("demo", demo)
     for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
         try:
-            app.command(point.name)(point.load())
+            _add(point.name, point.load())
         except ImportError as error:
-            app.command(point.name, help="[dim]Not available: a package is missing.[/dim]")(_unavailable(point.name, error))
+            _add(point.name, _unavailable(point.name, error))
 
 
 def _unavailable(name: str, error: ImportError) -> Callable[[], None]:
     def command() -> None:
+        """Not available: a package is missing."""
         raise AckwiseError(f"ackwise {name} can't be loaded ({error}); install the package that it needs")
 
     return command

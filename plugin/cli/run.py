@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ackwise.plugin.app import App
@@ -31,15 +31,7 @@ def run(
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr)
     sys.path.insert(0, str(Path.cwd()))
-    app = find_app(target)
-    from aiokafka.errors import KafkaConnectionError
-
-    try:
-        app.run()
-    except KafkaConnectionError as error:
-        raise AckwiseError(
-            f"no broker answers at {app.settings.brokers} ({error}); start one, or give App its address as brokers="
-        ) from error
+    find_app(target).run()
 
 
 def find_app(target: str) -> App:

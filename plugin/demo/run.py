@@ -51,6 +51,7 @@ class Played(NamedTuple):
     reconcile_exit: int
     report: Path
     verdicts: Mapping[str, int]
+    flags: Mapping[str, int]
 
 
 class _Place(NamedTuple):
@@ -74,7 +75,8 @@ async def play(options: Options, progress: Progress) -> Played:
     progress("reconcile", 0, 1)
     code, report = await _reconcile(options.out)
     progress("reconcile", 1, 1)
-    return Played(judge(scenario, observed), code, report, json.loads(report.read_text())["verdicts"])
+    said = json.loads(report.read_text())
+    return Played(judge(scenario, observed), code, report, said["verdicts"], said["flags"])
 
 
 @contextmanager

@@ -26,7 +26,7 @@ async def open_topic(brokers: str, topic: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, PARTITIONS, replication_factor=-1)])
+        await admin.create_topics([NewTopic(topic, PARTITIONS, replication_factor=1)])
     finally:
         await admin.close()
 

@@ -23,7 +23,6 @@ def test_durations_are_read_as_people_write_them() -> None:
         ({"start": "middle"}, "start is 'middle'"),
         ({"group": "bill ing"}, "group is 'bill ing'"),
         ({"group": ""}, "group is ''"),
-        ({"group": "b" * 240}, "longer than the 249 that Kafka allows"),
         ({"brokers": "a:1,,b:2"}, "write it as 'host:port'"),
         ({"brokers": ""}, "write it as 'host:port'"),
     ],
