@@ -31,8 +31,8 @@ log = logging.getLogger("ackwise")
 #: Seconds: between two looks at the lines, until a lost membership is begun anew, between two looks at the logs' ends.
 _POLL, _BEGIN_ANEW, _BROKER_OFFSETS_EVERY = 0.5, 2.0, 30.0
 
-#: Seconds for a commit, and for what is being published when a partition is given up; a publisher answers within ten.
-_COMMIT_TIMEOUT, _RELEASE_TIMEOUT = 10.0, 12.0
+#: Seconds for a commit and for a last look, and for what is being published when a partition is given up; a publisher answers within ten.
+_COMMIT_TIMEOUT, _RELEASE_TIMEOUT = 5.0, 12.0
 
 #: Records that one fetch takes.
 _FETCH: Final = 500

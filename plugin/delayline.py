@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from ackwise.middleware.disposition import Failure, Reason
@@ -29,9 +28,6 @@ log = logging.getLogger("ackwise")
 #: A line with this much in hand takes no more until half of it is gone.
 _MAX_RECORDS: Final = 500
 _MAX_BYTES: Final = 1024 * 1024
-
-#: Records that are moved side by side.
-_TOGETHER: Final = 100
 
 #: Seconds: the longest rest before a head is looked at again, since the wall clock may be set; between two alarms.
 _LONGEST_REST, _ALARM = 5.0, 60.0
@@ -159,15 +155,13 @@ class DelayLine:
         return rest
 
     def _take_due(self) -> float:
-        """Put the records at the head that are due on their way; the seconds until the next one is, at most."""
-        rest = 0.0 if len(self._waiting) > _TOGETHER else _LONGEST_REST
-        for record in list(islice(self._waiting, _TOGETHER)):
-            copy = self._next_copy(record)
+        """Put the records at the head that are due on their way; the seconds for which the next one stays."""
+        while self._waiting:
+            copy = self._next_copy(self._waiting[0])
             if not isinstance(copy, Copy):
-                rest = copy
-                break
+                return copy
             self._moving.append(_Parcel(self._waiting.popleft(), copy))
-        return rest
+        return _LONGEST_REST
 
     def _next_copy(self, record: Delivery) -> Copy | float:
         """What to publish for `record` now, or the seconds for which it stays."""

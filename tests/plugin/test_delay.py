@@ -224,13 +224,14 @@ async def test_what_was_fetched_twice_is_moved_once() -> None:
 
 async def test_a_line_is_full_until_half_of_it_is_gone() -> None:
     desk = Desk()
-    desk.put(*range(5, 505))
+    desk.put(*range(5, 205))
+    desk.put(*range(205, 305), due=2_000)
+    desk.put(*range(305, 505), due=3_000)
     assert desk.line.is_full(paused=False)
-    for _ in range(2):
-        await desk.turn()
+    await desk.turn()
     assert (desk.line.is_full(paused=False), desk.line.is_full(paused=True)) == (False, True)
-    for _ in range(2):
-        await desk.turn()
+    desk.now = 2_000
+    await desk.turn()
     assert not desk.line.is_full(paused=True)
 
 
