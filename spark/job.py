@@ -121,6 +121,7 @@ class _Counts:
     findings: Sequence[Row]
     missing: Sequence[Row]
     logical: Sequence[Row]
+    listed: int
 
 
 def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int, progress: Progress) -> _Counts:
@@ -142,7 +143,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
     written = spark.read.parquet(str(out / "missing")).orderBy("group_id", "topic", "partition", "start")
     first = written.limit(listed).collect() if is_missing else []
-    return _Counts(kinds, _booked(found, counted), without, suspects, first, hashes)
+    return _Counts(kinds, _booked(found, counted), without, suspects, first, hashes, listed)
 
 
 def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:
@@ -168,6 +169,7 @@ def _report(found: Judgement, counts: _Counts, books: Sequence[Book], evidence: 
         tallies=counts.tallies,
         findings=[_finding(row) for row in counts.findings],
         missing=[_missing(row) for row in counts.missing],
+        listed=counts.listed,
         logical=[_logical(facts, row) for row in counts.logical],
         unreadable=evidence.unreadable,
         warnings=_warnings(found, evidence),

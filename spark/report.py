@@ -92,9 +92,10 @@ class RunReport:
     books: Sequence[Book]
     tallies: Sequence[Tally]
     findings: Sequence[Finding]
-    """The worst, not all."""
+    """The worst, at most `listed`."""
     missing: Sequence[Missing]
-    """The first, not all."""
+    """The first, at most `listed`."""
+    listed: int
     logical: Sequence[LogicalFinding]
     unreadable: Sequence[str]
     warnings: Sequence[str]
@@ -161,6 +162,7 @@ def to_json(report: RunReport) -> str:
             "logical": [_plain(finding) for finding in report.logical],
             "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
             "missing": [_plain(missing) for missing in report.missing],
+            "listed": report.listed,
             "missing_events": report.missing_events,
             "unreadable": list(report.unreadable),
             "warnings": list(report.warnings),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -100,24 +100,37 @@ def _verdicts(report: RunReport) -> Table:
 
 
 def _findings(report: RunReport) -> Table:
-    table = Table(title="To look at", title_justify="left")
-    for name in ("verdict", "group", "handler", "topic", "partition", "offset", "attempt", "last event", "flags"):
-        table.add_column(name)
-    rows = [
-        (found.verdict, found.group, "", found.topic, found.partition, f"{found.start}–{found.end - 1}", "", "none", "")
-        for found in report.missing
-    ]
-    rows += [
-        (
-            found.verdict, found.group, found.handler, found.topic, found.partition, str(found.offset), str(found.attempt),
-            found.last_event, ", ".join(str(flag.name) for flag in found.flags),
-        )
-        for found in report.findings
-    ]  # fmt: skip
-    for verdict, *cells in sorted(rows, key=lambda row: row[0])[:_SHOWN]:
-        table.add_row(verdict.name, *(escape(str(cell)) for cell in cells))
-    table.caption = "the verdicts and missing tables have all of them"
+    """One row for all messages of a partition that look alike."""
+    alike: dict[tuple[Verdict, str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
+    for missing in report.missing:
+        where = f"{missing.topic}/{missing.partition}"
+        alike[missing.verdict, missing.group, where, "", "no event"].append((missing.start, missing.end - 1))
+    for found in report.findings:
+        where = f"{found.topic}/{found.partition}"
+        last = f"{found.last_event}, attempt {found.attempt}" if found.attempt > 1 else found.last_event
+        evidence = ", ".join([last, *(f"+{flag.name}" for flag in found.flags)])
+        alike[found.verdict, found.group, where, found.handler, evidence].append((found.offset, found.offset))
+    table = Table(
+        title=f"To look at, the first {report.listed}", title_justify="left", caption="the tables verdicts and missing have all of them"
+    )
+    with_group = len({group for _, group, *_ in alike}) > 1
+    for name in ("verdict", *(["group"] if with_group else []), "partition", "offsets", "handler", "evidence"):
+        table.add_column(name, overflow="fold")
+    for (verdict, *cells), spans in sorted(alike.items())[:_SHOWN]:
+        group, where, handler, evidence = map(escape, cells)
+        name = f"[red]{verdict.name}[/]" if verdict in ANOMALIES else verdict.name
+        table.add_row(name, *([group] if with_group else []), where, _spans(spans), handler, evidence)
     return table
+
+
+def _spans(spans: Iterable[tuple[int, int]]) -> str:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in joined)
 
 
 def _count(number: int, kind: Verdict | Flag) -> str:
