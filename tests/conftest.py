@@ -1,0 +1,42 @@
+"""Brokers for all tests: each is started once per run, by the first test that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.servers import RawKafka, kafka_or_skip
+
+from ackwise.plugin.localbroker import EmbeddedBroker, LocalKafka
+from ackwise.plugin.localbroker import embedded_broker as start_embedded_broker
+
+#: A test that asks for one of these is marked by that, so that `make check` can leave it out.
+MARKERS = {"embedded_broker": "embedded", "kafka": "kafka", "spark": "spark"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for fixture in MARKERS.keys() & set(getattr(item, "fixturenames", ())):
+        item.add_marker(MARKERS[fixture])
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A real Apache Kafka that creates no topics by itself. Who stops or pauses it starts it again."""
+    with kafka_or_skip(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def raw_kafka(kafka: LocalKafka) -> AsyncIterator[RawKafka]:
+    """Topics, groups and records on `kafka`, past the code that is tested."""
+    raw = RawKafka(kafka.bootstrap)
+    await raw.start()
+    yield raw
+    await raw.close()
+
+
+@pytest.fixture(scope="session")
+def embedded_broker() -> Iterator[EmbeddedBroker]:
+    """librdkafka's mock cluster in this process; topics appear when they are used."""
+    with start_embedded_broker() as broker:
+        yield broker

@@ -1,0 +1,118 @@
+"""The real brokers that tests run against, and what tests do with them past the code that is tested."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.localbroker import LocalKafka, local_kafka
+
+__all__ = ["PROPERTIES", "RawKafka", "kafka_or_skip"]
+
+#: Small files, so that logs roll and a broker starts again quickly; and a worker that died is missed after a moment,
+#: not after the six seconds that brokers insist on otherwise.
+PROPERTIES: Mapping[str, str] = {
+    "log.segment.bytes": str(1024 * 1024),
+    "log.index.size.max.bytes": str(64 * 1024),
+    "group.min.session.timeout.ms": "200",
+}
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def kafka_or_skip(directory: Path, properties: Mapping[str, str] = PROPERTIES) -> Iterator[LocalKafka]:
+    """A real Kafka. A machine where it can't start skips the test and says why; for CI that is a failure."""
+    with _skipping("a real Kafka"):
+        running = local_kafka(directory, properties=properties)
+        broker = running.__enter__()
+    try:
+        yield broker
+    finally:
+        running.__exit__(None, None, None)
+
+
+@contextmanager
+def _skipping(what: str) -> Iterator[None]:
+    try:
+        yield
+    except AckwiseError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"needs {what}: {error}")
+
+
+class RawKafka:
+    """Topics, groups and records of one test, made and read with aiokafka alone."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+
+    async def start(self) -> None:
+        await self._admin.start()
+
+    async def close(self) -> None:
+        await self._admin.close()
+
+    def new_group(self) -> str:
+        """A name that no other test uses."""
+        return f"group-{next(_numbers)}"
+
+    async def new_topic(self, partitions: int = 1, **config: object) -> str:
+        """A topic that no other test uses; `max_message_bytes=5000` is its `max.message.bytes`."""
+        name = f"topic-{next(_numbers)}"
+        configs = {key.replace("_", "."): str(value) for key, value in config.items()}
+        response: Any = await self._admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+        assert [code for _, code, _ in response.topic_errors] == [0]
+        return name
+
+    async def produce(
+        self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> list[int]:
+        """Write values in order, acknowledged by all replicas; answers their offsets."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all")
+        await producer.start()
+        try:
+            sent = [await producer.send(topic, value, key=key, partition=partition, headers=list(headers)) for value in values]
+            return [(await one).offset for one in sent]
+        finally:
+            await producer.stop()
+
+    async def records(self, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
+        """Everything in a topic, partition by partition."""
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            partitions = [TopicPartition(topic, number) for number in sorted(await self._partitions(topic))]
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning()
+            ends = await consumer.end_offsets(partitions)
+            found = []
+            for partition in partitions:
+                while await consumer.position(partition) < ends[partition]:
+                    found.append(await consumer.getone(partition))
+            return found
+        finally:
+            await consumer.stop()
+
+    async def topics(self) -> set[str]:
+        """The names of all topics."""
+        return set(await self._admin.list_topics())
+
+    async def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets that a group has committed."""
+        return {partition: found.offset for partition, found in (await self._admin.list_consumer_group_offsets(group)).items()}
+
+    async def _partitions(self, topic: str) -> list[int]:
+        (described,) = await self._admin.describe_topics([topic])
+        return [partition["partition"] for partition in described["partitions"]]
