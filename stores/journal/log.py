@@ -55,7 +55,11 @@ class LogFile:
             sync_directory(path.parent)
             self.size = len(content)
         except BaseException:
-            os.close(self._descriptor)
+            self.close()
+            # What is left of it takes space that may be short, and its events come again in another file.
+            for leftover in (unfinished, path):
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
             raise
 
     def append(self, data: bytes) -> None:
@@ -133,10 +137,7 @@ class LogWriter:
         if not blocks:
             return
         try:
-            file = self._writable_file()
-            self._has_failed = True
-            file.append(b"".join(block.encode() for block in blocks))
-            self._has_failed = False
+            self._append(b"".join(block.encode() for block in blocks))
         except OSError as error:
             waiting = blocks[-1].next_seq - self.durable_seq
             sentence = f"{explain(error, self._path())} ({waiting} events wait, none is dropped, the next flush tries again)"
@@ -152,22 +153,23 @@ class LogWriter:
         if self._file is None:
             return
         self._file.close()
-        # A file without events has the name of its successor, which overwrites it.
-        if self._file_first_seq < self.durable_seq:
-            self._finished.append(self._file.path)
+        self._finished.append(self._file.path)
         self._file = None
 
     def take_finished(self) -> list[Path]:
         """The files closed since the last call, ready to be rolled."""
         return [self._finished.popleft() for _ in range(len(self._finished))]
 
-    def _writable_file(self) -> LogFile:
+    def _append(self, data: bytes) -> None:
         if self._file is not None and self._has_failed:
             self._leave(self._file)
         if self._file is None:
             self._file_first_seq = self.durable_seq
-            self._file = self._create(replace(self._header, first_seq=self.durable_seq).encode())
-        return self._file
+            self._file = self._create(replace(self._header, first_seq=self.durable_seq).encode() + data)
+        else:
+            self._has_failed = True
+            self._file.append(data)
+            self._has_failed = False
 
     def _leave(self, file: LogFile) -> None:
         """After a failure: keep what is durable, and go on in another file.
