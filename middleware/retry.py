@@ -79,6 +79,7 @@ class RetryPolicy(Protocol):
 
     def delay(self, attempt: int) -> float:
         """Seconds until the delivery after `attempt` (1 is the first). Raises `ValueError` below 1."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
