@@ -16,3 +16,4 @@ class Publisher(Protocol):
 
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
         """One answer per copy, in order: `None` once every in-sync replica has it, else why it is not there."""
+        ...

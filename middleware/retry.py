@@ -74,6 +74,9 @@ class DelayLevels:
         return fits[-1] if fits else None
 
 
+_DEFAULT: Final = DelayLevels()
+
+
 class RetryPolicy(Protocol):
     """How long to wait after a failed attempt."""
 
@@ -172,7 +175,7 @@ class ConsumeLater(Exception):
         if delay_level is not None and not _is_whole(delay_level):
             raise ConfigurationError(f"delay_level is {delay_level!r}; it must be a whole number")
         self.max_reconsume_times = 16 if max_reconsume_times is None else max_reconsume_times
-        self.levels = DelayLevels(DEFAULT_LEVELS if levels is None else levels)
+        self.levels = _DEFAULT if levels is None else DelayLevels(levels)
         self.retry = retry
         self.on = dict(on or {})
         self.unless = (unless,) if isinstance(unless, type) else tuple(unless)
@@ -201,7 +204,7 @@ class ConsumeLater(Exception):
         RocketMQ: at `max_reconsume_times` or a negative level it is a dead letter, whatever else was asked. Raises what
         a policy of the user's raises, and `ConfigurationError` if it answers something that is not a duration.
         """
-        if error is not None and isinstance(error, self.unless):
+        if isinstance(error, self.unless) and not isinstance(error, ConsumeLater):  # who raises that says what he wants
             return Dead(Reason.NOT_RETRIED, later.failure)
         if reconsume_times >= self.max_reconsume_times:
             return Dead(Reason.MAX_RECONSUME_TIMES, later.failure)

@@ -32,6 +32,7 @@ class Assignment(Protocol):
     @property
     def cut_off(self) -> bool:
         """The partition is no longer ours: nothing may be published for it."""
+        ...
 
 
 class Settlement:

@@ -44,8 +44,6 @@ class Watermark:
             self._finished.discard(first)
             self._known.discard(first)
             self._commit = self._order[0] if self._order else first + 1
-        if self._order:
-            self._commit = self._order[0] if self._commit is None else max(self._commit, self._order[0])
 
     @property
     def commit(self) -> int | None:

@@ -7,13 +7,13 @@ import asyncio
 from ackwise.middleware.isolation import Isolation
 
 
-async def test_ordinary_batches_run_side_by_side():
+async def test_ordinary_batches_run_side_by_side() -> None:
     isolation = Isolation()
     async with isolation.shared(), isolation.shared():
         pass
 
 
-async def test_what_runs_alone_waits_for_the_others_and_keeps_new_ones_waiting():
+async def test_what_runs_alone_waits_for_the_others_and_keeps_new_ones_waiting() -> None:
     isolation, order = Isolation(), []
     started, release = asyncio.Event(), asyncio.Event()
 
@@ -41,7 +41,7 @@ async def test_what_runs_alone_waits_for_the_others_and_keeps_new_ones_waiting()
     assert order == ["first", "alone", "late"]
 
 
-async def test_when_the_worker_does_not_come_to_rest_nothing_runs_alone_and_the_others_go_on():
+async def test_when_the_worker_does_not_come_to_rest_nothing_runs_alone_and_the_others_go_on() -> None:
     isolation = Isolation()
     async with isolation.shared():
         async with isolation.exclusive(0.002) as idle:
@@ -50,7 +50,7 @@ async def test_when_the_worker_does_not_come_to_rest_nothing_runs_alone_and_the_
             pass
 
 
-async def test_others_go_on_after_the_time_is_over_although_the_one_hangs():
+async def test_others_go_on_after_the_time_is_over_although_the_one_hangs() -> None:
     isolation = Isolation()
     async with isolation.exclusive(0.002) as idle:
         assert idle

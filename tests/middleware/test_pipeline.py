@@ -20,13 +20,13 @@ from ackwise.middleware.store import Outcome
 SETTLED = Stage.SETTLED
 
 
-async def test_a01_a_batch_that_succeeds_is_passed_by_the_watermark(make_spine, succeed):
+async def test_a01_a_batch_that_succeeds_is_passed_by_the_watermark(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed)
     assert await spine.run(spine.entries(5)) == [SETTLED] * 5
     assert (spine.watermark.commit, spine.sent()) == (105, [])
 
 
-async def test_a02_what_lies_behind_the_ack_index_comes_back_and_the_partition_goes_on(make_spine):
+async def test_a02_what_lies_behind_the_ack_index_comes_back_and_the_partition_goes_on(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         batch.ack_index = 2
 
@@ -36,7 +36,7 @@ async def test_a02_what_lies_behind_the_ack_index_comes_back_and_the_partition_g
     assert spine.watermark.commit == 105
 
 
-async def test_a04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_of_its_own(make_spine):
+async def test_a04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_of_its_own(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         batch.ack_index = -1
 
@@ -45,7 +45,7 @@ async def test_a04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_o
     assert [spine.sink.codes(100 + index) for index in range(5)] == [[EventCode.FAILED, EventCode.SENT_BACK]] * 5
 
 
-async def test_a16_a_negative_delay_level_is_a_dead_letter_at_once(make_spine):
+async def test_a16_a_negative_delay_level_is_a_dead_letter_at_once(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         batch.delay_level = -1
         return CONSUME_LATER
@@ -58,8 +58,10 @@ async def test_a16_a_negative_delay_level_is_a_dead_letter_at_once(make_spine):
 @pytest.mark.parametrize(
     ("refused", "commit"), [pytest.param({b"v101"}, 101, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, 100, id="A19")]
 )
-async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_the_publish_is_repeated(make_spine, refused, commit):
-    runs = []
+async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_the_publish_is_repeated(
+    make_spine: Any, refused: Any, commit: Any
+) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> Any:
         runs.append([message.value for message in batch])
@@ -81,7 +83,7 @@ async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_the_pub
     assert {dict(copy.headers)["ackwise-attempt"] for copy in spine.publisher.sent} == {b"2"}
 
 
-async def test_a23_what_succeeds_after_the_cut_off_is_completed_and_recorded(make_spine):
+async def test_a23_what_succeeds_after_the_cut_off_is_completed_and_recorded(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         spine.partition.cut_off = True
 
@@ -91,7 +93,7 @@ async def test_a23_what_succeeds_after_the_cut_off_is_completed_and_recorded(mak
     assert [event.code for event in spine.sink.durable][-1] is EventCode.SUCCEEDED
 
 
-async def test_a24_what_fails_after_the_cut_off_publishes_nothing_and_releases_its_claim(make_spine):
+async def test_a24_what_fails_after_the_cut_off_publishes_nothing_and_releases_its_claim(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         spine.partition.cut_off = True
         return CONSUME_LATER
@@ -105,7 +107,7 @@ async def test_a24_what_fails_after_the_cut_off_publishes_nothing_and_releases_i
     assert spine.sink.codes(100) == [EventCode.CLAIMED, EventCode.FAILED]
 
 
-async def test_a26_a_handler_can_not_change_the_batch(make_spine):
+async def test_a26_a_handler_can_not_change_the_batch(make_spine: Any) -> None:
     async def handler(batch: Any) -> None:
         batch[0] = batch[1]
 
@@ -114,7 +116,7 @@ async def test_a26_a_handler_can_not_change_the_batch(make_spine):
     assert len(spine.sent()) == 2
 
 
-async def test_a30_any_exception_is_later(make_spine):
+async def test_a30_any_exception_is_later(make_spine: Any) -> None:
     class Odd(BaseException): ...
 
     async def handler(batch: Batch[bytes]) -> None:
@@ -125,7 +127,7 @@ async def test_a30_any_exception_is_later(make_spine):
     assert len(spine.sent()) == 1
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_later(make_spine):
+async def test_a_cancellation_that_nobody_asked_for_is_later(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise asyncio.CancelledError
 
@@ -135,7 +137,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_later(make_spine):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_spine, error):
+async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_spine: Any, error: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise error
 
@@ -148,7 +150,7 @@ async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_sp
     assert not any(trip.releases or trip.completes for trip in spine.store.trips)
 
 
-async def test_a_message_handler_goes_on_behind_a_failure(make_spine):
+async def test_a_message_handler_goes_on_behind_a_failure(make_spine: Any) -> None:
     async def handler(message: Message[bytes]) -> None:
         if message.offset == 101:
             raise ValueError
@@ -159,7 +161,7 @@ async def test_a_message_handler_goes_on_behind_a_failure(make_spine):
     assert spine.watermark.commit == 103
 
 
-async def test_what_is_done_before_a_system_exit_is_settled(make_spine):
+async def test_what_is_done_before_a_system_exit_is_settled(make_spine: Any) -> None:
     async def handler(message: Message[bytes]) -> None:
         if message.offset == 101:
             raise SystemExit
@@ -170,7 +172,7 @@ async def test_what_is_done_before_a_system_exit_is_settled(make_spine):
     assert spine.watermark.commit == 101
 
 
-async def test_an_undecodable_value_is_a_dead_letter_with_its_raw_bytes_and_is_not_in_the_batch(make_spine):
+async def test_an_undecodable_value_is_a_dead_letter_with_its_raw_bytes_and_is_not_in_the_batch(make_spine: Any) -> None:
     seen = []
 
     async def handler(batch: Batch[int]) -> None:
@@ -189,7 +191,7 @@ async def test_an_undecodable_value_is_a_dead_letter_with_its_raw_bytes_and_is_n
     assert spine.watermark.commit == 103
 
 
-async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_that_is_cut_until_it_fits(make_spine):
+async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_that_is_cut_until_it_fits(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         return CONSUME_LATER
 
@@ -202,7 +204,7 @@ async def test_a_copy_that_is_refused_for_good_becomes_a_dead_letter_that_is_cut
     assert spine.watermark.commit == 101
 
 
-async def test_a_dead_letter_that_never_fits_holds_the_partition(make_spine):
+async def test_a_dead_letter_that_never_fits_holds_the_partition(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise Reject("no")
 
@@ -212,7 +214,7 @@ async def test_a_dead_letter_that_never_fits_holds_the_partition(make_spine):
     assert spine.watermark.commit == 100
 
 
-async def test_the_event_log_comes_before_the_store_and_a_full_disk_settles_nothing(make_spine, succeed):
+async def test_the_event_log_comes_before_the_store_and_a_full_disk_settles_nothing(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     spine.sink.broken = True
     entries = spine.entries(2)
@@ -227,7 +229,7 @@ async def test_the_event_log_comes_before_the_store_and_a_full_disk_settles_noth
     assert [event.code for event in spine.sink.durable].count(EventCode.SUCCEEDED) == 2
 
 
-async def test_two_store_calls_per_batch_whatever_its_size(make_spine, succeed):
+async def test_two_store_calls_per_batch_whatever_its_size(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     await spine.run(spine.entries(200))
     assert len(spine.store.trips) == 2
@@ -236,7 +238,7 @@ async def test_two_store_calls_per_batch_whatever_its_size(make_spine, succeed):
 # -- dedup
 
 
-async def test_k01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_retention(make_spine, succeed):
+async def test_k01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_retention(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     await spine.run(spine.entries(1))
     claim, complete = spine.store.trips
@@ -244,8 +246,8 @@ async def test_k01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_rete
     assert complete.completes[0].token == claim.claims[0].token
 
 
-async def test_k02_a_second_delivery_of_a_finished_key_is_settled_and_not_run(make_spine):
-    runs = []
+async def test_k02_a_second_delivery_of_a_finished_key_is_settled_and_not_run(make_spine: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(batch)
@@ -259,7 +261,7 @@ async def test_k02_a_second_delivery_of_a_finished_key_is_settled_and_not_run(ma
     assert other.sink.codes(107) == [EventCode.DUP_SUPPRESSED]
 
 
-async def test_k03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attempt_is_charged(make_spine, succeed):
+async def test_k03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attempt_is_charged(make_spine: Any, succeed: Any) -> None:
     async def hang(batch: Batch[bytes]) -> None:
         await asyncio.Event().wait()
 
@@ -277,7 +279,7 @@ async def test_k03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attemp
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_k04_a_failure_releases_the_claim_for_the_copy_and_the_original_is_stale(make_spine):
+async def test_k04_a_failure_releases_the_claim_for_the_copy_and_the_original_is_stale(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         return CONSUME_LATER
 
@@ -293,8 +295,8 @@ async def test_k04_a_failure_releases_the_claim_for_the_copy_and_the_original_is
     assert [int(dict(sent.headers)["ackwise-attempt"]) for sent in spine.publisher.sent] == [2, 3]
 
 
-async def test_k05_a_success_whose_claim_was_taken_over_is_claimed_again_and_never_run_again(make_spine, succeed):
-    runs = []
+async def test_k05_a_success_whose_claim_was_taken_over_is_claimed_again_and_never_run_again(make_spine: Any, succeed: Any) -> None:
+    runs: list[Any] = []
 
     async def slow(batch: Batch[bytes]) -> None:
         runs.append(1)
@@ -309,8 +311,8 @@ async def test_k05_a_success_whose_claim_was_taken_over_is_claimed_again_and_nev
     assert runs == [1]
 
 
-async def test_a_success_that_answers_lost_is_held_claimed_again_and_completed_at_once(make_spine):
-    runs = []
+async def test_a_success_that_answers_lost_is_held_claimed_again_and_completed_at_once(make_spine: Any) -> None:
+    runs: list[Any] = []
 
     async def hang(batch: Batch[bytes]) -> None:
         await asyncio.Event().wait()
@@ -339,8 +341,8 @@ async def test_a_success_that_answers_lost_is_held_claimed_again_and_completed_a
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-async def test_k09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_asked_again(make_spine, lost):
-    runs = []
+async def test_k09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_asked_again(make_spine: Any, lost: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(batch)
@@ -358,8 +360,8 @@ async def test_k09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_
 
 
 @pytest.mark.parametrize("lost", ["fail", "swallow"])
-async def test_k10_a_completion_that_fails_holds_the_offset_and_is_repeated_without_running_again(make_spine, lost):
-    runs = []
+async def test_k10_a_completion_that_fails_holds_the_offset_and_is_repeated_without_running_again(make_spine: Any, lost: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(batch)
@@ -375,7 +377,7 @@ async def test_k10_a_completion_that_fails_holds_the_offset_and_is_repeated_with
     assert [event.code for event in spine.sink.durable].count(EventCode.SUCCEEDED) == 2
 
 
-async def test_a_release_that_fails_holds_nothing_and_travels_with_the_next_trip(make_spine):
+async def test_a_release_that_fails_holds_nothing_and_travels_with_the_next_trip(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         return CONSUME_LATER
 
@@ -389,15 +391,15 @@ async def test_a_release_that_fails_holds_nothing_and_travels_with_the_next_trip
 
 
 @pytest.mark.parametrize("key", [pytest.param(None, id="K11"), pytest.param("", id="K12"), pytest.param(b"", id="K12-bytes")])
-async def test_a_message_without_a_key_runs_and_is_counted(make_spine, succeed, key):
+async def test_a_message_without_a_key_runs_and_is_counted(make_spine: Any, succeed: Any, key: Any) -> None:
     spine = make_spine(succeed, dedup={"key": lambda message: key})
     await spine.run(spine.entries(3))
     assert (spine.watermark.commit, spine.store.trips, spine.pipeline.undeduplicated) == (103, [], 3)
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError(), 7])
-async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_spine, answer):
-    runs = []
+async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_spine: Any, answer: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(batch)
@@ -412,8 +414,8 @@ async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_sp
     assert (runs, spine.watermark.commit, [topic for topic, _ in spine.sent()]) == ([], 101, ["billing.delay.10s"])
 
 
-async def test_the_producers_message_id_counts_before_the_coordinates(make_spine):
-    runs = []
+async def test_the_producers_message_id_counts_before_the_coordinates(make_spine: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(batch)
@@ -423,7 +425,7 @@ async def test_the_producers_message_id_counts_before_the_coordinates(make_spine
     assert (len(runs), spine.watermark.commit) == (1, 102)
 
 
-async def test_equal_keys_in_a_batch_follow_their_leader_and_no_second_copy_is_sent(make_spine):
+async def test_equal_keys_in_a_batch_follow_their_leader_and_no_second_copy_is_sent(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         return CONSUME_LATER
 
@@ -433,7 +435,7 @@ async def test_equal_keys_in_a_batch_follow_their_leader_and_no_second_copy_is_s
     assert spine.sink.codes(101) == [EventCode.DUP_SUPPRESSED]
 
 
-async def test_followers_are_held_while_their_leaders_copy_is_not_acknowledged(make_spine):
+async def test_followers_are_held_while_their_leaders_copy_is_not_acknowledged(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         return CONSUME_LATER
 
@@ -445,8 +447,8 @@ async def test_followers_are_held_while_their_leaders_copy_is_not_acknowledged(m
     assert await spine.run(entries) == [SETTLED, SETTLED]
 
 
-async def test_the_highest_attempt_leads_and_a_lower_one_is_stale(make_spine):
-    runs = []
+async def test_the_highest_attempt_leads_and_a_lower_one_is_stale(make_spine: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(message.reconsume_times for message in batch)
@@ -458,8 +460,8 @@ async def test_the_highest_attempt_leads_and_a_lower_one_is_stale(make_spine):
     assert [spine.sink.codes(offset)[-1] for offset in (100, 102)] == [EventCode.STALE, EventCode.DUP_SUPPRESSED]
 
 
-async def test_a_key_that_succeeded_here_is_completed_and_not_run_even_if_the_store_forgot(make_spine, make_store):
-    runs = []
+async def test_a_key_that_succeeded_here_is_completed_and_not_run_even_if_the_store_forgot(make_spine: Any, make_store: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.extend(batch)
@@ -475,7 +477,7 @@ async def test_a_key_that_succeeded_here_is_completed_and_not_run_even_if_the_st
 # -- leases and poison
 
 
-async def test_a_lease_that_is_lost_calls_the_handler_off_and_the_message_is_held(make_spine):
+async def test_a_lease_that_is_lost_calls_the_handler_off_and_the_message_is_held(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         spine.clock.now += 15
         spine.store.fail = lambda exchange: bool(exchange.renews)
@@ -491,7 +493,7 @@ async def test_a_lease_that_is_lost_calls_the_handler_off_and_the_message_is_hel
     assert EventCode.CLAIM_LOST in spine.sink.codes(100)
 
 
-async def test_renewal_keeps_a_handler_that_takes_three_leases(make_spine):
+async def test_renewal_keeps_a_handler_that_takes_three_leases(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         for _ in range(9):
             spine.clock.now += 10
@@ -501,7 +503,7 @@ async def test_renewal_keeps_a_handler_that_takes_three_leases(make_spine):
     assert await spine.run(spine.entries(2)) == [SETTLED] * 2
 
 
-async def test_past_the_local_deadline_only_a_renewed_claim_may_publish(make_spine, succeed):
+async def test_past_the_local_deadline_only_a_renewed_claim_may_publish(make_spine: Any, succeed: Any) -> None:
     async def slow(batch: Batch[bytes]) -> Any:
         spine.clock.now += 31
         await other.run(other.entries(1))
@@ -514,7 +516,7 @@ async def test_past_the_local_deadline_only_a_renewed_claim_may_publish(make_spi
     assert (entries[0].stage, spine.sent()) == (Stage.FETCHED, [])
 
 
-async def test_rulings_on_single_messages_stand_when_the_handler_is_called_off(make_spine):
+async def test_rulings_on_single_messages_stand_when_the_handler_is_called_off(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         batch.done(batch[0])
         entries[1].run.call_off()
@@ -541,7 +543,7 @@ async def _crash(spine: Any, **fields: Any) -> None:
     spine.clock.now += 31
 
 
-async def test_a_message_that_killed_three_workers_runs_alone(make_spine):
+async def test_a_message_that_killed_three_workers_runs_alone(make_spine: Any) -> None:
     held = []
 
     async def handler(batch: Batch[bytes]) -> None:
@@ -559,7 +561,7 @@ async def test_a_message_that_killed_three_workers_runs_alone(make_spine):
     assert spine.watermark.commit == 103
 
 
-async def test_a_message_that_killed_ten_workers_is_dead_and_its_neighbours_are_not(make_spine, succeed):
+async def test_a_message_that_killed_ten_workers_is_dead_and_its_neighbours_are_not(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     for _ in range(10):
         await _crash(spine)
@@ -573,7 +575,7 @@ async def test_a_message_that_killed_ten_workers_is_dead_and_its_neighbours_are_
 # -- send-back decisions
 
 
-async def test_s13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine):
+async def test_s13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise ValueError
 
@@ -586,7 +588,7 @@ async def test_s13_a_second_failure_keeps_the_origin_and_the_first_sight(make_sp
     assert [first[name] for name in same] == [second[name] for name in same]
 
 
-async def test_s14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(make_spine):
+async def test_s14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise Reject("no")
 
@@ -599,8 +601,8 @@ async def test_s14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(m
     assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
 
 
-async def test_s17_a_message_that_always_fails_is_delivered_seventeen_times_then_dead(make_spine):
-    runs = []
+async def test_s17_a_message_that_always_fails_is_delivered_seventeen_times_then_dead(make_spine: Any) -> None:
+    runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
         runs.append(spine.clock.now)
@@ -619,7 +621,7 @@ async def test_s17_a_message_that_always_fails_is_delivered_seventeen_times_then
     assert (len(runs), sum(waits)) == (17, 17140)
 
 
-async def test_a_retry_policy_that_raises_does_not_lose_the_message(make_spine):
+async def test_a_retry_policy_that_raises_does_not_lose_the_message(make_spine: Any) -> None:
     class Broken:
         def delay(self, attempt: int) -> float:
             raise ZeroDivisionError
@@ -632,7 +634,7 @@ async def test_a_retry_policy_that_raises_does_not_lose_the_message(make_spine):
     assert spine.sent() == [("billing.delay.10s", b"v100")]
 
 
-async def test_a_ruling_on_a_message_of_another_batch_raises_in_the_handler(make_spine):
+async def test_a_ruling_on_a_message_of_another_batch_raises_in_the_handler(make_spine: Any) -> None:
     seen: list[Batch[bytes]] = []
 
     async def handler(batch: Batch[bytes]) -> None:

@@ -253,3 +253,9 @@ def test_a_delay_and_a_delay_level_together_are_refused() -> None:
 def test_it_says_whether_it_asks_for_a_delay_of_its_own() -> None:
     asking = [ConsumeLater(delay=0), ConsumeLater(delay_level=0)]
     assert [later.raised for later in (*asking, ConsumeLater(), ConsumeLater(3, retry=Fixed(1)))] == [True, True, False, False]
+
+
+def test_who_raises_consume_later_says_what_he_wants_even_if_every_exception_is_not_retried() -> None:
+    policy = ConsumeLater(16, unless=Exception)
+    assert policy.decide(Later(), 0, ConsumeLater()) == SendBack(10.0, 3)
+    assert policy.decide(Later(), 0, ValueError()) == Dead(Reason.NOT_RETRIED)

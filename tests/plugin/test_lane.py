@@ -65,7 +65,7 @@ async def finish(lane: Lane) -> None:
     ("fetched", "max_batch", "sizes"),
     [pytest.param(10, 4, [4, 4, 2], id="A27"), pytest.param(32, 100, [32], id="A28")],
 )
-async def test_a_fetch_is_cut_into_batches_of_at_most_max_batch(fetched, max_batch, sizes):
+async def test_a_fetch_is_cut_into_batches_of_at_most_max_batch(fetched: Any, max_batch: Any, sizes: Any) -> None:
     line = Line(max_batch)
     lane = make_lane(line)
     lane.offer(deliveries(100, fetched))
@@ -78,7 +78,7 @@ async def test_a_fetch_is_cut_into_batches_of_at_most_max_batch(fetched, max_bat
     assert lane.watermark.commit == 100 + fetched
 
 
-async def test_a25_what_was_not_started_before_the_revoke_is_not_handled():
+async def test_a25_what_was_not_started_before_the_revoke_is_not_handled() -> None:
     line = Line()
     lane = make_lane(line)
     lane.offer(deliveries(100, 5))
@@ -87,7 +87,7 @@ async def test_a25_what_was_not_started_before_the_revoke_is_not_handled():
     assert (line.batches, lane.watermark.commit, len(lane.unsettled())) == ([], 100, 5)
 
 
-async def test_a_batch_waits_for_within_to_fill():
+async def test_a_batch_waits_for_within_to_fill() -> None:
     line, clock = Line(max_batch=4, within=60.0), Clock()
     lane = make_lane(line, clock)
     lane.offer(deliveries(100, 2))
@@ -100,7 +100,7 @@ async def test_a_batch_waits_for_within_to_fill():
     assert line.batches == [[100, 101, 102, 103]]
 
 
-async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_until_then():
+async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_until_then() -> None:
     line, clock = Line(), Clock()
 
     def fate(entry: Entry) -> Stage:
@@ -125,7 +125,7 @@ async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_u
     assert lane.watermark.commit == 103
 
 
-async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_is_left():
+async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_is_left() -> None:
     line = Line()
 
     def fate(entry: Entry) -> Stage:
@@ -144,7 +144,7 @@ async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_i
     assert lane.watermark.commit == 101
 
 
-async def test_a_message_that_runs_alone_gets_a_batch_of_its_own():
+async def test_a_message_that_runs_alone_gets_a_batch_of_its_own() -> None:
     line = Line()
     lane = make_lane(line)
     lane.offer(deliveries(100, 3))
@@ -168,33 +168,33 @@ async def test_a_message_that_runs_alone_gets_a_batch_of_its_own():
 @pytest.mark.parametrize(
     ("count", "full"), [pytest.param(MAX_MESSAGES, False, id="F01"), pytest.param(MAX_MESSAGES + 1, True, id="F01-more")]
 )
-async def test_a_lane_is_full_above_a_thousand_messages(count, full):
+async def test_a_lane_is_full_above_a_thousand_messages(count: Any, full: Any) -> None:
     lane = make_lane(Line())
     lane.offer(deliveries(100, count))
     assert lane.is_full() is full
 
 
 @pytest.mark.parametrize(("last", "full"), [pytest.param(2100, False, id="F03"), pytest.param(2101, True, id="F03-more")])
-async def test_a_lane_is_full_above_a_span_of_two_thousand_offsets(last, full):
+async def test_a_lane_is_full_above_a_span_of_two_thousand_offsets(last: Any, full: Any) -> None:
     lane = make_lane(Line())
     lane.offer([*deliveries(100, 1), *deliveries(last, 1)])
     assert lane.is_full() is full
 
 
-async def test_a_jump_in_the_log_is_told_and_passed_with_the_offset_behind_it():
+async def test_a_jump_in_the_log_is_told_and_passed_with_the_offset_behind_it() -> None:
     lane = make_lane(Line())
     assert lane.offer(deliveries(100, 1)) is None
     assert lane.offer([*deliveries(101, 1), *deliveries(105, 1)]) == (102, 105)
 
 
-async def test_offsets_that_are_held_already_are_not_taken_twice():
+async def test_offsets_that_are_held_already_are_not_taken_twice() -> None:
     lane = make_lane(Line())
     lane.offer(deliveries(100, 3))
     lane.offer(deliveries(100, 3))
     assert len(lane.unsettled()) == 3
 
 
-async def test_a_cut_lane_ends_although_something_is_decided():
+async def test_a_cut_lane_ends_although_something_is_decided() -> None:
     line = Line()
     lane = make_lane(line)
 
@@ -212,7 +212,7 @@ async def test_a_cut_lane_ends_although_something_is_decided():
     assert lane.watermark.commit == 100
 
 
-async def test_calling_off_reaches_the_run_of_the_batch():
+async def test_calling_off_reaches_the_run_of_the_batch() -> None:
     line = Line()
     lane = make_lane(line)
     runs: list[Run] = []
