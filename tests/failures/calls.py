@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import RequestTimedOutError
 from tests.failures.ledger import Ledger
 
@@ -45,7 +45,7 @@ class Fault(NamedTuple):
     site: str
     when: When
     call: int = 1
-    kill: bool = False  #: the process is killed there instead
+    signal: int | None = None  #: the process sends itself this one instead; after SIGSTOP the call goes on
 
     def __str__(self) -> str:
         return f"{self.site}-{self.when}"
@@ -67,18 +67,25 @@ class Tap:
         self.fault = fault
         self.broke = False
         self.calls: Counter[str] = Counter()
-        self._holds: dict[str, Hold] = {}
+        self.moments: Counter[str] = Counter()
+        self._holds: dict[tuple[str, int], Hold] = {}
         self._kept_open: list[Callable[[], Awaitable[Any]]] = []
-        self._called = asyncio.Condition()
+        self._happened = asyncio.Condition()
 
-    def hold(self, site: str) -> Hold:
-        """The next call at `site` waits."""
-        return self._holds.setdefault(site, Hold())
+    def hold(self, site: str, call: int = 1) -> Hold:
+        """The call number `call` at `site` waits."""
+        return self._holds.setdefault((site, call), Hold())
 
-    async def wait_for(self, site: str) -> None:
-        """Until `site` was called at least once."""
-        async with self._called:
-            await self._called.wait_for(lambda: self.calls[site] > 0)
+    async def saw(self, moment: str) -> None:
+        """Something happened that is not a call."""
+        async with self._happened:
+            self.moments[moment] += 1
+            self._happened.notify_all()
+
+    async def wait_for(self, what: str, times: int = 1) -> None:
+        """Until a site was called, or a moment came, at least so often."""
+        async with self._happened:
+            await self._happened.wait_for(lambda: self.calls[what] + self.moments[what] >= times)
 
     async def close_what_stayed_open(self) -> None:
         """What a broken stop or close left to the end of the process, which the test outlives."""
@@ -87,30 +94,35 @@ class Tap:
 
     async def through(self, sites: Collection[str], call: Callable[[], Awaitable[T]], fail: Callable[[], T]) -> T:
         """Make the call, or break it as the fault says; `fail` raises, or answers, what a broken call does."""
-        async with self._called:
+        async with self._happened:
             self.calls.update(sites)
-            self._called.notify_all()
+            self._happened.notify_all()
         for site in sites:
-            if (held := self._holds.pop(site, None)) is not None:
+            if (held := self._holds.pop((site, self.calls[site]), None)) is not None:
                 held.reached.set()
                 await held.go.wait()
         fault = self.fault
-        breaks = fault is not None and not self.broke and fault.site in sites and self.calls[fault.site] >= fault.call
-        if breaks and fault is not None and fault.when == "before":
+        if fault is None or self.broke or fault.site not in sites or self.calls[fault.site] < fault.call:
+            return await call()
+        if fault.signal == signal.SIGSTOP:
+            self._signal(fault)
+            return await call()
+        if fault.when == "before":
             if fault.site.endswith((".stop", ".close")):
                 self._kept_open.append(call)
             return self._break(fault, fail)
-        answer = await call()
-        if breaks and fault is not None:
-            return self._break(fault, fail)
-        return answer
+        await call()
+        return self._break(fault, fail)
 
     def _break(self, fault: Fault, fail: Callable[[], T]) -> T:
+        self._signal(fault)
+        return fail()
+
+    def _signal(self, fault: Fault) -> None:
         self.broke = True
         self.ledger.write("broke", site=fault.site, when=fault.when)
-        if fault.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return fail()
+        if fault.signal is not None:
+            os.kill(os.getpid(), fault.signal)
 
 
 #: The worker whose clients are being made.
@@ -137,11 +149,33 @@ class TappedConsumer(AIOKafkaConsumer):
         self._tap = current.get()
         self._role = "relay" if options["group_id"].endswith(".relay") else "consumer"
 
+    def subscribe(self, topics: Any = (), pattern: Any = None, listener: Any = None) -> None:
+        subscribe: Callable[..., None] = super().subscribe
+        subscribe(topics, pattern, listener=_TappedListener(listener, self._tap, self._role))
+
     async def commit(self, offsets: Any = None) -> None:
         """The intention is written down before the call: whoever kills it can't hide it."""
         commit: Callable[[Any], Awaitable[None]] = super().commit
         self._tap.ledger.write("commits", offsets=[[*partition, offset] for partition, offset in offsets.items()])
         await self._tap.through([f"{self._role}.commit"], lambda: commit(offsets), _timed_out)
+
+
+class _TappedListener(ConsumerRebalanceListener):
+    """Says when partitions go and come, before the real listener does."""
+
+    def __init__(self, listener: Any, tap: Tap, role: str) -> None:
+        self._listener = listener
+        self._tap = tap
+        self._role = role
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        if revoked:
+            await self._tap.saw(f"{self._role} revoked")
+        await self._listener.on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        await self._tap.saw(f"{self._role} assigned")
+        await self._listener.on_partitions_assigned(assigned)
 
 
 def _tapped(name: str) -> Any:

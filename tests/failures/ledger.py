@@ -47,7 +47,7 @@ class Ledger:
         self.write("copied", topic=topic, origin=origin, attempt=attempt)
 
     def ran(self, ids: Sequence[object]) -> None:
-        """The handler succeeded with these; durable when it returns."""
+        """The handler succeeded with these, named by id or by origin; durable when it returns."""
         if ids:
             os.write(self._file, "".join(json.dumps({"fact": "ran", "id": id}) + "\n" for id in ids).encode())
             os.fsync(self._file)
@@ -59,7 +59,11 @@ class Ledger:
 
     def runs(self) -> Counter[object]:
         """How often the handler succeeded with each message."""
-        return Counter(fact["id"] for fact in self.read() if fact["fact"] == "ran")
+        return Counter(_name(fact["id"]) for fact in self.read() if fact["fact"] == "ran")
+
+
+def _name(written: object) -> object:
+    return tuple(written) if isinstance(written, list) else written
 
 
 def origin_of(headers: Mapping[str, bytes | None]) -> tuple[tuple[str, int, int], int]:
@@ -83,7 +87,7 @@ def early_commits(facts: Sequence[Mapping[str, Any]], written: Mapping[Partition
     early: list[str] = []
     for number, fact in enumerate(facts):
         if fact["fact"] == "ran":
-            ran.add(fact["id"])
+            ran.add(_name(fact["id"]))
         elif fact["fact"] == "copied":
             origin = tuple(fact["origin"])
             name = message.get(origin) or origin

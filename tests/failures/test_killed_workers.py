@@ -25,8 +25,11 @@ AT_ONCE = 6
 IN_FLIGHT = 6 * BATCH
 
 FAULTS = [
-    Fault(site, when, kill=True) for site in sorted(PROMISED) for when in ("before", "after") if when == "before" or site not in NEVER_AFTER
-]
+    Fault(site, when, signal=signal.SIGKILL)
+    for site in sorted(PROMISED)
+    for when in ("before", "after")
+    if when == "before" or site not in NEVER_AFTER
+]  # fmt: skip
 
 
 def completed(world: World, ids: set[str]) -> set[str]:

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 BATCH = 5
 
 #: Seconds until a scenario that is not finished has failed.
-DEADLINE = 60.0
+DEADLINE = 30.0
 
 Handler = Callable[[Batch[Any]], Awaitable[object]]
 
@@ -153,13 +153,15 @@ class World:
         finally:
             await admin.close()
 
-    async def send(self, records: Iterable[Record]) -> None:
-        """Send as a producer does; every record is acknowledged when it returns."""
+    async def send(self, records: Iterable[Record], *, topic: str | None = None) -> None:
+        """Send as a producer does, to the source or to another topic; every record is acknowledged when it returns."""
         producer = AIOKafkaProducer(bootstrap_servers=self.brokers, acks="all", max_request_size=2**31 - 1)
         await producer.start()
         try:
             for record in records:
-                await producer.send(self.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers))
+                await producer.send(
+                    topic or self.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers)
+                )
                 self.sent.append(record)
             await producer.flush()
         finally:
@@ -298,14 +300,14 @@ def _id(value: bytes | None) -> str | None:
         return None
 
 
-def expected(records: Iterable[Record]) -> tuple[set[str], set[str | None]]:
-    """The ids of the mixed messages that must run, and those that must be dead letters."""
+def expected(records: Sequence[Record]) -> tuple[set[str], set[str | None]]:
+    """The ids of the mixed messages that must run, and those that must be dead letters; `None` stands for unreadable ones."""
     kinds = {record.id: json.loads(record.value or b"")["kind"] for record in records if record.id is not None}
-    runs = {id for id, kind in kinds.items() if kind != "reject"}
-    return runs, {None, *(id for id, kind in kinds.items() if kind == "reject")}
+    dead: set[str | None] = {record.id for record in records if record.id is None or kinds[record.id] == "reject"}
+    return kinds.keys() - dead, dead
 
 
-async def start_process(world: World, fault: Fault | None = None, *, stderr: int | None = None) -> asyncio.subprocess.Process:
+async def start_process(world: World, fault: Fault | None = None, *, stderr: int, **fields: object) -> asyncio.subprocess.Process:
     """Start a worker of `world` with the handler of the mixed messages in a process of its own; SIGTERM lets it leave."""
-    told = json.dumps({"brokers": world.brokers, "folder": str(world.folder), "group": world.group, "fault": fault})
+    told = json.dumps({"brokers": world.brokers, "folder": str(world.folder), "group": world.group, "fault": fault, "fields": fields})
     return await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.failures.worker", told, cwd=ROOT, stderr=stderr)
