@@ -460,10 +460,14 @@ class _Listener(ConsumerRebalanceListener):
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, revoked: Iterable[TopicPartition]
+    ) -> None:
         await self._guard(self._host._revoke(revoked, self._host._settings.revoke_timeout))
 
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, assigned: Iterable[TopicPartition]
+    ) -> None:
         await self._guard(self._host._assign(assigned))
 
     async def _guard(self, work: Any) -> None:
