@@ -384,6 +384,8 @@ class StoreConformance(abc.ABC):
         assert scene.complete(key, MINE, Outcome.SKIPPED) is Ack.RESTORED
         assert scene.claim(key, YOURS) == AlreadyDone(Outcome.SKIPPED)
         assert scene.complete(key, MINE, Outcome.SKIPPED) is Ack.OK
+        scene.wait(scene.retention - scene.lease)
+        assert scene.claim(key, YOURS) == AlreadyDone(Outcome.SKIPPED)
 
     def test_a_stale_owner_releases_nothing(self, scene: Scene) -> None:
         key = scene.key()

@@ -14,7 +14,7 @@ import pytest
 from tests.stores.claiming_process import BATCH, key_of
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome, Release
 from ackwise.stores.sqlite import SQLiteStore, from_url
 from ackwise.stores.testing import Clock, Features, StoreConformance
 
@@ -205,6 +205,17 @@ async def test_forgotten_records_are_deleted_a_bounded_number_at_a_time(path: Pa
         reader.close()
     await store.close()
     assert counts == [1501, 501, 1, 1]
+
+
+async def test_a_released_key_is_free_even_if_the_clock_was_set_back(path: Path) -> None:
+    clock = Clock()
+    store = SQLiteStore(path, clock=clock)
+    await store.open()
+    await store.exchange(Exchange(claims(1)))
+    await store.exchange(Exchange(releases=[Release(key_of(0), 1)]))
+    clock.now -= 3600.0
+    assert (await store.exchange(Exchange(claims(1, token=2)))).claims == [Acquired(2)]
+    await store.close()
 
 
 async def test_a_store_that_is_not_open_is_unavailable(path: Path) -> None:
