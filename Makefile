@@ -41,7 +41,7 @@ lint: $(FOR_DEV)
 
 types: $(FOR_DEV)
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports

@@ -1,0 +1,125 @@
+"""The four folders ship as one namespace and nothing else does; and the arrows between them are held."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+FOLDERS = ("middleware", "plugin", "spark", "stores")
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def modules() -> Iterator[str]:
+    """Every Python file of the four folders, relative to the checkout."""
+    for folder in FOLDERS:
+        for file in (CHECKOUT / folder).rglob("*.py"):
+            yield file.relative_to(CHECKOUT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, CHECKOUT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_the_modules_of_the_four_folders_and_nothing_else(wheel: Path) -> None:
+    about = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"
+    metadata = {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
+    ours = {f"ackwise/{name}" for name in ("__init__.py", "py.typed", *modules())}
+    assert set(zipfile.ZipFile(wheel).namelist()) == ours | metadata
+
+
+def test_the_source_distribution_has_what_is_needed_to_build_and_to_test(built: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "py.typed", "__init__.py", "tests/conftest.py", *modules()} <= names
+    assert not [name for name in names if name.startswith((".venv", ".git/", "dist/"))]
+
+
+def test_an_installed_ackwise_takes_no_other_name(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    question = "import importlib.util as i, ackwise; print(ackwise.__file__, *(i.find_spec(name) for name in 'FOLDERS'.split()))"
+    place, *others = run(python, "-c", question.replace("FOLDERS", " ".join(FOLDERS)), cwd=tmp_path).split()
+    assert Path(place).is_relative_to(tmp_path / "venv")
+    assert others == ["None"] * len(FOLDERS)
+    assert (tmp_path / "venv" / "bin" / "ackwise").exists()
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The names of all modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "."
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if name.startswith("middleware/")])
+def test_middleware_imports_the_standard_library_only(module: str) -> None:
+    foreign = {name for name in imported(CHECKOUT / module) if name.split(".")[0] not in sys.stdlib_module_names}
+    assert not [name for name in foreign if not f"{name}.".startswith("ackwise.middleware.")]
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what ships, with the contracts, into which tests plant imports."""
+    copy = tmp_path_factory.mktemp("planted")
+    shutil.copy(CHECKOUT / "pyproject.toml", copy)
+    (copy / "ackwise").mkdir()
+    for name in ("__init__.py", *modules()):
+        (copy / "ackwise" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, copy / "ackwise" / name)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("middleware/planted.py", "import pydantic"),
+        ("middleware/planted.py", "import ackwise.stores.memory"),
+        ("plugin/planted.py", "import ackwise.stores.memory"),
+        ("plugin/planted.py", "import sqlite3"),
+        ("plugin/planted.py", "import pyspark"),
+        ("spark/planted.py", "import aiokafka"),
+        ("stores/planted.py", "import aiokafka"),
+        ("stores/planted.py", "import ackwise.plugin.registry"),
+    ],
+)
+def test_an_import_that_crosses_a_border_is_found(copied: Path, module: str, line: str) -> None:
+    planted = copied / "ackwise" / module
+    planted.write_text(f"{line}\n")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"],
+            cwd=copied, env={"PYTHONPATH": str(copied)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        planted.unlink()
+    assert done.returncode == 1, done.stdout + done.stderr
+    source, target = f"ackwise.{module.removesuffix('.py').replace('/', '.')}", line.removeprefix("import ")
+    assert f"{source} -> {target}" in " ".join(done.stdout.split())
