@@ -20,13 +20,13 @@ from ackwise.middleware.store import Outcome
 SETTLED = Stage.SETTLED
 
 
-async def test_a01_a_batch_that_succeeds_is_passed_by_the_watermark(make_spine: Any, succeed: Any) -> None:
+async def test_A01_a_batch_that_succeeds_is_passed_by_the_watermark(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed)
     assert await spine.run(spine.entries(5)) == [SETTLED] * 5
     assert (spine.watermark.commit, spine.sent()) == (105, [])
 
 
-async def test_a02_what_lies_behind_the_ack_index_comes_back_and_the_partition_goes_on(make_spine: Any) -> None:
+async def test_A02_what_lies_behind_the_ack_index_comes_back_and_the_partition_goes_on(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         batch.ack_index = 2
 
@@ -36,7 +36,7 @@ async def test_a02_what_lies_behind_the_ack_index_comes_back_and_the_partition_g
     assert spine.watermark.commit == 105
 
 
-async def test_a04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_of_its_own(make_spine: Any) -> None:
+async def test_A04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_of_its_own(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         batch.ack_index = -1
 
@@ -45,7 +45,7 @@ async def test_a04_each_message_behind_an_ack_index_of_minus_one_has_a_failure_o
     assert [spine.sink.codes(100 + index) for index in range(5)] == [[EventCode.FAILED, EventCode.SENT_BACK]] * 5
 
 
-async def test_a16_a_negative_delay_level_is_a_dead_letter_at_once(make_spine: Any) -> None:
+async def test_A16_a_negative_delay_level_is_a_dead_letter_at_once(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         batch.delay_level = -1
         return CONSUME_LATER
@@ -83,7 +83,7 @@ async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_the_pub
     assert {dict(copy.headers)["ackwise-attempt"] for copy in spine.publisher.sent} == {b"2"}
 
 
-async def test_a23_what_succeeds_after_the_cut_off_is_completed_and_recorded(make_spine: Any) -> None:
+async def test_A23_what_succeeds_after_the_cut_off_is_completed_and_recorded(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         spine.partition.cut_off = True
 
@@ -93,7 +93,7 @@ async def test_a23_what_succeeds_after_the_cut_off_is_completed_and_recorded(mak
     assert [event.code for event in spine.sink.durable][-1] is EventCode.SUCCEEDED
 
 
-async def test_a24_what_fails_after_the_cut_off_publishes_nothing_and_releases_its_claim(make_spine: Any) -> None:
+async def test_A24_what_fails_after_the_cut_off_publishes_nothing_and_releases_its_claim(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         spine.partition.cut_off = True
         return CONSUME_LATER
@@ -107,7 +107,7 @@ async def test_a24_what_fails_after_the_cut_off_publishes_nothing_and_releases_i
     assert spine.sink.codes(100) == [EventCode.CLAIMED, EventCode.FAILED]
 
 
-async def test_a26_a_handler_can_not_change_the_batch(make_spine: Any) -> None:
+async def test_A26_a_handler_can_not_change_the_batch(make_spine: Any) -> None:
     async def handler(batch: Any) -> None:
         batch[0] = batch[1]
 
@@ -116,7 +116,7 @@ async def test_a26_a_handler_can_not_change_the_batch(make_spine: Any) -> None:
     assert len(spine.sent()) == 2
 
 
-async def test_a30_any_exception_is_later(make_spine: Any) -> None:
+async def test_A30_any_exception_is_later(make_spine: Any) -> None:
     class Odd(BaseException): ...
 
     async def handler(batch: Batch[bytes]) -> None:
@@ -238,7 +238,7 @@ async def test_two_store_calls_per_batch_whatever_its_size(make_spine: Any, succ
 # -- dedup
 
 
-async def test_k01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_retention(make_spine: Any, succeed: Any) -> None:
+async def test_K01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_retention(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     await spine.run(spine.entries(1))
     claim, complete = spine.store.trips
@@ -246,7 +246,7 @@ async def test_k01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_rete
     assert complete.completes[0].token == claim.claims[0].token
 
 
-async def test_k02_a_second_delivery_of_a_finished_key_is_settled_and_not_run(make_spine: Any) -> None:
+async def test_K02_a_second_delivery_of_a_finished_key_is_settled_and_not_run(make_spine: Any) -> None:
     runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
@@ -261,7 +261,7 @@ async def test_k02_a_second_delivery_of_a_finished_key_is_settled_and_not_run(ma
     assert other.sink.codes(107) == [EventCode.DUP_SUPPRESSED]
 
 
-async def test_k03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attempt_is_charged(make_spine: Any, succeed: Any) -> None:
+async def test_K03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attempt_is_charged(make_spine: Any, succeed: Any) -> None:
     async def hang(batch: Batch[bytes]) -> None:
         await asyncio.Event().wait()
 
@@ -279,7 +279,7 @@ async def test_k03_a_key_in_flight_elsewhere_is_held_not_published_and_no_attemp
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_k04_a_failure_releases_the_claim_for_the_copy_and_the_original_is_stale(make_spine: Any) -> None:
+async def test_K04_a_failure_releases_the_claim_for_the_copy_and_the_original_is_stale(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> Any:
         return CONSUME_LATER
 
@@ -295,7 +295,7 @@ async def test_k04_a_failure_releases_the_claim_for_the_copy_and_the_original_is
     assert [int(dict(sent.headers)["ackwise-attempt"]) for sent in spine.publisher.sent] == [2, 3]
 
 
-async def test_k05_a_success_whose_claim_was_taken_over_is_claimed_again_and_never_run_again(make_spine: Any, succeed: Any) -> None:
+async def test_K05_a_success_whose_claim_was_taken_over_is_claimed_again_and_never_run_again(make_spine: Any, succeed: Any) -> None:
     runs: list[Any] = []
 
     async def slow(batch: Batch[bytes]) -> None:
@@ -341,7 +341,7 @@ async def test_a_success_that_answers_lost_is_held_claimed_again_and_completed_a
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-async def test_k09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_asked_again(make_spine: Any, lost: Any) -> None:
+async def test_K09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_asked_again(make_spine: Any, lost: Any) -> None:
     runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
@@ -360,7 +360,7 @@ async def test_k09_while_the_store_is_down_nothing_runs_and_the_same_claims_are_
 
 
 @pytest.mark.parametrize("lost", ["fail", "swallow"])
-async def test_k10_a_completion_that_fails_holds_the_offset_and_is_repeated_without_running_again(make_spine: Any, lost: Any) -> None:
+async def test_K10_a_completion_that_fails_holds_the_offset_and_is_repeated_without_running_again(make_spine: Any, lost: Any) -> None:
     runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:
@@ -575,7 +575,7 @@ async def test_a_message_that_killed_ten_workers_is_dead_and_its_neighbours_are_
 # -- send-back decisions
 
 
-async def test_s13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine: Any) -> None:
+async def test_S13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise ValueError
 
@@ -588,7 +588,7 @@ async def test_s13_a_second_failure_keeps_the_origin_and_the_first_sight(make_sp
     assert [first[name] for name in same] == [second[name] for name in same]
 
 
-async def test_s14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(make_spine: Any) -> None:
+async def test_S14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise Reject("no")
 
@@ -601,7 +601,22 @@ async def test_s14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(m
     assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
 
 
-async def test_s17_a_message_that_always_fails_is_delivered_seventeen_times_then_dead(make_spine: Any) -> None:
+async def test_S16_a_second_copy_of_the_same_failure_is_recognised(make_spine: Any) -> None:
+    runs: list[Any] = []
+
+    async def handler(batch: Batch[bytes]) -> Any:
+        runs.extend(batch)
+        return CONSUME_LATER if len(runs) == 1 else None
+
+    spine = make_spine(handler, dedup=True)
+    await spine.run(spine.entries(1))
+    first, second = (spine.returned(spine.publisher.sent[0], offset) for offset in (0, 1))
+    await spine.run([first])
+    await spine.run([second])
+    assert (len(runs), second.stage, second.disposition) == (2, SETTLED, Duplicate())
+
+
+async def test_S17_a_message_that_always_fails_is_delivered_seventeen_times_then_dead(make_spine: Any) -> None:
     runs: list[Any] = []
 
     async def handler(batch: Batch[bytes]) -> None:

@@ -75,6 +75,7 @@ def test_a_copy_is_never_early_and_always_arrives(delay: int, level: int) -> Non
     ],
 )
 def test_a_position_outside_of_the_log_begins_at_its_start(committed: int | None, start: int, end: int, first: int) -> None:
+    """D08, but from the start: RocketMQ goes on at the nearest end, past what it has not delivered."""
     assert first_offset(committed, start, end) == first
 
 

@@ -29,6 +29,7 @@ FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
 
 
 def test_topics_are_called_after_the_group_and_its_levels() -> None:
+    """S18: `%RETRY%group` in RocketMQ, and `%` is illegal in Kafka."""
     assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h")
     assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
 
@@ -98,6 +99,7 @@ def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended() -> None:
     ],
 )
 def test_topics_that_would_lose_a_copy_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    """S12: RocketMQ reports success, and the message is gone."""
     with pytest.raises(ConfigurationError, match=sentence):
         plan(everything(**changes))
 
