@@ -102,7 +102,8 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
 def _check(root: Path) -> None:
     if not root.is_dir():
         raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given")
-    if not any((root / name).is_dir() for name in ("events", "wal")) and any(root.iterdir()):
+    # A worker makes the folders at its first event; until then there is nothing, or what earlier runs left.
+    if not any((root / name).is_dir() for name in ("events", "wal")) and any(path.name != "runs" for path in root.iterdir()):
         raise ConfigurationError(f"{root} holds no events, neither a folder `events` nor `wal`; give the folder that Events was given")
 
 

@@ -53,7 +53,7 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
         rulings[partitions[pk][1]].absent[partitions[pk]] = {}
     for row in stretches(found.words, absent()).collect():
         partition = partitions[row["key"]]
-        rulings[partition[1]].absent[partition] |= dict.fromkeys(range(row["start"], row["end"]), row["class"])
+        rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
     for row in logical(found.settled).collect():
         group, handler, epoch = scopes(found.facts)[row.scope]
         rulings[group[1]].logical[(*group, handler, epoch), row.dedup_hash] = LogicalVerdict(row.logical_verdict), Flag(row.logical_flags)

@@ -1,0 +1,132 @@
+"""The report as a value, as JSON and as tables. Needs no Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from ackwise.spark.books import Book
+from ackwise.spark.facts import Fate, Partition, Writer
+from ackwise.spark.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
+from ackwise.spark.tables import MEANINGS, show
+from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, Verdict
+
+PARTITION = Partition(7, ("c", "g"), "orders", "", 0, 1, 0)
+EMPTY = RunReport(
+    run_id="r", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[], findings=[],
+    missing=[], listed=50, logical=[], unreadable=[], warnings=[], output="/out",
+)  # fmt: skip
+
+
+def with_messages(verdict: Verdict, *flags: Flag) -> RunReport:
+    return replace(EMPTY, tallies=[Tally("g", "bill", "orders", verdict, Flag(sum(flags)), 3)])
+
+
+def printed(report: RunReport) -> str:
+    text = io.StringIO()
+    show(report, Console(file=text, width=160))
+    return text.getvalue()
+
+
+def test_nothing_is_clean() -> None:
+    assert EMPTY.exit_code is ExitCode.CLEAN
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_exit_code_follows_the_verdict(verdict: Verdict) -> None:
+    expected = ExitCode.ANOMALIES if verdict in ANOMALIES else ExitCode.INCONCLUSIVE if verdict in INCONCLUSIVE else ExitCode.CLEAN
+    assert with_messages(verdict).exit_code is expected
+
+
+@pytest.mark.parametrize("flag", Flag)
+def test_of_the_flags_only_committed_past_is_an_anomaly(flag: Flag) -> None:
+    expected = ExitCode.ANOMALIES if flag is Flag.COMMITTED_PAST else ExitCode.CLEAN
+    assert with_messages(Verdict.IN_FLIGHT, flag).exit_code is expected
+
+
+def test_offsets_without_events_count_as_much_as_messages() -> None:
+    book = Book(PARTITION, 0, 5, False, {Verdict.EXACTLY_ONCE: 3}, {Verdict.NEVER_SEEN: 2}, 0)
+    report = replace(with_messages(Verdict.EXACTLY_ONCE), books=[book])
+    assert (report.anomalies, report.exit_code) == (2, ExitCode.ANOMALIES)
+    assert dict(report.verdicts) == {Verdict.NEVER_SEEN: 2, Verdict.EXACTLY_ONCE: 3}
+
+
+def test_a_logical_duplicate_is_an_anomaly_though_its_messages_are_none() -> None:
+    report = replace(EMPTY, logical=[LogicalFinding("g", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)])
+    assert (report.anomalies, report.exit_code) == (2, ExitCode.ANOMALIES)
+
+
+def test_a_log_that_can_not_be_read_is_inconclusive() -> None:
+    assert replace(EMPTY, unreadable=["x is torn"]).exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_an_anomaly_is_one_whatever_else_is_unknown() -> None:
+    assert replace(with_messages(Verdict.LOST), unreadable=["x is torn"]).exit_code is ExitCode.ANOMALIES
+
+
+def test_the_retry_book_says_what_became_of_what_was_sent_back() -> None:
+    tallies = [
+        Tally("g", "bill", "orders", Verdict.EXACTLY_ONCE, Flag.RETRIED | Flag.HAD_FAILURES, 3),
+        Tally("g", "bill", "orders", Verdict.EXACTLY_ONCE, Flag(0), 5),
+        Tally("g", "bill", "orders", Verdict.RETRYING, Flag.RETRIED, 1),
+    ]
+    assert dict(replace(EMPTY, tallies=tallies).retries) == {Verdict.RETRYING: 1, Verdict.EXACTLY_ONCE: 3}
+
+
+def test_every_verdict_has_a_meaning() -> None:
+    assert set(MEANINGS) == set(Verdict)
+
+
+FULL = replace(
+    with_messages(Verdict.LOST, Flag.HAD_FAILURES),
+    as_of=1_767_225_600_000_000,
+    writers=[Writer(0xAB, "w1", ("c", "g"), 0, 1_767_225_600_000_000, 9, "before_settle", Fate.DEAD, False)],
+    books=[Book(PARTITION, 0, 6, True, {Verdict.LOST: 3}, {Verdict.NEVER_SEEN: 2}, 1)],
+    findings=[
+        Finding("g", "bill", "orders", 0, offset, Verdict.LOST, Flag.HAD_FAILURES, 1, "FAILED", 1_767_225_600_000_000)
+        for offset in (3, 4, 9)
+    ],
+    missing=[Missing("g", "orders", 0, 6, 8, Verdict.NEVER_SEEN)],
+    logical=[LogicalFinding("g", "[bold]", LogicalVerdict.PHANTOM, Flag(0), 2)],
+    warnings=["[red]odd"],
+)
+
+
+def test_json_names_verdicts_flags_and_times() -> None:
+    found = json.loads(to_json(FULL))
+    assert (found["schema_version"], found["exit_code"], found["as_of"]) == (1, 1, "2026-01-01T00:00:00.000+00:00")
+    assert found["verdicts"] == {"LOST": 3, "NEVER_SEEN": 2}
+    assert found["books"][0] | {"cluster": "c", "topic_id": ""} == {
+        "cluster": "c", "group": "g", "topic": "orders", "topic_id": "", "partition": 0, "start": 0, "committed": 6, "offsets": 6,
+        "verdicts": {"LOST": 3, "NEVER_SEEN": 2}, "gaps": 1, "balance": 0, "rewound": True,
+    }  # fmt: skip
+    assert found["findings"][0]["flags"] == ["HAD_FAILURES"]
+    assert found["missing"] == [{"group": "g", "topic": "orders", "partition": 0, "start": 6, "end": 8, "verdict": "NEVER_SEEN"}]
+    assert found["writers"][0]["fate"] == "dead"
+
+
+def test_the_same_report_is_the_same_text() -> None:
+    assert to_json(FULL) == to_json(replace(FULL))
+    assert printed(FULL) == printed(replace(FULL))
+
+
+def test_the_tables_show_books_first_and_neighbours_as_a_range() -> None:
+    text = printed(FULL)
+    assert text.index("Books") < text.index("Verdicts") < text.index("To look at")
+    assert "3–4, 9" in text
+    assert "6–7" in text
+    assert "anomalies: 5 things to look at" in text
+
+
+def test_names_are_printed_as_they_are() -> None:
+    text = printed(FULL)
+    assert "2 dedup hashes of [bold] in g" in text
+    assert "[red]odd" in text
+
+
+def test_many_partitions_are_cut_short_with_a_word() -> None:
+    assert "and 60 more partitions in summary.json" in printed(replace(FULL, books=[*FULL.books] * 100))
