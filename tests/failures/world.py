@@ -159,9 +159,7 @@ class World:
         await producer.start()
         try:
             for record in records:
-                await producer.send(
-                    topic or self.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers)
-                )
+                await _send(producer, topic or self.topic, record)
                 self.sent.append(record)
             await producer.flush()
         finally:
@@ -291,6 +289,16 @@ class World:
         said = {(fact["topic"], tuple(fact["origin"]), fact["attempt"]) for fact in facts if fact["fact"] == "copied"}
         assert said <= there
         return written
+
+
+async def _send(producer: AIOKafkaProducer, topic: str, record: Record) -> None:
+    headers = list(record.headers)
+    if record.key is not None or record.value is not None:
+        await producer.send(topic, record.value, key=record.key, partition=record.partition, headers=headers)
+    else:  # a producer of aiokafka takes it in a batch only
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=None, headers=headers)
+        await producer.send_batch(batch, topic, partition=record.partition)
 
 
 def _id(value: bytes | None) -> str | None:
