@@ -2,7 +2,7 @@
 
 A store keeps one record per claim key and decides every transition atomically on its own clock (the transition
 table is in `docs/store-protocol.md`). Everything is idempotent by token: repeating an exchange whose answer was
-lost gives the answer that was lost.
+lost gives the answer that was lost, but for a release (LOST then, and as good) and a complete that was RESTORED (OK then).
 """
 
 from __future__ import annotations
