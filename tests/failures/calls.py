@@ -168,12 +168,16 @@ class _TappedListener(ConsumerRebalanceListener):
         self._tap = tap
         self._role = role
 
-    async def on_partitions_revoked(self, revoked: Any) -> None:
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, revoked: Any
+    ) -> None:
         if revoked:
             await self._tap.saw(f"{self._role} revoked")
         await self._listener.on_partitions_revoked(revoked)
 
-    async def on_partitions_assigned(self, assigned: Any) -> None:
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, assigned: Any
+    ) -> None:
         await self._tap.saw(f"{self._role} assigned")
         await self._listener.on_partitions_assigned(assigned)
 

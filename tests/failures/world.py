@@ -284,10 +284,11 @@ class World:
     async def judge(self) -> dict[tuple[str, int], list[Written]]:
         """Assert what holds whatever broke: nothing was committed early, and every acknowledged copy is really there."""
         facts, written = self.ledger.read(), await self.written()
-        assert early_commits(facts, written) == []
+        early = early_commits(facts, written)
+        assert not early, "\n".join(early)
         there = {(topic, record.origin, record.attempt) for (topic, _), records in written.items() for record in records}
         said = {(fact["topic"], tuple(fact["origin"]), fact["attempt"]) for fact in facts if fact["fact"] == "copied"}
-        assert said <= there
+        assert said <= there, f"acknowledged, and not there: {sorted(said - there)}"
         return written
 
 
