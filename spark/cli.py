@@ -72,7 +72,7 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
         from pyspark.errors import PySparkException
 
         from ackwise.spark.job import reconcile as judge
-        from ackwise.spark.session import local_session
+        from ackwise.spark.session import explain, local_session
         from ackwise.spark.sources import gathered
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
@@ -93,7 +93,7 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:
-        raise AckwiseError(f"Spark failed: {_first_sentence(error)}; nothing was concluded") from error
+        raise AckwiseError(f"Spark failed: {explain(error)}; nothing was concluded") from error
 
 
 def _prepared(folder: Path, roots: Sequence[Path]) -> Path:
@@ -118,8 +118,3 @@ def _time(text: str) -> float:
     except ValueError:
         raise ConfigurationError(f"--as-of is {text!r}, which is no time; write it as 2026-01-31T12:00:00Z") from None
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
-
-
-def _first_sentence(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
 
-__all__ = ["ROLES", "Committed", "Facts", "Fate", "Group", "Partition", "SurveyRow", "View", "Writer", "establish"]
+__all__ = ["NO_LOGS", "ROLES", "Committed", "Facts", "Fate", "Group", "Logs", "Partition", "SurveyRow", "View", "Writer", "establish"]
 
 _LEASE = 30.0  # seconds; what the pipeline uses unless it is told otherwise, as is the next one
 _RETENTION = 86400.0
@@ -77,6 +77,18 @@ class Committed(NamedTuple):
     """The commit that came last; smaller than `highest` after a rewind."""
     drained_ts: int | None
     """When a delay partition had last been read to its end, before its group's retry partitions were."""
+
+
+class Logs(NamedTuple):
+    """What is known of writers from their log files, beyond the events in them."""
+
+    unreadable: frozenset[int] = frozenset()
+    """Their log could not be read to its end."""
+    held: frozenset[int] = frozenset()
+    """Somebody still writes it."""
+
+
+NO_LOGS: Final = Logs()
 
 
 class Fate(StrEnum):
@@ -183,15 +195,15 @@ class Facts:
         return {group: min(at for at in times if at is not None) for group, times in by_group.items() if None not in times}
 
 
-def establish(rows: Iterable[SurveyRow], config: ReconcileConfig, unreadable: Collection[int] = ()) -> Facts:
-    """Decide what the survey means. `unreadable` are the writers whose log could not be read to its end.
+def establish(rows: Iterable[SurveyRow], config: ReconcileConfig, logs: Logs = NO_LOGS) -> Facts:
+    """Decide what the survey means.
 
     Raises `ValueError` if two partitions or two views got the same key.
     """
     rows = list(rows)
     now = max((row.last_ts for row in rows), default=0) if config.as_of is None else round(config.as_of * _MICROS)
     sessions = _sessions(rows)
-    writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, unreadable)
+    writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, logs)
     as_of = min((writer.last_ts for writer in writers if writer.fate is Fate.LIVE), default=now) if config.as_of is None else now
     partitions = {pk: _partition(pk, about) for pk, about in _by(rows, "pk").items() if about[0].topic}
     views = [_view(mk, about) for mk, about in _by(rows, "mk").items() if any(row.message_events for row in about)]
@@ -232,13 +244,8 @@ def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
     return found
 
 
-def _writers(
-    rows: Sequence[SurveyRow],
-    now: int,
-    timeout: int,
-    sessions: Sequence[_Session],
-    unreadable: Collection[int],
-) -> list[Writer]:
+def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequence[_Session], logs: Logs) -> list[Writer]:
+    asynchronous = {session.writer_id for session in sessions if session.attrs.get("mode") == "async"}
     assigned: dict[int, list[SurveyRow]] = defaultdict(list)
     for row in rows:
         if row.assigned_ts is not None:
@@ -246,31 +253,31 @@ def _writers(
     writers = []
     for writer_id, about in _by(rows, "writer_id").items():
         last_ts = max(row.last_ts for row in about)
-        held = [row.pk for row in about if row.assigned_seq is not None and row.assigned_seq > (row.revoked_seq or -1)]
-        taken = bool(held) and all(
-            any(other.writer_id != writer_id and (other.assigned_ts or 0) > last_ts for other in assigned[pk]) for pk in held
-        )
-        ended = any(row.ended for row in about)
-        fate = Fate.ENDED if ended else Fate.DEAD if taken or last_ts < now - timeout else Fate.LIVE
-        mode = (
-            "async"
-            if any(session.attrs.get("mode") == "async" for session in sessions if session.writer_id == writer_id)
-            else "before_settle"
-        )
+        # A writer that still holds its log lives, even if our copy of it ends before others got its partitions.
+        is_dead = last_ts < now - timeout or (writer_id not in logs.held and _lost_everything(about, last_ts, assigned))
+        fate = Fate.ENDED if any(row.ended for row in about) else Fate.DEAD if is_dead else Fate.LIVE
         writers.append(
             Writer(
-                writer_id,
-                about[0].client or "",
-                (about[0].cluster, about[0].group_id),
-                min(row.first_ts for row in about),
-                last_ts,
-                max(row.last_seq for row in about),
-                mode,
-                fate,
-                tail_is_unknown=writer_id in unreadable or (fate is Fate.DEAD and mode == "async"),
+                writer_id=writer_id,
+                client=about[0].client or "",
+                group=(about[0].cluster, about[0].group_id),
+                first_ts=min(row.first_ts for row in about),
+                last_ts=last_ts,
+                last_seq=max(row.last_seq for row in about),
+                mode="async" if writer_id in asynchronous else "before_settle",
+                fate=fate,
+                tail_is_unknown=writer_id in logs.unreadable or (fate is Fate.DEAD and writer_id in asynchronous),
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))
+
+
+def _lost_everything(about: Sequence[SurveyRow], last_ts: int, assigned: Mapping[int, Sequence[SurveyRow]]) -> bool:
+    """Whether others were assigned all of a writer's partitions after its last event."""
+    owned = [row for row in about if row.assigned_seq is not None and (row.revoked_seq is None or row.assigned_seq > row.revoked_seq)]
+    return bool(owned) and all(
+        any(other.writer_id != row.writer_id and (other.assigned_ts or 0) > last_ts for other in assigned[row.pk]) for row in owned
+    )
 
 
 def _partition(pk: int, about: Sequence[SurveyRow]) -> Partition:

@@ -23,7 +23,7 @@ from ackwise.spark.completeness import Around, Hole, blindness
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import context, delay_partitions, scopes
 from ackwise.spark.coverage import count, stretches
-from ackwise.spark.facts import Committed, Facts, SurveyRow, establish
+from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
 from ackwise.spark.fold import fold
 from ackwise.spark.ledger import absent, offset_words
 from ackwise.spark.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
@@ -62,7 +62,7 @@ def reconcile(
     `summary.json` is written last: a folder that has it is complete. `progress` is told what is being done. Raises
     `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
-    found = weigh(spark, read_events(spark, evidence), config, evidence.unreadable_writers, progress)
+    found = weigh(spark, read_events(spark, evidence), config, evidence.logs, progress)
     try:
         counts = _write_tables(spark, found, out, config.listed, progress)
     finally:
@@ -80,13 +80,13 @@ def weigh(
     spark: SparkSession,
     events: DataFrame,
     config: ReconcileConfig,
-    unreadable: frozenset[int] = frozenset(),
+    logs: Logs = NO_LOGS,
     progress: Progress = lambda step: None,
 ) -> Judgement:
-    """Judge events in `EVENT_SCHEMA`. `unreadable` are the writers whose log could not be read to its end."""
+    """Judge events in `EVENT_SCHEMA`."""
     events = project(events)
     progress("surveying the events")
-    facts = establish(_collect(survey(events), SurveyRow), config, unreadable)
+    facts = establish(_collect(survey(events), SurveyRow), config, logs)
     progress("looking for missing events")
     numbers = [(writer.writer_id, 0, writer.last_seq + 1) for writer in facts.writers]
     gone = _collect(holes(events, spark.createDataFrame(numbers, "key long, start long, end long")), Hole)
@@ -141,8 +141,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     absentees = missing_rows(stretches(found.words, classes), named)
     is_missing = any(number for of_partition in without.values() for name, number in of_partition.items() if name != GAP)
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
-    written = spark.read.parquet(str(out / "missing")).orderBy("group_id", "topic", "partition", "start")
-    first = written.limit(listed).collect() if is_missing else []
+    first = absentees.orderBy("group_id", "topic", "partition", "start").limit(listed).collect() if is_missing else []
     return _Counts(kinds, _booked(found, counted), without, suspects, first, hashes, listed)
 
 

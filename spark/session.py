@@ -10,11 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.java import find_java
 
-__all__ = ["local_session"]
+__all__ = ["explain", "local_session"]
 
 _SHUFFLE_BYTES: Final = 128 * 2**20  # events per partition of a shuffle, as bytes of Parquet
 _SMALL: Final = 256 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
@@ -41,7 +44,7 @@ def local_session(size: int, *, master: str = "local[*]", driver_memory: str = "
     """A session for `size` bytes of events, stopped at the end.
 
     One process has one JVM, so a session that is there already is used as it is and left running. Raises
-    `ConfigurationError` if there is no Java.
+    `ConfigurationError` if there is no Java or Spark does not start.
     """
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
@@ -53,11 +56,36 @@ def local_session(size: int, *, master: str = "local[*]", driver_memory: str = "
         builder = SparkSession.builder.appName("ackwise reconcile").master(master)
         for name, value in _options(size, master, driver_memory, Path(scratch)).items():
             builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        session = _start(builder, Path(scratch) / "output")
         try:
             yield session
         finally:
             session.stop()
+
+
+def explain(error: Exception) -> str:
+    """What Spark says went wrong, in one line, without the stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # py4j puts it on a line that begins with a colon, after one that says nothing.
+    said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
+    return said.rstrip(".")
+
+
+def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
+    """Start the JVM, which keeps the standard output and error that it is born with: not the user's terminal."""
+    terminal = os.dup(1), os.dup(2)
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        said = [line.strip() for line in output.read_text(errors="replace").splitlines() if not line.startswith(("WARNING", "\tat"))]
+        raise ConfigurationError(f"Spark does not start: {' '.join(said[:2]) or explain(error)}") from error
+    finally:
+        for descriptor, saved in zip((1, 2), terminal, strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
 
 
 def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[str, str]:

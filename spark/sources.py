@@ -20,8 +20,10 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.facts import Logs
 from ackwise.spark.schema import EVENT_SCHEMA
 from ackwise.stores.journal import recover, snapshot
+from ackwise.stores.journal.layout import writer_and_first_seq
 
 __all__ = ["Evidence", "gathered", "read_events"]
 
@@ -38,11 +40,10 @@ class Evidence:
     files: tuple[Path, ...]
     size: int
     """Bytes of all files."""
-    live_logs: int
-    """Logs that are still written; read as far as they were durable."""
+    logs: Logs
+    """Whose log is still written, and was read as far as it was durable, and whose could not be read."""
     unreadable: tuple[str, ...]
     """Each a sentence."""
-    unreadable_writers: frozenset[int]
     foreign: tuple[Path, ...]
     """Parquet files that are not named as events are; not read."""
 
@@ -66,7 +67,8 @@ def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     """The events in the schema of this version; columns that a file lacks are null."""
     if not evidence.files:
         return spark.createDataFrame([], EVENT_SCHEMA)
-    return spark.read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    # Paths are meant as they are: without this, Spark takes a bracket for a pattern and finds no file.
+    return spark.read.option("__globPaths__", "false").schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
 
 
 def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
@@ -74,7 +76,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
     foreign: list[Path] = []
     unreadable: list[str] = []
     writers: set[int] = set()
-    live_logs = 0
+    held: set[int] = set()
     for root in roots:
         recovery = recover(root)
         for log in recovery.unreadable:
@@ -83,7 +85,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
                 writers.add(log.writer_id)
         # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
         files.extend(snapshot(recovery.live, scratch))
-        live_logs += len(recovery.live)
+        held.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
         for path in sorted((root / "events").rglob("*.parquet")):
             name = _FILE_NAME.fullmatch(path.name)
             if path.name.startswith((".", "_")):
@@ -96,7 +98,8 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
                 unreadable.append(f"{path} is torn; its events count as missing")
                 writers.add(int(name[1], 16))
     size = sum(path.stat().st_size for path in files)
-    return Evidence(tuple(roots), tuple(files), size, live_logs, tuple(unreadable), frozenset(writers), tuple(foreign))
+    logs = Logs(frozenset(writers), frozenset(held))
+    return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))
 
 
 def _check(root: Path) -> None:

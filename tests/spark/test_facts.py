@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.facts import ROLES, Facts, Fate, SurveyRow, establish
+from ackwise.spark.facts import ROLES, Facts, Fate, Logs, SurveyRow, establish
 
 SECOND = 1_000_000
 CONFIG = ReconcileConfig(writer_timeout=600)
@@ -77,6 +77,13 @@ def test_a_writer_that_gave_its_partitions_back_lives() -> None:
     assert fates(establish(rows, CONFIG))[1] == Fate.LIVE
 
 
+def test_a_writer_that_still_holds_its_log_lives() -> None:
+    rows = [said(1, pk=7, assigned_seq=1, assigned_ts=10, last_ts=20), said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40)]
+    assert fates(establish(rows, CONFIG))[1] == Fate.DEAD
+    facts = establish(rows, CONFIG, Logs(held=frozenset({1})))
+    assert (fates(facts)[1], facts.as_of) == (Fate.LIVE, 20)
+
+
 def test_a_writer_that_still_speaks_after_the_take_over_lives() -> None:
     rows = [said(1, pk=7, assigned_seq=1, assigned_ts=10, last_ts=50), said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40)]
     assert fates(establish(rows, CONFIG))[1] == Fate.LIVE
@@ -90,7 +97,7 @@ def test_a_tail_is_unknown_where_more_may_have_happened_than_was_exported(
     mode: str, ended: int, unreadable: bool, is_unknown: bool
 ) -> None:
     rows = [said(1, session=json.dumps({"mode": mode}), ended=ended), said(2, last_ts=1000 * SECOND)]
-    writer = establish(rows, CONFIG, {1} if unreadable else set()).writers[0]
+    writer = establish(rows, CONFIG, Logs(unreadable=frozenset({1} if unreadable else ()))).writers[0]
     assert writer.tail_is_unknown == is_unknown
 
 

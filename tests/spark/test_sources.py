@@ -54,7 +54,7 @@ def test_a_torn_file_is_not_read_and_makes_its_writer_doubtful(tmp_path: Path, s
     found = evidence(tmp_path)
     assert found.files == ()
     assert found.unreadable == (f"{path} is torn; its events count as missing",)
-    assert found.unreadable_writers == {0xAB}
+    assert found.logs.unreadable == {0xAB}
 
 
 def test_a_file_of_others_is_named_and_not_read(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_log_that_is_still_written_is_read_and_left_alone(tmp_path: Path
         await journal.flush()
         (log,) = (root / "wal").glob("*.wal")
         with gathered([root], tmp_path / "live") as found:
-            assert found.live_logs == 1
+            assert found.logs.held == {journal.writer_id}
             (copy,) = found.files
             assert pq.read_table(copy)["event_type"].to_pylist() == [EventCode.SESSION_START, EventCode.CLAIMED]
         assert log.exists()
@@ -103,5 +103,5 @@ def test_a_log_that_is_no_log_makes_its_writer_doubtful(tmp_path: Path) -> None:
     log.parent.mkdir()
     log.write_bytes(b"no log at all")
     found = evidence(tmp_path)
-    assert found.unreadable_writers == {0xCD}
+    assert found.logs.unreadable == {0xCD}
     assert found.unreadable[0].startswith(f"{log} can't be read from event 40 on: ")
