@@ -104,6 +104,20 @@ class Admission:
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
             self._worker.hold([entry for entry, _ in claimants], "the store is not available", error)
             return
+        busy = [
+            answer.retry_after
+            for (entry, _), answer in zip(claimants, result.claims, strict=True)
+            if isinstance(answer, Busy) and not entry.elsewhere
+        ]
+        if busy:
+            where = claimants[0][0].delivery
+            log.info(
+                "%s/%d: %d messages wait for claims of another worker, which end in at most %.1f s if it died",
+                where.topic,
+                where.partition,
+                len(busy),
+                max(busy),
+            )
         for (entry, _), answer in zip(claimants, result.claims, strict=True):
             self._take(entry, answer, asked_at, self._leases)
 

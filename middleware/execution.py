@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import Disposition
+from ackwise.middleware.disposition import Disposition, Later
 from ackwise.middleware.entry import Entry, Run, Stage
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide
@@ -55,7 +55,7 @@ class Execution:
         stops: list[BaseException] = []
         handle = self._handle_batch if self._agent.kind == "batch" else self._handle_messages
         run.task = asyncio.create_task(handle(ready, run, stops), name=f"ackwise handler {self._agent.name}")
-        await self._wait_for_handler(run.task, ready)
+        await self._wait_for_handler(run, run.task, ready)
         for entry in ready:
             entry.run = None
             if entry.stage is Stage.ADMITTED:
@@ -101,13 +101,29 @@ class Execution:
 
     def _rule(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> None:
         error = result.error if isinstance(result, Raised) else None
-        if error is not None:
-            log.warning(
-                "handler %s raised %s on %d messages from %s", self._agent.name, type(error).__name__, len(ready), ready[0].delivery.origin
-            )
         dispositions = rule(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
         for index, (entry, disposition) in enumerate(zip(ready, dispositions, strict=True)):
             self._decide(entry, disposition, None if batch.ruling(index) is not None else error)
+        self._tell(ready, error)
+
+    def _tell(self, ready: Sequence[Entry], error: BaseException | None) -> None:
+        """One line for what comes back, with the reason that a person needs; the traceback where debugging is on."""
+        back = [entry for entry in ready if isinstance(entry.disposition, Later)]
+        if not back:
+            return
+        first = back[0]
+        failure = first.disposition.failure if isinstance(first.disposition, Later) else None
+        log.warning(
+            "handler %s: %d of %d messages come back later, from %s on (attempt %d, in %g s): %s",
+            self._agent.name,
+            len(back),
+            len(ready),
+            first.delivery.origin,
+            first.delivery.attempt,
+            first.send_back.delay if first.send_back is not None else 0.0,
+            first.error if failure is None else f"{failure.error}: {failure.message}",
+            exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
+        )
 
     def _decide(self, entry: Entry, disposition: Disposition, error: BaseException | None = None) -> None:
         decide(entry, disposition, self._worker.later, error)
@@ -126,7 +142,7 @@ class Execution:
         entry.forget_claim()
         entry.hold(self._worker.monotonic(), "its handler was called off")
 
-    async def _wait_for_handler(self, task: asyncio.Task[None], ready: Sequence[Entry]) -> None:
+    async def _wait_for_handler(self, run: Run, task: asyncio.Task[None], ready: Sequence[Entry]) -> None:
         waited = 0.0
         try:
             while not (await asyncio.wait({task}, timeout=HANG_WARNING))[0]:
@@ -136,7 +152,7 @@ class Execution:
                     self._agent.name, waited, len(ready), ready[0].delivery.origin,
                 )  # fmt: skip
         except asyncio.CancelledError:
-            task.cancel()
+            run.call_off()
             raise
         if not task.cancelled():
             task.result()

@@ -76,5 +76,7 @@ def _raised(batch: Batch[Any], error: BaseException) -> Disposition:
             return Dead(Reason.REJECTED, Failure.of(error))
         case ConsumeLater(raised=True):
             return Later(error.delay_level or 0, error.delay, Failure.of(error))
+        case ConsumeLater():
+            return Later(batch.delay_level, failure=Failure("ConsumeLater", "the handler asked for it"))
         case _:
             return _later(batch, error)

@@ -92,12 +92,19 @@ class Settlement:
             for entry, answer in zip(outgoing, answers, strict=True):
                 if answer is None:
                     entry.stage, entry.tries = Stage.PUBLISHED, 0
+                    self._mourn(entry)
                 elif isinstance(answer, PublishRefused):
                     if self._shrink(entry, answer):
                         refused.append(entry)
                 else:
                     self._worker.hold([entry], "its copy is not acknowledged", answer, wait=PUBLISH_AGAIN)
             outgoing = refused
+
+    def _mourn(self, entry: Entry) -> None:
+        if isinstance(entry.disposition, Dead):
+            reason, failure = entry.disposition.reason, entry.disposition.failure
+            why = reason if failure is None else f"{reason}, {failure.error}: {failure.message}"
+            log.warning("%s is a dead letter on %s: %s", entry.delivery.origin, self._worker.dead_letter_topic, why)
 
     def _shrink(self, entry: Entry, refusal: PublishRefused) -> bool:
         """A copy that is refused for good becomes a dead letter, and that is cut until it fits."""

@@ -41,6 +41,10 @@ def find_app(target: str) -> App:
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise ConfigurationError(f"{target!r} does not name an app; write MODULE:APP, such as billing.worker:app")
+    if "/" in module_name or module_name.endswith(".py"):
+        raise ConfigurationError(
+            f"{module_name!r} is a file; name the module instead, from the folder that it is in: {Path(module_name).stem}:{attribute}"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

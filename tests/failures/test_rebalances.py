@@ -87,6 +87,26 @@ async def test_a_member_that_joins_and_one_that_leaves_cost_nothing(new_world: N
     assert max(ran.values()) == 1
 
 
+async def test_a_rebalance_that_begins_while_a_member_drains_waits_for_the_drain(new_world: NewWorld) -> None:
+    world = new_world(settings={"commit_interval": 3.0})
+    await world.create()
+    first = world.join()
+    await first.tap.wait_for("consumer assigned")
+    second = await take_over(world, first)
+    await first.tap.wait_for("consumer assigned", 2)
+    await world.send(mixed_messages())
+    await first.tap.wait_for("store.complete-ok")
+    leaving = asyncio.create_task(first.leave())
+    held = first.tap.hold("consumer.commit", first.tap.calls["consumer.commit"] + 1)
+    await held.reached.wait()
+    revoked = first.tap.moments["consumer revoked"]
+    other = asyncio.create_task(second.leave())
+    await first.tap.wait_for("consumer revoked", revoked + 1)
+    held.go.set()
+    await asyncio.gather(leaving, other)
+    await finish(world, world.join())
+
+
 @pytest.mark.parametrize(
     ("site", "call"),
     [
