@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
         ("worker:number", "has a int as 'number', not an App; did you mean worker:app"),
         ("nothing:app", "module 'nothing' has no 'app'; it has no App at all"),
         ("wrong:app", "group is 'bill ing'"),
+        ("./worker.py:app", "is a file; name the module instead, from the folder that it is in: worker:app"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(folder: Path, target: str, sentence: str) -> None:
