@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.failures.calls import install
 from tests.failures.world import World
+from tests.servers import kafka_or_skip
 
-from ackwise.plugin.localbroker import LocalKafka, local_kafka
+from ackwise.plugin.localbroker import LocalKafka
 
 _numbers = itertools.count(1)
 
@@ -20,7 +21,7 @@ _numbers = itertools.count(1)
 def kafka_with_short_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
     """A worker that died is missed after a second here, not after the six that brokers insist on by default."""
     properties = {"group.min.session.timeout.ms": "200", "log.index.size.max.bytes": "65536"}
-    with local_kafka(tmp_path_factory.mktemp("kafka-failures"), properties=properties) as broker:
+    with kafka_or_skip(tmp_path_factory.mktemp("kafka-failures"), properties) as broker:
         yield broker
 
 
