@@ -53,6 +53,6 @@ tests: $(FOR_DEV)
 	$(BIN)/pytest
 
 $(FOR_DEMO) $(FOR_DEV): $(VENV)/.installed-%-$(VERSION): pyproject.toml .ci/install.py
-	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(VERSION): make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) .ci/install.py $(VENV) $*
 	@touch $@
