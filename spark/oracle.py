@@ -257,7 +257,7 @@ class _Court:
         if any(first[m][0] in open_still or any(e["event_type"] in _DONE for e in about[m]) for m in mates):
             return verdict
         since = min(e["event_ts"] for e in self.by_group[group])
-        unknown = any(first[m][0] is Verdict.UNKNOWN_EXPORT_GAP for m in mates) or group in self.blind or not mates
+        unknown = group in self.blind or not mates
         reaches_back = since <= suppressed - self._setting(group, "retention", 86400.0)
         return Verdict.UNKNOWN_EXPORT_GAP if unknown or not reaches_back else Verdict.PHANTOM_SUPPRESSED
 

@@ -41,19 +41,15 @@ def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
     open_still = _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
     done = _has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)
     key = ["scope", "dedup_hash"]
-    mates = (
-        judged.where("dedup_hash IS NOT NULL")
-        .groupBy(*key)
-        .agg(F.max(done | open_still).alias("accounted"), F.max(_is(Verdict.UNKNOWN_EXPORT_GAP)).alias("mate_unknown"))
-    )
+    mates = judged.where("dedup_hash IS NOT NULL").groupBy(*key).agg(F.max(done | open_still).alias("accounted"))
     reaches_back = F.col("since") <= F.col("suppressed_ts") - F.col("retention")
     verdict = (
         F.when((F.col("suppressed_ts") > as_of) | F.col("accounted"), _lit(Verdict.DUPLICATE_SUPPRESSED))
-        .when(F.col("accounted").isNull() | F.col("mate_unknown") | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
+        .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
     checked = judged.where(suppressed).join(mates, key, "left").withColumn("verdict", verdict)
-    return judged.where(~suppressed).unionByName(checked.drop("accounted", "mate_unknown"))
+    return judged.where(~suppressed).unionByName(checked.drop("accounted"))
 
 
 def logical(settled: DataFrame) -> DataFrame:

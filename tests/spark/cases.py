@@ -120,6 +120,10 @@ case("22d the delay topic was drained only after the retry topic", verdicts={0: 
 
 case("22e drained before it was due", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=3).drain(7000)
 
+case("22f drained exactly when it was overdue", verdicts={0: RETRYING}).say("w1", "0:B W=1", ago=7200, due_ts=NOW - 7000 * SECOND).drain(
+    6400
+)
+
 case("23 the longest level, within the grace", verdicts={0: RETRYING}).say("w1", "0:RCFB W=1", ago=7200, level=18).drain(1)
 
 case("23b its own due time counts, not the level", verdicts={0: RETRY_LOST}).say(

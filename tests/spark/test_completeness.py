@@ -47,6 +47,15 @@ def test_an_async_writer_that_died_hides_what_its_successor_did_not_read_again()
     assert found.unread == {}
 
 
+def test_who_had_the_partition_before_is_no_successor() -> None:
+    rows = [
+        said(1, session=json.dumps({"mode": "async"})),
+        said(1, pk=7, reached=20, settled_to=12, last_ts=10 * SECOND),
+        said(2, pk=7, assigned_to=15, assigned_ts=5 * SECOND, assigned_seq=0, last_ts=9000 * SECOND),
+    ]
+    assert blindness(establish(rows, CONFIG), [], []).unsettled == {7: [(12, END)]}
+
+
 def test_a_partition_of_which_a_writer_only_saw_copies_is_not_hidden_by_its_death() -> None:
     rows = [
         said(1, session=json.dumps({"mode": "async"})),
