@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Dead, Duplicate, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate, Reject
 from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import InvalidRuling, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
@@ -150,7 +150,7 @@ async def test_what_stops_a_program_rules_on_nothing_and_keeps_its_claim(make_sp
     assert not any(trip.releases or trip.completes for trip in spine.store.trips)
 
 
-async def test_a_message_handler_goes_on_behind_a_failure(make_spine: Any) -> None:
+async def test_K17_a_message_handler_goes_on_behind_a_failure(make_spine: Any) -> None:
     async def handler(message: Message[bytes]) -> None:
         if message.offset == 101:
             raise ValueError
@@ -541,6 +541,28 @@ async def _crash(spine: Any, **fields: Any) -> None:
         except HandlerStopped:
             break
     spine.clock.now += 31
+
+
+async def test_K18_what_a_crashed_worker_held_waits_for_the_lease_and_then_runs(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup=True)
+    await _crash(spine)
+    spine.clock.now -= 1.5  # half a second before the lease ends
+    entries = spine.entries(1)
+    assert await spine.run(entries) == [Stage.FETCHED]
+    assert entries[0].not_before <= spine.clock.now + 0.5
+    spine.clock.now += 0.5
+    assert await spine.run(entries) == [SETTLED]
+    assert (entries[0].lost, entries[0].took_unreleased) == (1, True)
+
+
+async def test_K19_at_the_instant_of_expiry_exactly_one_of_two_holds_the_claim(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(succeed, dedup=True)
+    await _crash(spine)
+    spine.clock.now -= 1.0  # the very instant
+    other = make_spine(succeed, dedup=True, store=spine.store, clock=spine.clock)
+    first, second = spine.entry(100), other.entry(100)
+    await asyncio.gather(spine.run([first]), other.run([second]))
+    assert sorted((first.disposition, second.disposition), key=repr) in ([DONE, Duplicate()], [DONE, None])
 
 
 async def test_a_message_that_killed_three_workers_runs_alone(make_spine: Any) -> None:
