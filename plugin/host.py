@@ -20,7 +20,9 @@ from aiokafka.errors import (
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    for_code,
 )
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Failure, Reason
@@ -377,7 +379,7 @@ class Host:
         """
         for partition in [] if self._stop.is_set() else sorted(partitions):
             role: Literal["source", "retry"] = "retry" if partition.topic == self._names.retry else "source"
-            committed = await self._insist(self._consumer.committed, partition)
+            committed = await self._insist(self._committed, partition)
             position = committed if committed is not None else await self._insist(self._start_of, partition)
             lane = Lane(partition.topic, partition.partition, role, position, make=self._make(role), progressed=self._progressed)
             if partition not in self._consumer.assignment():
@@ -398,6 +400,24 @@ class Host:
         earliest = partition.topic == self._names.retry or self._settings.start == "earliest"
         offsets = await self._consumer.beginning_offsets([partition]) if earliest else await self._consumer.end_offsets([partition])
         return int(offsets[partition])
+
+    async def _committed(self, partition: TopicPartition) -> int | None:
+        """The committed offset; `None` only if the coordinator itself says that there is none.
+
+        aiokafka overlooks an error that is about the whole answer, such as a coordinator that is still loading, and
+        takes it for "nothing was committed": the group would begin somewhere else, and commit that.
+        """
+        offset: int | None = await self._consumer.committed(partition)
+        if offset is not None:
+            return offset
+        request = OffsetFetchRequest(self._settings.group, [(partition.topic, [partition.partition])])
+        coordinator: Any = self._consumer._coordinator
+        answer = await coordinator._send_req(request)
+        found = [(offset, code) for _, partitions in answer.topics for _, offset, _, code in partitions]
+        for code in (answer.error_code, *(code for _, code in found)):
+            if code:
+                raise for_code(code)
+        return next((offset for offset, _ in found if offset >= 0), None)
 
     async def _insist(self, call: Any, partition: TopicPartition) -> Any:
         while True:
