@@ -13,14 +13,10 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.books import GAP
 from ackwise.spark.facts import Facts
 from ackwise.spark.fold import RANK_BASE, RANKS
-from ackwise.spark.vocabulary import ANOMALIES, CLEAN, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, Flag, LogicalVerdict, Verdict
 
 __all__ = ["findings", "logical_rows", "logical_tallies", "missing_rows", "names", "offsets", "tallies", "verdict_rows"]
 
-_STATE: Final = (
-    "bits", "attempts", "claimed", "settled", "last", "last_claimed", "cx_min", "cx_max", "sx_min", "sx_max", "ox_min", "ox_max",
-    "level", "due", "sent_back_ts", "claim_ts", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "last_ts", "lost", "took",
-)  # fmt: skip
 _MESSAGE: Final = ("cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset")
 _OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 
@@ -42,16 +38,15 @@ def names(spark: SparkSession, facts: Facts) -> DataFrame:
 
 
 def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
-    """One row per message. `state` has what it was judged by, as the fold has it; it is null where nothing is to be looked at."""
-    plain = F.col("verdict").isin(*map(int, CLEAN)) & (F.col("flags") == 0)
+    """One row per message. `state` has what it was judged by; it is null where nobody will ask."""
     return _with_names(settled, named).select(
         *_MESSAGE,
         _name_of("verdict", Verdict).alias("verdict"),
         _flag_names("flags").alias("flags"),
-        F.coalesce("sx_max", "ox_max").alias("exec_id"),
+        "exec_id",
         "dedup_hash",
         F.timestamp_micros("record_ts").alias("record_ts"),
-        F.when(~plain, F.struct(*_STATE)).alias("state"),
+        "state",
     )
 
 
@@ -96,7 +91,7 @@ def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["verdict", "group_id", "topic", "partition", "offset", "handler"]
     return _with_names(suspects, named).orderBy(*order).limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags",
-        F.expr(f"last DIV {RANK_BASE}").alias("attempt"), _last_event().alias("last_event"), "last_ts",
+        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), _last_event().alias("last_event"), "state.last_ts",
     )  # fmt: skip
 
 
@@ -111,9 +106,9 @@ def _is_booked() -> Column:
 def _last_event() -> Column:
     found = F.lit("")
     for code, rank in RANKS.items():
-        found = F.when(F.col("last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
+        found = F.when(F.col("state.last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
     for code in (EventCode.STALE, EventCode.DUP_SUPPRESSED, EventCode.SUCCEEDED):
-        found = F.when(F.col("bits").bitwiseAND(1 << code) != 0, F.lit(code.name)).otherwise(found)
+        found = F.when(F.col("state.bits").bitwiseAND(1 << code) != 0, F.lit(code.name)).otherwise(found)
     return found
 
 

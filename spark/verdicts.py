@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import PLAIN, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "logical", "settle_suppressed"]
 
@@ -20,16 +20,26 @@ _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 
 
 def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: int, grace: int) -> DataFrame:
-    """States with `verdict` and `flags`, and with the columns of their `context`. `as_of` and `grace` are microseconds.
+    """One row per message with `verdict` and `flags`. `as_of` and `grace` are microseconds.
 
     `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. Messages that
-    were suppressed are judged as such here; whether rightly is for `settle_suppressed` to say.
+    were suppressed are judged as such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold`
+    found; of messages that nobody will ask about it is dropped, which keeps the rows of a healthy group small.
     """
     known = states.join(F.broadcast(context), "mk")
     span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
     inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
     placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
-    return placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
+    judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
+    is_plain = _is(*PLAIN) & (F.col("flags") == 0)
+    return judged.select(
+        *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind", "verdict", "flags"),
+        *("record_ts", "dedup_hash", "ok_ts"),
+        F.coalesce("sx_max", "ox_max").alias("exec_id"),
+        (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
+        (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
+        F.when(~is_plain, F.struct(*(name for name in states.columns if name not in ("mk", "offset")))).alias("state"),
+    )
 
 
 def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
@@ -39,12 +49,12 @@ def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
     """
     suppressed = F.col("verdict") == Verdict.DUPLICATE_SUPPRESSED
     open_still = _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
-    done = _has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)
     key = ["scope", "dedup_hash"]
-    mates = judged.where("dedup_hash IS NOT NULL").groupBy(*key).agg(F.max(done | open_still).alias("accounted"))
-    reaches_back = F.col("since") <= F.col("suppressed_ts") - F.col("retention")
+    mates = judged.where("dedup_hash IS NOT NULL").groupBy(*key).agg(F.max(F.col("is_done") | open_still).alias("accounted"))
+    suppressed_ts = F.col("state.suppressed_ts")
+    reaches_back = F.col("since") <= suppressed_ts - F.col("retention")
     verdict = (
-        F.when((F.col("suppressed_ts") > as_of) | F.col("accounted"), _lit(Verdict.DUPLICATE_SUPPRESSED))
+        F.when((suppressed_ts > as_of) | F.col("accounted"), _lit(Verdict.DUPLICATE_SUPPRESSED))
         .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
@@ -57,7 +67,7 @@ def logical(settled: DataFrame) -> DataFrame:
 
     Runs without a claim are no failure of it, so they do not count.
     """
-    under_claim = _has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()
+    under_claim = F.col("ran_under_claim")
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
     ok_ts = F.when(under_claim, F.col("ok_ts"))
     folded = (

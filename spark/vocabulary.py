@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["ANOMALIES", "CLEAN", "INCONCLUSIVE", "ExitCode", "Flag", "LogicalVerdict", "Verdict"]
+__all__ = ["ANOMALIES", "INCONCLUSIVE", "PLAIN", "ExitCode", "Flag", "LogicalVerdict", "Verdict"]
 
 
 class Verdict(enum.IntEnum):
@@ -86,5 +86,5 @@ ANOMALIES: Final = frozenset(
 )
 #: Verdicts for which it exits with 3, if there are no anomalies.
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
-#: Verdicts whose rows are written without the evidence, unless a flag stands beside them.
-CLEAN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.DUPLICATE_SUPPRESSED, Verdict.SKIPPED})
+#: Verdicts of which nobody will ask how they came about, unless a flag stands beside them.
+PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
