@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -130,3 +131,11 @@ def test_names_are_printed_as_they_are() -> None:
 
 def test_many_partitions_are_cut_short_with_a_word() -> None:
     assert "and 60 more partitions in summary.json" in printed(replace(FULL, books=[*FULL.books] * 100))
+
+
+def test_the_documentation_has_every_verdict_flag_and_exit_code() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reconcile.md").read_text("utf-8")
+    for name in (*Verdict.__members__, *LogicalVerdict.__members__, *Flag.__members__):
+        assert f"`{name}`" in text
+    for code in ExitCode:
+        assert f"\n| {int(code)} | " in text
