@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.events import EventSink
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
-from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import ClaimStore
-from ackwise.plugin.around import Around, inspect_middleware, wrap
+from ackwise.plugin.around import wrap
 from ackwise.plugin.handler import inspect_handler
-from ackwise.plugin.registry import open_sink, open_store
 from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.slots import Slots
 
 __all__ = ["App"]
 
@@ -29,11 +24,7 @@ log = logging.getLogger("ackwise")
 
 HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Events)
-
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-_USABLE: Final = "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)) or a middleware (async def mw(message, call_next))"
 
 
 class App:
@@ -48,8 +39,7 @@ class App:
         for name in settings.keys() - known:
             raise ConfigurationError(f"App has no setting {name!r}; it has {', '.join(sorted(known))}")
         self.settings = HostSettings(brokers=brokers, group=group, **settings)
-        self._slots: dict[type, Any] = {}
-        self._arounds: list[Around] = []
+        self._slots = Slots()
         self._agents: list[Agent] = []
         self._is_started = False
 
@@ -65,23 +55,7 @@ class App:
         if self._is_started:
             raise ConfigurationError("use() was called after the app was started; call it before")
         for thing in things:
-            if isinstance(thing, _SLOTS):
-                self._fill(thing)
-            elif callable(thing) and not isinstance(thing, type):
-                self._arounds.append(inspect_middleware(thing))
-            else:
-                hint = f"; write {thing.__name__}(…)" if isinstance(thing, type) and thing in _SLOTS else ""
-                raise ConfigurationError(f"{thing!r} can't be used{hint}; use takes {_USABLE}")
-
-    def _fill(self, policy: ConsumeLater | DeadLetter | Dedup | Events) -> None:
-        slot = next(slot for slot in _SLOTS if isinstance(policy, slot))
-        if isinstance(policy, ConsumeLater) and policy.raised:
-            raise ConfigurationError(
-                "ConsumeLater with delay or delay_level is for raising in a handler; as a policy, give it levels or retry"
-            )
-        if slot in self._slots:
-            raise ConfigurationError(f"{slot.__name__} was used twice; an app has one")
-        self._slots[slot] = policy
+            self._slots.use(thing)
 
     def agent(
         self,
@@ -142,7 +116,7 @@ class App:
             for topic in agent.topics:
                 self._refuse_own(topic, agent)
         kinds = {agent.kind for agent in self._agents}
-        for around in self._arounds:
+        for around in self._slots.arounds:
             if around.kind not in kinds:
                 raise ConfigurationError(
                     f"middleware {around.name!r} takes a {around.kind}, and no agent of this app does; it would never run"
@@ -151,16 +125,13 @@ class App:
 
     def _refuse_own(self, topic: str, agent: Agent) -> None:
         group = self.settings.group
-        if topic in (f"{group}.retry", self._dead_letter().topic or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+        if topic in (f"{group}.retry", self._slots.dead_letter.topic or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
             raise ConfigurationError(
                 f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
             )
 
     def _wrapped(self, agent: Agent) -> Callable[[Any], Awaitable[object]]:
-        return wrap(agent.call, [around for around in self._arounds if around.kind == agent.kind])
-
-    def _dead_letter(self) -> DeadLetter:
-        return cast(DeadLetter, self._slots.get(DeadLetter) or DeadLetter())
+        return wrap(agent.call, [around for around in self._slots.arounds if around.kind == agent.kind])
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
@@ -203,31 +174,10 @@ class App:
         if self._is_started:
             raise ConfigurationError("this app was started before; make a new one")
         agents = self.agents()
-        later: ConsumeLater = self._slots.get(ConsumeLater) or ConsumeLater()
-        dedup: Dedup | None = self._slots.get(Dedup)
-        store, sink = _store(dedup), self._sink(later, dedup)
+        slots = self._slots
+        store, sink = slots.open_store(), slots.open_sink(self.settings.group, [topic for agent in agents for topic in agent.topics])
         from ackwise.plugin.host import Host  # the Kafka client is imported by those who run it
 
-        host = Host(self.settings, agents, later=later, dead_letter=self._dead_letter(), dedup=dedup, store=store, sink=sink)
+        host = Host(self.settings, agents, later=slots.later, dead_letter=slots.dead_letter, dedup=slots.dedup, store=store, sink=sink)
         self._is_started = True
         await host.run(stop)
-
-    def _sink(self, later: ConsumeLater, dedup: Dedup | None) -> EventSink | None:
-        events: Events | None = self._slots.get(Events)
-        if events is None:
-            return None
-        if not isinstance(events.sink, str | os.PathLike):
-            return events.sink
-        facts: dict[str, object] = {"levels": later.levels.seconds, "sources": [topic for agent in self._agents for topic in agent.topics]}
-        if dedup is not None:
-            facts |= {"lease": dedup.lease, "retention": dedup.retention}
-        return open_sink(os.fspath(events.sink), group=self.settings.group, mode=events.mode, facts=facts)
-
-
-def _store(dedup: Dedup | None) -> ClaimStore | None:
-    if dedup is None:
-        return None
-    store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
-    if type(store).__module__ == "ackwise.stores.memory":
-        log.warning("Dedup keeps its claims in memory: they are gone with this process and unknown to other workers")
-    return store

@@ -1,0 +1,99 @@
+"""What the user gave to `use`: one policy per slot, and middleware in the order of use."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import ClaimStore
+from ackwise.plugin.around import Around, inspect_middleware
+from ackwise.plugin.registry import open_sink, open_store
+
+__all__ = ["Policy", "Slots"]
+
+log = logging.getLogger("ackwise")
+
+Policy = ConsumeLater | DeadLetter | Dedup | Events
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Events)
+
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Events)
+
+_USABLE: Final = "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)) or a middleware (async def mw(message, call_next))"
+
+
+class Slots:
+    """The policies and the middleware of one app. Without `use`, `ConsumeLater(16)` and `DeadLetter()` are on."""
+
+    def __init__(self) -> None:
+        self.arounds: list[Around] = []
+        self._policies: dict[type, Policy] = {}
+
+    def use(self, thing: object) -> None:
+        """Take a policy or a middleware. Raises `ConfigurationError` for anything else, and for a second policy of a kind."""
+        if isinstance(thing, _SLOTS):
+            self._fill(thing)
+        elif callable(thing) and not isinstance(thing, type):
+            self.arounds.append(inspect_middleware(thing))
+        else:
+            hint = f"; write {thing.__name__}(…)" if isinstance(thing, type) and thing in _SLOTS else ""
+            raise ConfigurationError(f"{thing!r} can't be used{hint}; use takes {_USABLE}")
+
+    def _fill(self, policy: Policy) -> None:
+        slot = next(slot for slot in _SLOTS if isinstance(policy, slot))
+        if isinstance(policy, ConsumeLater) and policy.raised:
+            raise ConfigurationError(
+                "ConsumeLater with delay or delay_level is for raising in a handler; as a policy, give it levels or retry"
+            )
+        if slot in self._policies:
+            raise ConfigurationError(f"{slot.__name__} was used twice; an app has one")
+        self._policies[slot] = policy
+
+    @property
+    def later(self) -> ConsumeLater:
+        """How messages come back."""
+        return self._get(ConsumeLater) or ConsumeLater()
+
+    @property
+    def dead_letter(self) -> DeadLetter:
+        """Where messages go that can't be consumed."""
+        return self._get(DeadLetter) or DeadLetter()
+
+    @property
+    def dedup(self) -> Dedup | None:
+        """How messages are run once; off unless used."""
+        return self._get(Dedup)
+
+    @property
+    def events(self) -> Events | None:
+        """What is exported; off unless used."""
+        return self._get(Events)
+
+    def _get(self, slot: type[PolicyT]) -> PolicyT | None:
+        policy = self._policies.get(slot)
+        return policy if isinstance(policy, slot) else None
+
+    def open_store(self) -> ClaimStore | None:
+        """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`."""
+        if self.dedup is None:
+            return None
+        store = open_store(self.dedup.store) if isinstance(self.dedup.store, str) else self.dedup.store
+        if type(store).__module__ == "ackwise.stores.memory":
+            log.warning("Dedup keeps its claims in memory: they are gone with this process and unknown to other workers")
+        return store
+
+    def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
+        """The sink of `Events`, not yet open; `sources` are the topics that the group reads. Raises `ConfigurationError`."""
+        if self.events is None:
+            return None
+        if not isinstance(self.events.sink, str | os.PathLike):
+            return self.events.sink
+        facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
+        if self.dedup is not None:
+            facts |= {"lease": self.dedup.lease, "retention": self.dedup.retention}
+        return open_sink(os.fspath(self.events.sink), group=group, mode=self.events.mode, facts=facts)
