@@ -72,6 +72,8 @@ class SQLiteStore:
 
     `synchronous` is SQLite's: with `normal` a killed process loses nothing, and a power failure may take the last exchanges
     with it, so that their messages run again; `full` waits for the disk and survives that too.
+    A process that is stopped in the middle of an exchange (SIGSTOP, a debugger) keeps the file's lock: the others pause until it
+    goes on or dies. Nothing is lost by it.
     `timeout` (seconds) is how long an exchange waits for other writers of the file before it raises `StoreUnavailable`.
     `clock` gives wall-clock seconds, which is what the processes of one host have in common.
     """

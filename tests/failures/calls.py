@@ -70,6 +70,7 @@ class Tap:
         self.moments: Counter[str] = Counter()
         self._holds: dict[tuple[str, int], Hold] = {}
         self._kept_open: list[Callable[[], Awaitable[Any]]] = []
+        self._exchanging = 0
         self._happened = asyncio.Condition()
 
     def hold(self, site: str, call: int = 1) -> Hold:
@@ -105,7 +106,10 @@ class Tap:
         if fault is None or self.broke or fault.site not in sites or self.calls[fault.site] < fault.call:
             return await call()
         if fault.signal == signal.SIGSTOP:
-            self._signal(fault)
+            async with self._happened:  # in the middle of an exchange it would keep SQLite's lock, and everybody would wait for it
+                await self._happened.wait_for(lambda: not self._exchanging)
+            if not self.broke:
+                self._signal(fault)
             return await call()
         if fault.when == "before":
             if fault.site.endswith((".stop", ".close")):
@@ -113,6 +117,16 @@ class Tap:
             return self._break(fault, fail)
         await call()
         return self._break(fault, fail)
+
+    async def exchanging(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make an exchange with the store itself."""
+        self._exchanging += 1
+        try:
+            return await call()
+        finally:
+            async with self._happened:
+                self._exchanging -= 1
+                self._happened.notify_all()
 
     def _break(self, fault: Fault, fail: Callable[[], T]) -> T:
         self._signal(fault)
@@ -238,7 +252,7 @@ class TappedStore:
         await self._tap.through(["store.open"], self._store.open, _store_down)
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        return await self._tap.through(_kinds(exchange), lambda: self._store.exchange(exchange), _store_down)
+        return await self._tap.through(_kinds(exchange), lambda: self._tap.exchanging(lambda: self._store.exchange(exchange)), _store_down)
 
     async def close(self) -> None:
         await self._tap.through(["store.close"], self._store.close, _store_down)
