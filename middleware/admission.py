@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,16 +11,18 @@ from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide
+from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.leases import Leases
+from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Stale
+from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Admission"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Losses of one attempt after which a message runs alone, and after which it is a dead letter.
 ALONE_AFTER = 3
@@ -46,6 +47,8 @@ class Admission:
 
     def prepare(self, entries: Sequence[Entry]) -> BaseException | None:
         """Decode values and find keys, once per message; answers what stops the app if user code raised that."""
+        unidentified: list[tuple[Entry, BaseException]] = []
+        broken: list[Exception] = []
         for entry in entries:
             if entry.prepared or entry.stage is not Stage.FETCHED:
                 continue
@@ -63,9 +66,29 @@ class Admission:
                 return error
             except BaseException as error:  # noqa: BLE001  # the key function is the user's: as if the handler had raised
                 entry.prepared = True
-                decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)
+                unidentified.append((entry, error))
+                if (raised := decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)) is not None:
+                    broken.append(raised)
             entry.prepared = True
+        self._tell_unidentified(unidentified)
+        tell_broken(self._agent.name, broken)
         return None
+
+    def _tell_unidentified(self, unidentified: Sequence[tuple[Entry, BaseException]]) -> None:
+        if not unidentified:
+            return
+        first, error = unidentified[0]
+        log.warning(
+            "the key function of Dedup raised, its messages count as failed",
+            handler=self._agent.name,
+            messages=len(unidentified),
+            topic=first.delivery.origin.topic,
+            partition=first.delivery.origin.partition,
+            offset=first.delivery.origin.offset,
+            error=type(error).__name__,
+            at=where_raised(error),
+        )
+        log.debug("what the key function raised", handler=self._agent.name, raised=error)
 
     def _identify(self, entry: Entry, message: Message[Any]) -> None:
         if self._identity is None or self._dedup is None:
@@ -112,11 +135,12 @@ class Admission:
         if busy:
             where = claimants[0][0].delivery
             log.info(
-                "%s/%d: %d messages wait for claims of another worker, which end in at most %.1f s if it died",
-                where.topic,
-                where.partition,
-                len(busy),
-                max(busy),
+                "messages wait for claims of another worker",
+                handler=self._agent.name,
+                topic=where.topic,
+                partition=where.partition,
+                messages=len(busy),
+                at_most=round(max(busy), 3),
             )
         for (entry, _), answer in zip(claimants, result.claims, strict=True):
             self._take(entry, answer, asked_at, self._leases)
@@ -157,7 +181,15 @@ class Admission:
                     entry.alone = True
                     leases.give_back(entry)
                     entry.hold(self._worker.monotonic(), f"{lost} workers died of it: it runs alone")
-                    log.warning("%s: %d workers ended while they ran it; it runs alone from now on", entry.delivery.origin, lost)
+                    log.warning(
+                        "a message runs alone from now on, workers ended while they ran it",
+                        handler=self._agent.name,
+                        topic=entry.delivery.origin.topic,
+                        partition=entry.delivery.origin.partition,
+                        offset=entry.delivery.origin.offset,
+                        attempt=entry.delivery.attempt,
+                        workers=lost,
+                    )
                 else:
                     entry.stage = Stage.ADMITTED
             case Busy(retry_after):

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ackwise.middleware.whereabouts import where_raised
+
 __all__ = [
     "CONSUME_LATER",
     "CONSUME_SUCCESS",
     "DONE",
+    "OUR_REASONS",
     "ConsumeStatus",
     "Dead",
     "Disposition",
@@ -52,6 +55,9 @@ class Reason:
     FOREIGN_COPY: Final = "foreign-copy"
 
 
+#: All of ours; any other is a text that a handler gave to `dead()`.
+OUR_REASONS: Final = frozenset(value for name, value in vars(Reason).items() if name.isupper())
+
 #: Characters that a dead letter carries of each; cut in the middle, where they say least.
 _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1000
@@ -60,18 +66,22 @@ _TRACEBACK_LIMIT = 4000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception from user code, kept as text: class name, message and a cut traceback."""
+    """An exception from user code, kept as text: class name, message and a cut traceback; and where it was raised."""
 
     error: str
     message: str
     traceback: str = ""
+    at: str | None = None
+    """Where it was raised, as `file:line`."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """The failure that `error` stands for. Works for exceptions whose own `__str__` raises."""
         message = _printed(lambda: str(error))
         text = _printed(lambda: "".join(tracebacks.format_exception(error)))
-        return cls(_cut(type(error).__name__, _NAME_LIMIT), _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT))
+        return cls(
+            _cut(type(error).__name__, _NAME_LIMIT), _cut(message, _MESSAGE_LIMIT), _cut(text, _TRACEBACK_LIMIT), where_raised(error)
+        )
 
 
 def _printed(text: Callable[[], str]) -> str:

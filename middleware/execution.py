@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
@@ -12,17 +11,22 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import Disposition, Later
 from ackwise.middleware.entry import Entry, Run, Stage
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide
+from ackwise.middleware.fate import decide, tell_broken
+from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
 from ackwise.middleware.worker import Worker
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "Undecided"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Seconds between warnings about a handler that does not come back.
 HANG_WARNING = 60.0
+
+
+class Undecided(BaseException):
+    """Raised by a call that ended without a decision. Its messages are not ruled on, no attempt is counted, they come up again."""
 
 
 class Execution:
@@ -56,24 +60,27 @@ class Execution:
         handle = self._handle_batch if self._agent.kind == "batch" else self._handle_messages
         run.task = asyncio.create_task(handle(ready, run, stops), name=f"ackwise handler {self._agent.name}")
         await self._wait_for_handler(run, run.task, ready)
+        undecided = [entry for entry in ready if entry.stage is Stage.ADMITTED]
         for entry in ready:
             entry.run = None
-            if entry.stage is Stage.ADMITTED:
-                self._give_up(entry, stopped=bool(stops))
+        for entry in undecided:
+            self._give_up(entry, stopped=bool(stops))
+        if undecided and not run.called_off:
+            self._worker.hold(undecided, "nobody decided on them")
         return stops[0] if stops else None
 
     async def _handle_batch(self, ready: Sequence[Entry], run: Run, stops: list[BaseException]) -> None:
-        batch: Batch[Any] = Batch([cast(Message[Any], entry.message) for entry in ready])
+        batch = self._agent.batch([cast(Message[Any], entry.message) for entry in ready])
         call = cast(Callable[[Batch[Any]], Awaitable[object]], self._agent.call)
         result = await self._outcome(call, batch, run)
         if isinstance(result, Raised) and isinstance(result.error, STOPS):
             stops.append(result.error)
         elif result is not None:
             self._rule(ready, batch, result)
-        else:  # called off: what it ruled on single messages stands
+        else:  # called off, or undecided: what it ruled on single messages stands
             for index, entry in enumerate(ready):
                 if (ruling := batch.ruling(index)) is not None:
-                    self._decide(entry, ruling)
+                    tell_broken(self._agent.name, self._decide(entry, ruling))
 
     async def _handle_messages(self, ready: Sequence[Entry], run: Run, stops: list[BaseException]) -> None:
         call = cast(Callable[[Message[Any]], Awaitable[object]], self._agent.call)
@@ -96,39 +103,50 @@ class Execution:
             return Returned(await call(argument))
         except asyncio.CancelledError as error:
             return None if run.called_off else Raised(error)
+        except Undecided:
+            return None
         except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
             return Raised(error)
 
     def _rule(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> None:
         error = result.error if isinstance(result, Raised) else None
         dispositions = rule(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
+        broken: list[Exception] = []
         for index, (entry, disposition) in enumerate(zip(ready, dispositions, strict=True)):
-            self._decide(entry, disposition, None if batch.ruling(index) is not None else error)
+            broken += self._decide(entry, disposition, None if batch.ruling(index) is not None else error)
+        tell_broken(self._agent.name, broken)
         self._tell(ready, error)
 
     def _tell(self, ready: Sequence[Entry], error: BaseException | None) -> None:
-        """One line for what comes back, with the reason that a person needs; the traceback where debugging is on."""
+        """One line for what comes back, with the reason that a person needs."""
         back = [entry for entry in ready if isinstance(entry.disposition, Later)]
         if not back:
             return
         first = back[0]
         failure = first.disposition.failure if isinstance(first.disposition, Later) else None
+        # Where nothing was raised, the failure's text is ours: what was returned, and what should have been.
+        text = f"{failure.error}: {failure.message}" if failure is not None and error is None else first.error
         log.warning(
-            "handler %s: %d of %d messages come back later, from %s on (attempt %d, in %g s): %s",
-            self._agent.name,
-            len(back),
-            len(ready),
-            first.delivery.origin,
-            first.delivery.attempt,
-            first.send_back.delay if first.send_back is not None else 0.0,
-            first.error if failure is None else f"{failure.error}: {failure.message}",
-            exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
+            "messages come back later",
+            handler=self._agent.name,
+            messages=len(back),
+            batch=len(ready),
+            topic=first.delivery.origin.topic,
+            partition=first.delivery.origin.partition,
+            offset=first.delivery.origin.offset,
+            attempt=first.delivery.attempt,
+            delay=None if first.send_back is None else first.send_back.delay,
+            error=text,
+            at=None if failure is None else failure.at,
         )
+        log.debug("what the handler raised", handler=self._agent.name, raised=error)
 
-    def _decide(self, entry: Entry, disposition: Disposition, error: BaseException | None = None) -> None:
-        decide(entry, disposition, self._worker.later, error)
+    def _decide(self, entry: Entry, disposition: Disposition, error: BaseException | None = None) -> list[Exception]:
+        """Rule on `entry`; the answer holds what the retry policy raised."""
+        broken = decide(entry, disposition, self._worker.later, error)
         if entry.succeeded and entry.key is not None and self._leases is not None:
             self._leases.remember_success(entry.key.id)
+        return [] if broken is None else [broken]
 
     def _give_up(self, entry: Entry, *, stopped: bool) -> None:
         """The handler ended without a decision on `entry`: it comes up again, with a claim of its own."""
@@ -148,9 +166,14 @@ class Execution:
             while not (await asyncio.wait({task}, timeout=HANG_WARNING))[0]:
                 waited += HANG_WARNING
                 log.warning(
-                    "handler %s has been running for %.0f s on %d messages from %s; its partition waits, nothing is lost",
-                    self._agent.name, waited, len(ready), ready[0].delivery.origin,
-                )  # fmt: skip
+                    "a handler does not come back, its partition waits and nothing is lost",
+                    handler=self._agent.name,
+                    seconds=waited,
+                    messages=len(ready),
+                    topic=ready[0].delivery.origin.topic,
+                    partition=ready[0].delivery.origin.partition,
+                    offset=ready[0].delivery.origin.offset,
+                )
         except asyncio.CancelledError:
             run.call_off()
             raise

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 
 from ackwise.middleware.disposition import Dead, Disposition, Done, Later
 from ackwise.middleware.entry import Entry
+from ackwise.middleware.log import Log
 from ackwise.middleware.retry import ConsumeLater, SendBack
+from ackwise.middleware.whereabouts import where_raised
 
-__all__ = ["decide"]
+__all__ = ["decide", "tell_broken"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 
-def decide(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None) -> None:
-    """Rule on `entry`: what shall come later is sent back as `policy` says, or is a dead letter if it came too often."""
+def decide(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None) -> Exception | None:
+    """Rule on `entry`: what shall come later is sent back as `policy` says, or is a dead letter if it came too often.
+
+    A policy may be the user's: what it raised is answered, and the delay levels stand in for it.
+    """
+    broken = None
     match disposition:
         case Done():
             entry.succeeded = True
         case Later(failure=failure):
             entry.error = failure.error if failure is not None else "CONSUME_LATER"
-            decision = _decision(disposition, policy, entry, error)
+            decision, broken = _decision(disposition, policy, entry, error)
             if isinstance(decision, SendBack):
                 entry.send_back = decision
             else:
@@ -30,12 +36,25 @@ def decide(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: 
         case _:
             pass
     entry.rule(disposition)
+    return broken
 
 
-def _decision(later: Later, policy: ConsumeLater, entry: Entry, error: BaseException | None) -> SendBack | Dead:
+def tell_broken(handler: str, broken: Sequence[Exception]) -> None:
+    """One line for what a retry policy raised on the messages of a batch."""
+    if broken:
+        log.error(
+            "the retry policy raised, messages come back by delay level",
+            handler=handler,
+            messages=len(broken),
+            error=type(broken[0]).__name__,
+            at=where_raised(broken[0]),
+        )
+        log.debug("what the retry policy raised", handler=handler, raised=broken[0])
+
+
+def _decision(later: Later, policy: ConsumeLater, entry: Entry, error: BaseException | None) -> tuple[SendBack | Dead, Exception | None]:
     reconsume_times = entry.delivery.attempt - 1
     try:
-        return policy.decide(later, reconsume_times, error)
+        return policy.decide(later, reconsume_times, error), None
     except Exception as broken:  # noqa: BLE001  # a retry policy may be the user's: the delay levels stand in for it
-        log.error("the retry policy raised %r; %s comes back by delay level", broken, entry.delivery.origin)
-        return policy.by_level(reconsume_times)
+        return policy.by_level(reconsume_times), broken

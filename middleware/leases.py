@@ -6,7 +6,6 @@ Every deadline here is local and monotonic; what counts in the end is the store'
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections import deque
@@ -15,11 +14,12 @@ from contextlib import suppress
 
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.store import Ack, Claim, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
 
 __all__ = ["Leases"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Keys of successes and pending releases that are remembered at most; the oldest go first.
 _REMEMBERED = 100_000
@@ -149,7 +149,7 @@ class Leases:
                 lost = await self.renew(aged)
         except (StoreUnavailable, TimeoutError) as error:
             lost = [entry for entry in aged if self.expired(entry)]
-            log.warning("%d leases could not be renewed (%s); %d of them count as lost", len(aged), error, len(lost))
+            log.warning("claims could not be renewed", claims=len(aged), lost=len(lost), error=said(error))
         for entry in lost:
             self._lose(entry)
 

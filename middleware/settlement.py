@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
+from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, Failure, Later, Reason
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.leases import Leases
+from ackwise.middleware.log import Log
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.store import Ack, Complete, Outcome, Release
 from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
@@ -20,7 +20,7 @@ from ackwise.middleware.worker import Worker
 
 __all__ = ["Assignment", "Settlement"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Seconds until a publish is repeated. RocketMQ: `submitConsumeRequestLater`.
 PUBLISH_AGAIN = 5.0
@@ -88,23 +88,42 @@ class Settlement:
             for entry in outgoing:
                 entry.copy = entry.copy or self._copy(entry)
             answers = await self._worker.publisher.publish([entry.copy for entry in outgoing if entry.copy is not None])
-            refused = []
+            refused, unanswered = [], []
             for entry, answer in zip(outgoing, answers, strict=True):
                 if answer is None:
                     entry.stage, entry.tries = Stage.PUBLISHED, 0
-                    self._mourn(entry)
                 elif isinstance(answer, PublishRefused):
                     if self._shrink(entry, answer):
                         refused.append(entry)
                 else:
-                    self._worker.hold([entry], "its copy is not acknowledged", answer, wait=PUBLISH_AGAIN)
+                    unanswered.append((entry, answer))
+            if unanswered:
+                self._worker.hold([entry for entry, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
+            self._mourn([entry for entry in outgoing if entry.stage is Stage.PUBLISHED])
             outgoing = refused
 
-    def _mourn(self, entry: Entry) -> None:
-        if isinstance(entry.disposition, Dead):
-            reason, failure = entry.disposition.reason, entry.disposition.failure
-            why = reason if failure is None else f"{reason}, {failure.error}: {failure.message}"
-            log.warning("%s is a dead letter on %s: %s", entry.delivery.origin, self._worker.dead_letter_topic, why)
+    def _mourn(self, published: Sequence[Entry]) -> None:
+        """One line for the dead letters of each reason; a reason that the handler gave is the user's text and stays on the letter."""
+        by_reason: dict[str, list[tuple[Entry, Failure | None]]] = {}
+        for entry in published:
+            if isinstance(entry.disposition, Dead):
+                reason = entry.disposition.reason if entry.disposition.reason in OUR_REASONS else "given by the handler"
+                by_reason.setdefault(reason, []).append((entry, entry.disposition.failure))
+        for reason, dead in by_reason.items():
+            first, failure = dead[0]
+            log.warning(
+                "messages are dead letters",
+                handler=self._agent.name,
+                reason=reason,
+                messages=len(dead),
+                topic=first.delivery.origin.topic,
+                partition=first.delivery.origin.partition,
+                offset=first.delivery.origin.offset,
+                attempt=first.delivery.attempt,
+                dead_letters=self._worker.dead_letter_topic,
+                error=None if failure is None else failure.error,
+                at=None if failure is None else failure.at,
+            )
 
     def _shrink(self, entry: Entry, refusal: PublishRefused) -> bool:
         """A copy that is refused for good becomes a dead letter, and that is cut until it fits."""
@@ -216,12 +235,12 @@ class Settlement:
                 self._worker.hold([entry for entry, _ in completes], "done, but the store does not know it yet", error)
                 held = {id(entry) for entry, _ in completes}
             else:
+                restored = [entry for (entry, _), ack in zip(completes, result.completes, strict=True) if ack is Ack.RESTORED]
+                self._tell_restored(restored)
                 for (entry, _), ack in zip(completes, result.completes, strict=True):
                     if ack is Ack.LOST and not isinstance(entry.disposition, Dead):
                         self._claim_again(entry, self._leases)
                         held.add(id(entry))
-                    elif ack is Ack.RESTORED:
-                        log.error("%s: the store had forgotten a claim that was held; the record was written again", entry.delivery.origin)
         for entry in recorded:
             if id(entry) not in held:
                 if self._leases is not None:
@@ -231,6 +250,17 @@ class Settlement:
             if entry.leader is not None and entry.stage is Stage.SETTLED and entry.leader.stage is not Stage.SETTLED:
                 entry.stage = Stage.RECORDED
                 entry.hold(entry.leader.not_before, entry.leader.why)
+
+    def _tell_restored(self, restored: Sequence[Entry]) -> None:
+        if restored:
+            log.error(
+                "the store had forgotten claims that were held, their records are written again",
+                handler=self._agent.name,
+                messages=len(restored),
+                topic=restored[0].delivery.origin.topic,
+                partition=restored[0].delivery.origin.partition,
+                offset=restored[0].delivery.origin.offset,
+            )
 
     def _claim_again(self, entry: Entry, leases: Leases) -> None:
         """It succeeded here and somebody else owns the record: it is claimed again, to be completed, never to be run."""

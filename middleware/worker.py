@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +13,14 @@ from ackwise.middleware.entry import Entry
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import ConsumeLater
 
 __all__ = ["Worker"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Back-off of a step that failed: seconds at first, doubling up to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
@@ -66,9 +66,14 @@ class Worker:
             entry.hold(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
         if error is not None and entries:
             log.warning(
-                "partition %s/%d: %d messages held, %s (%s); nothing committed, next try in %.1f s",
-                entries[0].delivery.topic, entries[0].delivery.partition, len(entries), why, error, entries[0].not_before - now,
-            )  # fmt: skip
+                "messages are held, nothing of them is committed",
+                topic=entries[0].delivery.topic,
+                partition=entries[0].delivery.partition,
+                messages=len(entries),
+                why=why,
+                error=said(error),
+                retry_in=round(entries[0].not_before - now, 3),
+            )
 
     def event(self, code: EventCode, handler: str, entry: Entry, **fields: Any) -> Event:
         """An event about `entry`, in the coordinates of its origin, with the physical ones where they differ."""
