@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import DelayLevels
@@ -26,7 +26,7 @@ from ackwise.plugin.topics import TopicNames
 
 __all__ = ["DelayRelay", "first_offset"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Seconds: between two looks at the lines, until a lost membership is begun anew, between two looks at the logs' ends.
 _POLL, _BEGIN_ANEW, _BROKER_OFFSETS_EVERY = 0.5, 2.0, 30.0
@@ -88,7 +88,12 @@ class DelayRelay:
             if relaying.done():
                 relaying.result()
         except (KafkaError, OSError) as error:
-            log.warning("the delay relay lost its broker (%s: %s); nothing is lost, it begins anew", type(error).__name__, error)
+            log.warning(
+                "the delay relay lost its broker, nothing is lost and it begins anew",
+                group=self._names.relay_group,
+                error=said(error),
+                retry_in=_BEGIN_ANEW,
+            )
         finally:
             relaying.cancel()
             await asyncio.gather(relaying, return_exceptions=True)
@@ -208,9 +213,14 @@ class _Membership(ConsumerRebalanceListener):
             position = first_offset(offset, starts[partition], ends[partition])
             if offset is not None and position != offset:
                 log.warning(
-                    "%s/%d: the relay had committed %d and the log has %d to %d; it begins at %d",
-                    *partition, offset, starts[partition], ends[partition], position,
-                )  # fmt: skip
+                    "the relay's commit is outside of what the delay topic holds, it begins elsewhere",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=offset,
+                    log_start=starts[partition],
+                    log_end=ends[partition],
+                    goes_on_at=position,
+                )
             self._consumer.seek(partition, position)
             line = self._lines[partition] = self._make_line(partition, position)
             line.committed = offset
@@ -239,7 +249,7 @@ class _Membership(ConsumerRebalanceListener):
             async with asyncio.timeout(_COMMIT_TIMEOUT):
                 await self._consumer.commit(offsets)
         except (KafkaError, OSError) as error:
-            log.info("the relay's commit failed (%s); copies may come twice, which is told by their attempt", type(error).__name__)
+            log.debug("the relay's commit failed, copies may come twice, which is told by their attempt", error=said(error))
             return
         for partition, offset in offsets.items():
             lines[partition].committed = offset

@@ -6,7 +6,6 @@ A topic holds one level, so the order in it is the order of being due, and its h
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Final
 
 from ackwise.middleware.disposition import Failure, Reason
 from ackwise.middleware.errors import PublishRefused
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import DelayLevels
@@ -23,7 +23,7 @@ from ackwise.plugin.topics import TopicNames
 
 __all__ = ["DelayLine", "Move", "Wait", "next_hop"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: A line with this much in hand takes no more until half of it is gone.
 _MAX_RECORDS: Final = 500
@@ -169,7 +169,14 @@ class DelayLine:
         try:
             hop = next_hop(now_ms, due_ms(record.headers), record.timestamp_ms, self._level, self._levels)
         except ForeignCopy as error:
-            log.error("%s is not ours and goes to the dead letters: %s", record.origin, error)
+            log.error(
+                "a record in a delay topic is not ours and goes to the dead letters",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=Reason.FOREIGN_COPY,
+                dead_letters=self._names.dead_letter,
+            )
             return self._letter(record, Reason.FOREIGN_COPY, error)
         except NewerWire as error:
             return self._hold(record, error)
@@ -181,7 +188,13 @@ class DelayLine:
     def _hold(self, record: Delivery, error: NewerWire) -> float:
         if self._clock() >= self._next_alarm:
             self._next_alarm = self._clock() + _ALARM
-            log.error("%s is held, and what follows it waits: %s", record.origin, error)
+            log.error(
+                "a copy in a delay topic can't be read by this worker, what follows it waits",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                error=said(error),
+            )
         return _ALARM
 
     async def _move(self) -> float:
@@ -201,7 +214,15 @@ class DelayLine:
             return 0.0
         rest: float = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._failures, 10))
         self._failures += 1
-        log.warning("%s and %d more can't be moved (%s); trying again in %.1f s", left[0][0].record.origin, len(left) - 1, left[0][1], rest)
+        log.warning(
+            "copies that are due can't be moved, trying again",
+            topic=self._topic,
+            partition=self._partition,
+            offset=left[0][0].record.offset,
+            messages=len(left),
+            error=said(left[0][1]),
+            retry_in=rest,
+        )
         return rest
 
     def _smaller(self, parcel: _Parcel, refusal: PublishRefused) -> Copy:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Literal
@@ -30,11 +29,13 @@ from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.leases import Leases
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.delay import DelayRelay
@@ -45,7 +46,7 @@ from ackwise.plugin.topics import TopicNames, ensure_topics
 
 __all__ = ["Host"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
 _GRACE = 5.0
@@ -70,8 +71,11 @@ class Host:
         dedup: Dedup | None = None,
         store: ClaimStore | None = None,
         sink: EventSink | None = None,
+        consumer: AIOKafkaConsumer | None = None,
     ) -> None:
+        """`consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it."""
         self._settings = settings
+        self._users_own = consumer
         self._agents = {agent.name: agent for agent in agents}
         self._by_topic = {topic: agent for agent in agents for topic in agent.topics}
         self._later = later
@@ -92,6 +96,7 @@ class Host:
         Raises `ConfigurationError` or another `AckwiseError` if it can't start, what a handler stopped the app
         with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
         """
+        log.info("starting", group=self._settings.group, brokers=self._settings.brokers, agents=", ".join(sorted(self._agents)))
         publisher = KafkaPublisher(self._settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             await ensure_topics(self._settings, self._names, sorted(self._by_topic), levels=self._later.levels)
@@ -102,12 +107,13 @@ class Host:
             opened.push_async_callback(publisher.stop)
             await publisher.start()
             await self._consume(stop, publisher)
+        log.info("stopped", group=self._settings.group)
         if self._fatal is not None:
             raise self._fatal
 
     async def _consume(self, stop: asyncio.Event, publisher: KafkaPublisher) -> None:
         self._build_pipelines(publisher)
-        self._consumer = AIOKafkaConsumer(**self._consumer_options())
+        self._consumer = self._users_own or AIOKafkaConsumer(**self._consumer_options())
         relay = DelayRelay(self._settings, self._names, self._later.levels, publisher, sink=self._sink)
         relay_stop = asyncio.Event()
         services = {
@@ -120,7 +126,8 @@ class Host:
         relaying = self._spawn(relay.run(relay_stop), "relay")
         try:
             self._consumer.subscribe([*self._by_topic, self._names.retry], listener=_Listener(self))
-            await self._consumer.start()
+            if self._users_own is None:
+                await self._consumer.start()
             await self._poll()
             await self._revoke(set(self._lanes), self._settings.drain_timeout, stopping=True)
         finally:
@@ -130,7 +137,10 @@ class Host:
             for task in (*services, relaying, *self._detached, *working):
                 task.cancel()
             await asyncio.gather(*services, relaying, *self._detached, *working, return_exceptions=True)
-            await self._consumer.stop()
+            if self._users_own is None:
+                await self._consumer.stop()
+            else:
+                self._users_own.unsubscribe()
 
     def _abandon_lanes(self) -> list[Lane]:
         """After an error of ours there was no drain: what is left publishes and commits nothing."""
@@ -185,9 +195,17 @@ class Host:
         """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
         if task.cancelled() or (error := task.exception()) is None:
             return
-        cause, traceback = (error.error, None) if isinstance(error, HandlerStopped) else (error, error)
+        cause = error.error if isinstance(error, HandlerStopped) else error
         self._fatal = self._fatal or cause
-        log.error("%s ended with %r; the worker stops, nothing unsettled is committed", task.get_name(), cause, exc_info=traceback)
+        ours = isinstance(cause, AckwiseError | KafkaError | OSError)  # of any other nobody knows whose words its text has
+        log.error(
+            "the worker stops, nothing unsettled is committed",
+            group=self._settings.group,
+            task=task.get_name(),
+            error=said(cause) if ours else type(cause).__name__,
+            at=where_raised(cause),
+        )
+        log.debug("what stops the worker", group=self._settings.group, raised=cause)
         self._stop.set()
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
@@ -213,7 +231,7 @@ class Host:
             async with asyncio.timeout(_BROKER_TIMEOUT):
                 starts, ends = await self._consumer.beginning_offsets(partitions), await self._consumer.end_offsets(partitions)
         except (KafkaError, TimeoutError) as error:
-            log.info("the ends of the logs can't be read now: %s", error)
+            log.debug("the ends of the logs can't be read now", error=said(error))
             return
         for lane, partition in zip(lanes, partitions, strict=True):
             attrs = json.dumps({"committed": lane.committed})
@@ -239,7 +257,7 @@ class Host:
                 await self._reposition(error)
                 continue
             except KafkaError as error:
-                log.warning("fetching failed (%s: %s); nothing is lost, trying again in 1 s", type(error).__name__, error)
+                log.warning("fetching failed, nothing is lost", group=self._settings.group, error=said(error), retry_in=1.0)
                 await asyncio.sleep(1.0)
                 continue
             for partition, records in fetched.items():
@@ -275,9 +293,14 @@ class Host:
             end = (await self._consumer.end_offsets([partition]))[partition]
             target = start if lane.position < start else end if lane.position > end else lane.position
             log.error(
-                "%s/%d: offset %d is out of range, the log has %d to %d; going on at %d",
-                lane.topic, lane.partition, lane.position, start, end, target,
-            )  # fmt: skip
+                "the position is outside of what the topic holds, reading goes on elsewhere",
+                topic=lane.topic,
+                partition=lane.partition,
+                offset=lane.position,
+                log_start=start,
+                log_end=end,
+                goes_on_at=target,
+            )
             if target != lane.position:
                 attrs = json.dumps({"reason": "out-of-range"})
                 self._record(
@@ -317,7 +340,6 @@ class Host:
         return LaneEntry(Entry(copy), self._pipelines[copy.handler])
 
     def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> LaneEntry:
-        log.error("%s/%d/%d goes to the dead letters, %s: %s", delivery.topic, delivery.partition, delivery.offset, reason, error)
         entry = Entry(delivery)
         entry.error = type(error).__name__
         entry.rule(Dead(reason, Failure.of(error)))
@@ -348,10 +370,20 @@ class Host:
                 async with asyncio.timeout(_BROKER_TIMEOUT):
                     await self._consumer.commit({partition: offset for partition, (_, offset) in offsets.items()})
             except (CommitFailedError, IllegalStateError) as error:
-                log.warning("a commit was refused, since the partitions moved: %s; the next owner goes on from the last one", error)
+                log.warning(
+                    "a commit was refused since the partitions moved, the next owner goes on from the last one",
+                    group=self._settings.group,
+                    partitions=len(offsets),
+                    error=said(error),
+                )
                 return
             except (KafkaError, TimeoutError) as error:
-                log.warning("a commit failed (%s: %s); nothing is lost, trying again", type(error).__name__, error)
+                log.warning(
+                    "a commit failed and is made good by the next one",
+                    group=self._settings.group,
+                    partitions=len(offsets),
+                    error=said(error),
+                )
                 return
             for lane, offset in offsets.values():
                 lane.committed = offset
@@ -363,7 +395,7 @@ class Host:
             try:
                 await self._sink.flush()
             except EventLogUnavailable as error:
-                log.warning("%s", error)
+                log.warning("the events of a commit are not durable yet", group=self._settings.group, error=said(error))
 
     def _record(self, event: Event) -> None:
         if self._sink is not None:
@@ -391,6 +423,14 @@ class Host:
             task.add_done_callback(self._ended)
             self._record(
                 Event(EventCode.ASSIGNED, partition.topic, partition.partition, position, role=role, from_commit=committed is not None)
+            )
+        if not self._stop.is_set():
+            log.info(
+                "running",
+                group=self._settings.group,
+                agents=", ".join(sorted(self._agents)),
+                partitions=sum(lane.role == "source" for lane in self._lanes.values()),
+                retry_partitions=sum(lane.role == "retry" for lane in self._lanes.values()),
             )
         # a group that never committed must not begin somewhere else after a crash
         await self._commit([lane for lane in self._lanes.values() if lane.committed is None])
@@ -424,7 +464,13 @@ class Host:
             try:
                 return await call(partition)
             except KafkaError as error:
-                log.warning("the position of %s/%d can't be read (%s); trying again", partition.topic, partition.partition, error)
+                log.warning(
+                    "the position of a partition can't be read, trying again",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    error=said(error),
+                    retry_in=0.5,
+                )
                 await asyncio.sleep(0.5)
 
     async def _revoke(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
@@ -438,6 +484,7 @@ class Host:
                 await self._drain(lanes, timeout, stopping=stopping)
 
     async def _drain(self, lanes: Sequence[Lane], timeout: float, *, stopping: bool) -> None:
+        log.info("draining", group=self._settings.group, partitions=len(lanes), at_most=timeout, stopping=stopping)
         for lane in lanes:
             lane.stop()
         tasks = {lane.task for lane in lanes if lane.task is not None}
@@ -452,7 +499,10 @@ class Host:
             self._record(Event(EventCode.REVOKED, lane.topic, lane.partition, lane.watermark.commit))
         if pending:
             log.warning(
-                "%d partitions did not drain within %.0f s; what still runs there publishes and commits nothing", len(pending), timeout
+                "partitions did not drain in time, what still runs there publishes and commits nothing",
+                group=self._settings.group,
+                partitions=len(pending),
+                seconds=timeout,
             )
         if stopping and pending:
             await asyncio.wait(pending, timeout=_GRACE)
@@ -470,7 +520,9 @@ class Host:
         try:
             await self._leases.flush()
         except StoreUnavailable as error:
-            log.warning("claims could not be released (%s); the next owner waits for their leases", error)
+            log.warning(
+                "claims could not be released, the next owner waits for their leases", group=self._settings.group, error=said(error)
+            )
         await self._flush_events()
 
 

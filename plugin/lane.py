@@ -7,7 +7,6 @@ tells its watermark what is settled. One lane never waits for another.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,13 +14,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.log import Log
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.watermark import Watermark
 
 __all__ = ["Lane", "LaneEntry"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 #: A lane takes no more above these. RocketMQ: `pullThresholdForQueue`, `consumeConcurrentlyMaxSpan`.
 MAX_MESSAGES = 1000
@@ -69,6 +69,7 @@ class Lane:
         self._held: list[LaneEntry] = []
         self._running: list[LaneEntry] = []
         self._arrived = 0.0  #: when the queue began to fill
+        self._next_alarm = 0.0
         self._stopping = False
         self._wake = asyncio.Event()
 
@@ -193,12 +194,18 @@ class Lane:
             pass
 
     def _alarm(self, batch: list[LaneEntry]) -> None:
-        for item in batch:
+        now = self._clock()
+        if now >= self._next_alarm:
+            self._next_alarm = now + ALARM
             log.error(
-                "%s/%d/%d is held: %s; its partition is not committed past it",
-                self.topic, self.partition, item.entry.delivery.offset, item.entry.why,
-            )  # fmt: skip
-            item.entry.not_before = self._clock() + ALARM
+                "a copy can't be read by this worker, its partition is not committed past it",
+                topic=self.topic,
+                partition=self.partition,
+                offset=batch[0].entry.delivery.offset,
+                error=batch[0].entry.why,
+            )
+        for item in batch:
+            item.entry.not_before = now + ALARM
             self._held.append(item)
 
 

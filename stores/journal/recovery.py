@@ -7,7 +7,6 @@ made of its events, so a roll that died half way is simply done again. One that 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,12 +14,13 @@ from pathlib import Path
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.eventlog import EventLog, Unreadable, parse_log
+from ackwise.middleware.log import Log
 from ackwise.stores.journal.layout import damaged_path, is_damaged, log_files, sync_directory, writer_and_first_seq
 from ackwise.stores.journal.log import explain
 
 __all__ = ["Recovery", "UnreadableLog", "read_log", "recover", "roll", "snapshot"]
 
-logger = logging.getLogger("ackwise.events")
+logger = Log("ackwise.events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,9 @@ def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery
             path.unlink()
         sync_directory(path.parent)
     except OSError as error:
-        logger.warning("%s (its events stay in %s and are rolled later)", explain(error, root), path)
+        logger.warning(
+            "an event log could not be rolled, its events stay in it and are rolled later", file=str(path), error=explain(error, root)
+        )
         recovery.live.append(path)
 
 

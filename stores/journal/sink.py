@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import importlib
 import json
-import logging
 import os
 import secrets
 import socket
@@ -20,13 +19,14 @@ from urllib.parse import unquote
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.log import Log, said
 from ackwise.stores.journal.layout import sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
 from ackwise.stores.journal.recovery import Recovery, recover, roll
 
 __all__ = ["Journal", "Mode", "from_url"]
 
-logger = logging.getLogger("ackwise.events")
+log = Log("ackwise.events")
 
 Mode = Literal["before_settle", "async"]
 
@@ -178,9 +178,9 @@ class Journal:
         error = writing.exception()
         if error is not None:
             if not self._is_failing:
-                logger.warning("%s", error)
+                log.warning("the event log can't be written, none of its events is dropped", folder=str(self.root), error=said(error))
         elif self._is_failing:
-            logger.warning("event log %s: written again, nothing is missing", self.root)
+            log.warning("the event log is written again, nothing is missing", folder=str(self.root))
         self._is_failing = error is not None
         self._roll_finished()
 
@@ -263,7 +263,9 @@ def _has_pyarrow() -> bool:
     try:
         importlib.import_module("ackwise.stores.journal.parquet")
     except ImportError as error:
-        logger.warning("events stay in log files, which `ackwise reconcile` rolls (%s); pip install 'ackwise[events]' to roll here", error)
+        log.warning(
+            "events stay in log files, which `ackwise reconcile` rolls; pip install 'ackwise[events]' to roll them here", error=said(error)
+        )
         return False
     return True
 
@@ -271,9 +273,15 @@ def _has_pyarrow() -> bool:
 def _report_error(rolled: Future[None]) -> None:
     error = rolled.exception()
     if error is not None:
-        logger.error("event log files could not be rolled; they stay, and `ackwise reconcile` rolls them", exc_info=error)
+        log.error("event log files could not be rolled, they stay and `ackwise reconcile` rolls them", error=said(error))
+        log.debug("what kept event log files from being rolled", raised=error)
 
 
 def _report_unreadable(recovery: Recovery) -> None:
-    for log in recovery.unreadable:
-        logger.warning("event log %s: %s; what its writer did from event %d on is unknown", log.path, log.reason, log.from_seq)
+    for unread in recovery.unreadable:
+        log.warning(
+            "an event log can't be read to its end, what its writer did after that is unknown",
+            file=str(unread.path),
+            why=unread.reason,
+            from_event=unread.from_seq,
+        )

@@ -274,4 +274,4 @@ async def test_a_failing_disk_is_logged_once_and_so_is_its_recovery(tmp_path: Pa
         await journal.flush()
     await journal.close()
     assert len(caplog.records) == 2
-    assert caplog.records[1].message == f"event log {root}: written again, nothing is missing"
+    assert caplog.records[1].message == f"the event log is written again, nothing is missing: folder={root}"
