@@ -1,17 +1,21 @@
-"""The root of the command line: `run`, `demo`, and the commands that other distributions add by entry point."""
+"""The root of the command line: our commands, and those that other distributions add by entry point."""
 
 from __future__ import annotations
 
 import inspect
+import logging
+import signal
 import sys
+import traceback
 from collections.abc import Callable
 from importlib.metadata import entry_points, version
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.run import run
 
@@ -20,11 +24,30 @@ __all__ = ["app", "main"]
 #: What the user can mend: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
 _USER_MISTAKE: Final = 2
 
+_INTERRUPTED: Final = 128 + signal.SIGINT
+
 _HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack index, consume-later, dead letters, deduplication.
 
-[bold]ackwise run app:app[/bold] runs a worker, [bold]ackwise demo[/bold] shows one being killed and its books being checked."""
+[bold]ackwise run app:app[/bold] runs a worker, [bold]ackwise demo[/bold] shows one being killed and its books being checked.
 
-app = typer.Typer(name="ackwise", help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can mend, said in one
+sentence. 3: reconcile can't tell. 128 + n: ended by signal n."""
+
+
+class _Root(TyperGroup):
+    """Every command ends here: an error of ours is one sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AckwiseError as error:
+            if ctx.params.get("show_traceback"):
+                traceback.print_exception(error)
+            say_error(str(error))
+            ctx.exit(_USER_MISTAKE)
+
+
+app = typer.Typer(name="ackwise", cls=_Root, help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -36,14 +59,15 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")] = False,
+    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from before its sentence.")] = False,
 ) -> None:
     """What holds for every command."""
 
 
-def _add(name: str, function: Callable[..., None]) -> None:
+def _add(name: str, function: Callable[..., None], group: typer.Typer = app) -> None:
     # Line ends of a docstring are those of an editor, not of the reader's terminal.
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
-    app.command(name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(function)
+    group.command(name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(function)
 
 
 def _add_commands() -> None:
@@ -59,7 +83,7 @@ def _add_commands() -> None:
 
 def _unavailable(name: str, error: ImportError) -> Callable[[], None]:
     def command() -> None:
-        """Not available: a package is missing."""
+        """Not available: a package is missing. Exit code 2."""
         raise AckwiseError(f"ackwise {name} can't be loaded ({error}); install the package that it needs")
 
     return command
@@ -67,9 +91,10 @@ def _unavailable(name: str, error: ImportError) -> Callable[[], None]:
 
 def main() -> None:
     """Run the command line; an error of ours is one sentence on stderr and exit code 2."""
-    _add_commands()
+    # Python prints what nobody listens to. What the Kafka client has to say is in our sentence, or in the log of `run`.
+    logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
-        app()
-    except AckwiseError as error:
-        Console(stderr=True).print(f"[red]error[/red] {error}", highlight=False, soft_wrap=True)
-        sys.exit(_USER_MISTAKE)
+        _add_commands()
+        app(prog_name="ackwise")
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)

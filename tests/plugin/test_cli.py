@@ -28,7 +28,10 @@ def ackwise(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "worker.py").write_text(APP)
     (tmp_path / "wrong.py").write_text('from ackwise import App\napp = App("bill ing")\n')
-    (tmp_path / "broken.py").write_text("import there_is_no_such_module\n")
+    (tmp_path / "broken.py").write_text("\nimport there_is_no_such_module\n")
+    (tmp_path / "unfinished.py").write_text("def bill(:\n")
+    (tmp_path / "portless.py").write_text('from ackwise import App\napp = App("billing", brokers="kafka-1")\n')
+    (tmp_path / "binary.py").write_bytes(b"\x80\x00\n")
     (tmp_path / "nothing.py").write_text("")
     return tmp_path
 
@@ -43,6 +46,15 @@ def folder(tmp_path: Path) -> Path:
         ("worker:number", "has a int as 'number', not an App; did you mean worker:app"),
         ("nothing:app", "module 'nothing' has no 'app'; it has no App at all"),
         ("wrong:app", "group is 'bill ing'"),
+        (
+            "broken:app",
+            "can't be imported, broken.py:2 raises ModuleNotFoundError: No module named 'there_is_no_such_module'; ackwise",
+        ),
+        ("unfinished:app", "can't be imported, unfinished.py:1 raises SyntaxError: "),
+        ("binary:app", "module 'binary' can't be imported"),
+        ("portless:app", "broker 'kafka-1' has no port; write it as 'host:port', such as 'kafka-1:9092'"),
+        ("..:app", "'..' can't be the name of a module"),
+        ("not-a-name:app", "'not-a-name' can't be the name of a module"),
         ("./worker.py:app", "is a file; name the module instead, from the folder that it is in: worker:app"),
     ],
 )
@@ -54,10 +66,16 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(folder: Path, target: str, se
     assert done.stderr.count("\n") == 1
 
 
-def test_an_error_inside_of_the_users_module_keeps_its_traceback(folder: Path) -> None:
-    done = ackwise("run", "broken:app", cwd=folder)
-    assert done.returncode == 1
-    assert "broken.py" in done.stderr
+def test_where_an_error_came_from_is_shown_on_demand(folder: Path) -> None:
+    done = ackwise("--traceback", "run", "broken:app", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.splitlines()[-1].startswith("error module 'broken' can't be imported")
+
+
+def test_brackets_in_an_error_are_not_taken_for_markup(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text('raise RuntimeError("pip install [spark]")\n')
+    assert "pip install [spark]" in ackwise("run", "odd:app", cwd=tmp_path).stderr
 
 
 def test_no_broker_at_the_start_is_one_sentence(folder: Path) -> None:

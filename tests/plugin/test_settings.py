@@ -25,6 +25,10 @@ def test_durations_are_read_as_people_write_them() -> None:
         ({"group": ""}, "group is ''"),
         ({"brokers": "a:1,,b:2"}, "write it as 'host:port'"),
         ({"brokers": ""}, "write it as 'host:port'"),
+        ({"brokers": ["localhost:9092"]}, "write it as 'host:port'"),
+        ({"brokers": "a:1, kafka-2"}, "broker 'kafka-2' has no port; write it as 'host:port', such as 'kafka-2:9092'"),
+        ({"brokers": "a:nine"}, "broker 'a:nine' is no address"),
+        ({"brokers": "a:65536"}, "a port from 1 to 65535"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_with_a_sentence(setting: dict[str, Any], sentence: str) -> None:

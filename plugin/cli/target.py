@@ -1,0 +1,99 @@
+"""The app that the user names as MODULE:APP, and what to say where it can't be had."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+
+if TYPE_CHECKING:
+    from ackwise.plugin.app import App
+
+__all__ = ["Target", "find_app"]
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
+"""The argument of every command that takes an app."""
+
+_TRACEBACK: Final = "ackwise --traceback COMMAND … shows how it came to that"
+
+
+def find_app(target: str) -> App:
+    """The `App` that `target`, a `module:attribute`, names; the module is looked for in the current folder first.
+
+    Raises `ConfigurationError`, for any error that importing the module raises as well.
+    """
+    from ackwise.plugin.app import App
+
+    module_name, _, attribute = target.partition(":")
+    _check_form(target, module_name, attribute)
+    module = _imported(module_name)
+    found = getattr(module, attribute, None)
+    if isinstance(found, App):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    near = difflib.get_close_matches(attribute, apps, n=1, cutoff=0.0)
+    advice = f"did you mean {module_name}:{near[0]}" if near else "it has no App at all"
+    what = f"has no {attribute!r}" if found is None else f"has a {type(found).__name__} as {attribute!r}, not an App"
+    raise ConfigurationError(f"module {module_name!r} {what}; {advice}")
+
+
+def _check_form(target: str, module: str, attribute: str) -> None:
+    if not module or not attribute:
+        raise ConfigurationError(f"{target!r} does not name an app; write MODULE:APP, such as billing.worker:app")
+    if "/" in module or module.endswith(".py"):
+        raise ConfigurationError(
+            f"{module!r} is a file; name the module instead, from the folder that it is in: {Path(module).stem}:{attribute}"
+        )
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigurationError(f"{module!r} can't be the name of a module; write MODULE:APP, such as billing.worker:app")
+
+
+def _imported(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except AckwiseError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(name, error) from error
+        raise ConfigurationError(f"there is no module {error.name!r} in {here} or among the installed packages") from None
+    except Exception as error:  # the user's module is the user's code
+        raise _broken(name, error) from error
+
+
+def _broken(module: str, error: Exception) -> ConfigurationError:
+    said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return ConfigurationError(f"module {module!r} can't be imported, {_place(error)} raises {type(error).__name__}: {said}; {_TRACEBACK}")
+
+
+def _place(error: Exception) -> str:
+    """The file and line that the user would open: the innermost one of their own, or what could not be read or parsed."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen ")]
+    theirs = [frame for frame in frames if _is_below_here(frame.filename)]
+    if theirs:
+        return f"{_short(theirs[-1].filename)}:{theirs[-1].lineno}"
+    if isinstance(error, OSError) and error.filename:
+        return _short(str(error.filename))
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else "importing it"
+
+
+def _is_below_here(file: str) -> bool:
+    path = Path(file)
+    return path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts
+
+
+def _short(file: str) -> str:
+    return str(Path(file).relative_to(Path.cwd())) if _is_below_here(file) else file
