@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.log import Log
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
@@ -17,7 +17,7 @@ from ackwise.plugin.registry import open_sink, open_store
 
 __all__ = ["Policy", "Slots"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 Policy = ConsumeLater | DeadLetter | Dedup | Events
 PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Events)
@@ -84,7 +84,7 @@ class Slots:
             return None
         store = open_store(self.dedup.store) if isinstance(self.dedup.store, str) else self.dedup.store
         if type(store).__module__ == "ackwise.stores.memory":
-            log.warning("Dedup keeps its claims in memory: they are gone with this process and unknown to other workers")
+            log.warning("claims are kept in memory, they are gone with this process and unknown to other workers")
         return store
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:

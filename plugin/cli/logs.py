@@ -1,0 +1,40 @@
+"""What `ackwise run` prints of the log: text for people, or one JSON object per line for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Literal
+
+__all__ = ["JsonLines", "LogFormat", "LogLevel", "print_log"]
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+
+class JsonLines(logging.Formatter):
+    """Each record as `{"time", "level", "logger", "event", "fields"}`; `fields` is empty for loggers that are not ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, with `traceback` where the record has one."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": getattr(record, "event", None) or record.getMessage(),
+            "fields": getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def print_log(level: LogLevel, form: LogFormat) -> None:
+    """Print what is logged from `level` on to stderr, and of the Kafka client no less than warnings unless debugging."""
+    printing = logging.StreamHandler(sys.stderr)
+    printing.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[printing])
+    if level == "info":
+        logging.getLogger("aiokafka").setLevel(logging.WARNING)
