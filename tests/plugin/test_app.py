@@ -107,7 +107,7 @@ async def test_a_store_and_a_sink_that_are_objects_are_taken_as_they_are(host_of
 
 async def test_claims_in_memory_are_warned_about(host_of: Any, caplog: pytest.LogCaptureFixture) -> None:
     await host_of(app_of(bill, Dedup("memory://")))
-    assert [record.levelname for record in caplog.records if "claims in memory" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "claims are kept in memory" in record.message] == ["WARNING"]
 
 
 async def test_an_app_starts_once(host_of: Any) -> None:
