@@ -9,6 +9,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 # One stamp per Python, so that another PYTHON= makes the environment anew.
 FOR_DEMO := $(VENV)/.installed-demo-$(VERSION)
 FOR_DEV := $(VENV)/.installed-dev-$(VERSION)
+FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 
 .PHONY: help demo test check fix bench clean lint types imports pure tests
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
@@ -28,11 +29,11 @@ fix: $(FOR_DEV) ## format, and repair what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(FOR_DEV) ## the benchmarks
+bench: $(FOR_DEV) $(FOR_BENCH) ## the benchmarks, with those whom Ackwise is compared with
 	$(BIN)/python -m benchmarks
 
 clean: ## remove everything that was made here, the environment too
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
+	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lint: $(FOR_DEV)
@@ -55,4 +56,8 @@ tests: $(FOR_DEV)
 $(FOR_DEMO) $(FOR_DEV): $(VENV)/.installed-%-$(VERSION): pyproject.toml .ci/install.py
 	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) .ci/install.py $(VENV) $*
+	@touch $@
+
+$(FOR_BENCH): pyproject.toml .ci/install.py
+	@$(PYTHON) .ci/install.py .venv-bench bench
 	@touch $@

@@ -1,6 +1,6 @@
 """What an event costs: to record, to make durable, to export, and what the event loop feels of it.
 
-    python -m benchmarks.journal [--events 300000] [--block 10000] [--folder FOLDER]
+    python -m benchmarks.journal [--events 300000] [--block 10000] [--folder FOLDER] [--json]
 
 The events are what messages leave behind when all goes well: CLAIMED with a random dedup hash, SUCCEEDED with random
 durations, and a RECEIVED_RANGE for every hundred. Each figure is the median of five runs. JSON lines are the yardstick:
@@ -17,7 +17,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -167,8 +167,25 @@ def measure(events: list[Event], block: int, folder: Path) -> Figures:
     )
 
 
-def table(runs: list[Figures]) -> Table:
-    made = Table("figure", "median", "least", "most")
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table of figures: under each name the values that its columns stand for."""
+
+    title: str
+    columns: tuple[str, ...]
+    values: Mapping[str, tuple[float, ...]]
+
+    def table(self) -> Table:
+        made = Table(self.title, *self.columns)
+        for name, values in self.values.items():
+            made.add_row(name, *(f"{value:.2f}" for value in values))
+        return made
+
+    def as_json(self) -> dict[str, dict[str, float]]:
+        return {name: dict(zip(self.columns, values, strict=True)) for name, values in self.values.items()}
+
+
+def costs(runs: list[Figures]) -> Rows:
     rows = {
         "record, µs per event": [run.record for run in runs],
         "record and flush, µs per event": [run.durable for run in runs],
@@ -177,37 +194,49 @@ def table(runs: list[Figures]) -> Table:
         "Parquet, bytes per event": [run.parquet_bytes for run in runs],
         "JSON lines, bytes per event": [run.json_bytes for run in runs],
     }
-    for name, values in rows.items():
-        made.add_row(name, *(f"{value:.2f}" for value in (statistics.median(values), min(values), max(values))))
-    return made
+    spread = {name: (statistics.median(values), min(values), max(values)) for name, values in rows.items()}
+    return Rows("what an event costs", ("median", "least", "most"), spread)
 
 
-def lateness_table(events: list[Event], folder: Path) -> Table:
-    made = Table(f"loop lateness at {_RATE} events/s, ms", "p50", "p99", "most")
+def latenesses(events: list[Event], folder: Path) -> Rows:
+    found: dict[str, tuple[float, ...]] = {}
     for name, late in {
         "nothing else": asyncio.run(lateness(lambda: idle(len(events) / _RATE))),
         "journal": asyncio.run(lateness(lambda: record_at_rate(events, folder))),
     }.items():
         cuts = statistics.quantiles(late, n=100)
-        made.add_row(name, *(f"{value * 1e3:.2f}" for value in (cuts[49], cuts[98], max(late))))
-    return made
+        found[name] = (cuts[49] * 1e3, cuts[98] * 1e3, max(late) * 1e3)
+    return Rows(f"loop lateness at {_RATE} events/s, ms", ("p50", "p99", "most"), found)
 
 
-def main() -> None:
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says; `[]` stands for the defaults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=300_000)
     parser.add_argument("--block", type=int, default=10_000, help="events in one flush")
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary folder")
-    arguments = parser.parse_args()
-    events = make_events(arguments.events)
+    parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> list[Rows]:
+    """Everything, each table by itself."""
+    events = make_events(options.events)
     runs = []
     for _ in range(_RUNS):
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            runs.append(measure(events, arguments.block, Path(folder)))
-    console = Console()
-    console.print(table(runs))
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        console.print(lateness_table(events, Path(folder)))
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            runs.append(measure(events, options.block, Path(folder)))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        return [costs(runs), latenesses(events, Path(folder))]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(arguments)
+    found = run(options)
+    if options.json:
+        print(json.dumps({rows.title: rows.as_json() for rows in found}, indent=2))
+    else:
+        Console().print(*(rows.table() for rows in found))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,318 @@
+"""What a message costs: Ackwise beside the bare client, FastStream, Faust and a hand-written claim per message.
+
+    python -m benchmarks.consumers [--messages 200000] [--rounds 5] [--only NAME,NAME] [--profile NAME] [--json]
+
+One real Kafka on this machine, one topic that is full before the first contender starts, a handler that does nothing
+but count. Each contender is a process of its own; in every round each has a turn, and the order rotates. What is
+measured lies between the first batch handled and the last. Read `docs/benchmarks.md` before you believe a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import pstats
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from ackwise.plugin.localbroker import local_kafka
+
+__all__ = ["CONTENDERS", "Bench", "Contender", "Figures", "Measurement", "main", "read_options", "run"]
+
+_CHECKOUT: Final = Path(__file__).resolve().parent.parent
+_TOPIC: Final = "orders"
+_TIMEOUT: Final = 600.0  # seconds for one contender's turn
+
+
+class Contender(NamedTuple):
+    """One who is measured. `needs` is the distribution that it is about, where that is not Ackwise's own client."""
+
+    name: str
+    module: str
+    variant: str = ""
+    needs: str | None = None
+
+
+CONTENDERS: Final = (
+    Contender("bare aiokafka loop", "bare"),
+    Contender("FastStream batch", "faststream_batch", needs="faststream"),
+    Contender("Faust take", "faust_take", needs="faust-streaming"),
+    Contender("claim per message", "claim_each"),
+    Contender("Ackwise", "ackwise_agent", "plain"),
+    Contender("Ackwise + Dedup", "ackwise_agent", "dedup"),
+    Contender("Ackwise + Dedup + Events", "ackwise_agent", "dedup+events"),
+)
+#: Whom throughput is given as a multiple of.
+_BASES: Final = {"bare": CONTENDERS[0], "FastStream": CONTENDERS[1], "Faust": CONTENDERS[2]}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One turn, in microseconds per message: by the wall, by the process's CPU, and of each phase."""
+
+    wall: float
+    cpu: float
+    phases: Mapping[str, float]
+
+
+class Bench:
+    """A topic full of messages on a running broker, and turns of contenders on it."""
+
+    def __init__(self, brokers: str, python: Path, folder: Path, *, messages: int, batch: int, size: int, partitions: int) -> None:
+        self._brokers = brokers
+        self._python = python
+        self._folder = folder
+        self._messages = messages
+        self._batch = batch
+        self._size = size
+        self._partitions = partitions
+        self._turns = 0
+
+    async def fill(self) -> None:
+        """Make the topic and write every message to it."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._brokers)
+        await admin.start()
+        await admin.create_topics([NewTopic(_TOPIC, self._partitions, 1)])
+        await admin.close()
+        async with AIOKafkaProducer(bootstrap_servers=self._brokers, linger_ms=20, max_batch_size=256 * 1024) as producer:
+            for number in range(self._messages):
+                key = b"%08d" % number
+                await producer.send(_TOPIC, key.rjust(self._size, b"."), key=key, partition=number % self._partitions)
+            await producer.flush()
+
+    async def forget(self, group: str) -> None:
+        """Delete the topics that a contender has made, so that the next one has the broker to itself."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._brokers)
+        await admin.start()
+        made = [topic for topic in await admin.list_topics() if topic.startswith(group)]
+        if made:
+            await admin.delete_topics(made)
+        await admin.close()
+
+    def turn(self, contender: Contender, *, phases: bool = False, profile: Path | None = None) -> Measurement:
+        """Let `contender` handle the whole topic. Raises `SystemExit` with its last words if it fails."""
+        self._turns += 1
+        group = f"turn-{self._turns}"
+        folder = self._folder / group
+        folder.mkdir()
+        profiler = [] if profile is None else ["-m", "cProfile", "-o", str(profile)]
+        command = [
+            *(str(self._python), *profiler, "-m", f"benchmarks.contenders.{contender.module}"),
+            *("--brokers", self._brokers, "--topic", _TOPIC, "--group", group, "--folder", str(folder)),
+            *("--messages", str(self._messages), "--batch", str(self._batch)),
+            *("--variant", contender.variant + ("+phases" if phases else "")),
+        ]
+        ended = subprocess.run(command, cwd=_CHECKOUT, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        asyncio.run(self.forget(group))
+        if ended.returncode or not ended.stdout.strip():
+            raise SystemExit(f"{contender.name} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
+        return Measurement(**json.loads(ended.stdout.splitlines()[-1]))
+
+
+def versions(python: Path) -> dict[str, str]:
+    """The distributions of that Python's environment."""
+    folders = subprocess.run(
+        [str(python), "-c", "import json, sys; print(json.dumps(sys.path[1:]))"], capture_output=True, text=True, check=True
+    )
+    return {found.metadata["Name"].lower(): found.version for found in distributions(path=json.loads(folders.stdout))}
+
+
+def able(python: Path, names: Sequence[str]) -> tuple[list[Contender], list[str]]:
+    """Those of `names` (all, if there are none) that can run, and a line for each that can't."""
+    found = versions(python)
+    chosen = [contender for contender in CONTENDERS if not names or contender.name in names]
+    missing = [contender for contender in chosen if contender.needs is not None and contender.needs not in found]
+    left_out = [f"{contender.name} is left out: {python} has no {contender.needs}; `make bench` installs it" for contender in missing]
+    return [contender for contender in chosen if contender not in missing], left_out
+
+
+def play(bench: Bench, contenders: Sequence[Contender], rounds: int, console: Console) -> dict[Contender, list[Measurement]]:
+    """Every contender in every round; the order moves on by one each time, so that nobody always follows the same."""
+    found: dict[Contender, list[Measurement]] = {contender: [] for contender in contenders}
+    for number in range(rounds):
+        first = number % len(contenders)
+        for contender in (*contenders[first:], *contenders[:first]):
+            with console.status(f"round {number + 1} of {rounds}: {contender.name}"):
+                found[contender].append(bench.turn(contender))
+    return found
+
+
+def ratios(found: Mapping[Contender, Sequence[Measurement]], base: Contender) -> dict[Contender, list[float]]:
+    """How many times the throughput of `base` each has, round by round."""
+    return {
+        contender: [float(floor.wall / mine.wall) for floor, mine in zip(found[base], measurements, strict=True)]
+        for contender, measurements in found.items()
+        if base in found
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything that was measured: the rounds, one turn with the phases timed, and under what conditions."""
+
+    rounds: Mapping[Contender, Sequence[Measurement]]
+    phases: Mapping[Contender, Measurement]
+    conditions: str
+
+    def tables(self) -> list[Table]:
+        """Costs, ratios, and the phases of those that have some."""
+        return [self._costs(), self._ratios(), *([self._phases()] if self.phases else [])]
+
+    def _costs(self) -> Table:
+        made = _table(self.conditions, "contender", "µs/message", "min", "max", "CPU µs")
+        for contender, measurements in self.rounds.items():
+            walls = [one.wall for one in measurements]
+            costs = [statistics.median(walls), min(walls), max(walls), statistics.median(one.cpu for one in measurements)]
+            made.add_row(contender.name, *(f"{cost:.2f}" for cost in costs))
+        return made
+
+    def _ratios(self) -> Table:
+        made = _table("throughput as a multiple: median (min–max) over the rounds", "contender", *(f"× {base}" for base in _BASES))
+        against = [ratios(self.rounds, contender) for contender in _BASES.values()]
+        for contender in self.rounds:
+            made.add_row(contender.name, *(_spread(shares.get(contender)) for shares in against))
+        return made
+
+    def _phases(self) -> Table:
+        made = _table("where Ackwise's time goes", "CPU µs/message", *(contender.name for contender in self.phases))
+        for phase in next(iter(self.phases.values())).phases:
+            made.add_row(phase, *(f"{measured.phases[phase]:.2f}" for measured in self.phases.values()))
+        made.add_row("all", *(f"{sum(measured.phases.values()):.2f}" for measured in self.phases.values()))
+        return made
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for machines, each round by itself."""
+        against = {base: ratios(self.rounds, contender) for base, contender in _BASES.items()}
+        return {
+            "conditions": self.conditions,
+            "contenders": {
+                contender.name: {
+                    "wall_us": [one.wall for one in measurements],
+                    "cpu_us": [one.cpu for one in measurements],
+                    "times": {base: shares[contender] for base, shares in against.items() if shares},
+                }
+                for contender, measurements in self.rounds.items()
+            },
+            "phases_us": {contender.name: dict(measured.phases) for contender, measured in self.phases.items()},
+        }
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    made = Table(title=title)
+    made.add_column(first, no_wrap=True)
+    for name in columns:
+        made.add_column(name, justify="right")
+    return made
+
+
+def _spread(values: Sequence[float] | None) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})" if values else ""
+
+
+def profiled(bench: Bench, contender: Contender, folder: Path) -> None:
+    """One turn under cProfile, its costliest functions on standard output."""
+    path = folder / "profile"
+    bench.turn(contender, profile=path)
+    pstats.Stats(str(path)).sort_stats("tottime").print_stats(45)
+
+
+@contextmanager
+def _brokers(given: str | None, folder: Path) -> Iterator[str]:
+    if given is not None:
+        yield given
+        return
+    with local_kafka(folder / "kafka") as broker:
+        yield broker.bootstrap
+
+
+def _default_python() -> Path:
+    """The environment that has the peers, if `make bench` has made it."""
+    peers = _CHECKOUT / ".venv-bench" / "bin" / "python"
+    return peers if peers.exists() else Path(sys.executable)
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says; `[]` stands for the defaults."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Contenders: " + "; ".join(contender.name for contender in CONTENDERS) + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--messages", type=int, default=200_000, help="in the topic (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender (%(default)s)")
+    parser.add_argument("--batch", type=int, default=500, help="messages that a handler gets at most (%(default)s)")
+    parser.add_argument("--size", type=int, default=100, help="bytes of a value (%(default)s)")
+    parser.add_argument("--partitions", type=int, default=4, help="of the topic (%(default)s)")
+    parser.add_argument("--only", default="", metavar="NAMES", help="contenders, with commas between")
+    parser.add_argument("--profile", metavar="NAME", help="one turn of this contender under cProfile, and nothing else")
+    parser.add_argument("--python", type=Path, default=_default_python(), help="whose environment the contenders run in (%(default)s)")
+    parser.add_argument("--brokers", help="a Kafka that runs already and has no topic named orders")
+    parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
+    options = parser.parse_args(arguments)
+    options.names = [name.strip() for name in (options.profile or options.only).split(",") if name.strip()]
+    if unknown := set(options.names) - {contender.name for contender in CONTENDERS}:
+        parser.error(f"no contender is named {', '.join(sorted(unknown))}")
+    return options
+
+
+@contextmanager
+def prepared(options: argparse.Namespace, console: Console) -> Iterator[Bench]:
+    """A broker and a full topic while the block runs."""
+    with tempfile.TemporaryDirectory() as made, _brokers(options.brokers, Path(made)) as brokers:
+        bench = Bench(
+            brokers, options.python, Path(made),
+            messages=options.messages, batch=options.batch, size=options.size, partitions=options.partitions,
+        )  # fmt: skip
+        with console.status("filling the topic"):
+            asyncio.run(bench.fill())
+        yield bench
+
+
+def run(options: argparse.Namespace, console: Console) -> Figures:
+    """All rounds, and then one turn with its phases for each contender that is Ackwise."""
+    contenders, left_out = able(options.python, options.names)
+    for line in left_out:
+        console.print(line)
+    with prepared(options, console) as bench:
+        rounds = play(bench, contenders, options.rounds, console)
+        phases = {contender: bench.turn(contender, phases=True) for contender in contenders if contender.module == "ackwise_agent"}
+    found = versions(options.python)
+    peers = ", ".join(f"{name} {found[name]}" for name in ("aiokafka", "faststream", "faust-streaming") if name in found)
+    return Figures(rounds, phases, f"{options.messages} messages, batches of {options.batch}, {os.cpu_count()} cores, {peers}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print a table of contenders and one of phases; or the profile of one contender."""
+    options = read_options(arguments)
+    console = Console(stderr=options.json)
+    if options.profile:
+        contenders, left_out = able(options.python, options.names)
+        for line in left_out:
+            raise SystemExit(line)
+        with prepared(options, console) as bench, tempfile.TemporaryDirectory() as folder:
+            profiled(bench, contenders[0], Path(folder))
+        return
+    figures = run(options, console)
+    if options.json:
+        print(json.dumps(figures.as_json(), indent=2))
+    else:
+        console.print(*figures.tables())
+
+
+if __name__ == "__main__":
+    main()
