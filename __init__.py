@@ -30,9 +30,15 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Fixed as Fixed
     from ackwise.middleware.retry import Schedule as Schedule
     from ackwise.plugin.app import App as App
+    from ackwise.plugin.handover import LoopBatch as LoopBatch
+    from ackwise.plugin.loop import Reliable as Reliable
+    from ackwise.plugin.loop import reliable as reliable
 
 __all__ = [
     "App",
+    "reliable",
+    "Reliable",
+    "LoopBatch",
     "Batch",
     "Message",
     "ConsumeLater",
@@ -59,6 +65,9 @@ __all__ = [
 
 _HOMES = {
     "App": "ackwise.plugin.app",
+    "reliable": "ackwise.plugin.loop",
+    "Reliable": "ackwise.plugin.loop",
+    "LoopBatch": "ackwise.plugin.handover",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",

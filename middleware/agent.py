@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.message import Message
@@ -14,13 +14,17 @@ __all__ = ["Agent"]
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One handler of a group. `call` takes a `Batch` or one `Message`, as `kind` says, with the user's middleware around it."""
+    """One handler of a group. `call` takes a `Batch` or one `Message`, as `kind` says, with the user's middleware around it.
+
+    `within` is in seconds.
+    """
 
     name: str
     topics: tuple[str, ...]
     kind: Literal["batch", "message"]
     call: Callable[[Batch[Any]], Awaitable[object]] | Callable[[Message[Any]], Awaitable[object]]
     decode: Callable[[bytes | None], object]  #: raises anything for a value that can't be decoded
-    max_batch: int = 200
-    within: float = 0.0  #: seconds to wait for a batch to fill
-    keep_ack_index_on_error: bool = False
+    max_batch: Annotated[int, "how many messages a batch has at most"] = 200
+    within: Annotated[float, "how long a batch waits to fill"] = 0.0
+    keep_ack_index_on_error: Annotated[bool, "whether the prefix up to `ack_index` is done when the handler raises after it"] = False
+    batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
+import difflib
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.log import Log
 from ackwise.plugin.around import wrap
-from ackwise.plugin.handler import inspect_handler
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.config import Config, read_config
+from ackwise.plugin.handler import check_agent, inspect_handler, refuse_own_topics
+from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.slots import Slots
 
 __all__ = ["App"]
 
-log = logging.getLogger("ackwise")
+log = Log()
 
 HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
 
@@ -31,15 +33,15 @@ class App:
     """The handlers of one consumer group.
 
     `settings` are those of `HostSettings`: `commit_interval="5s"`, `create_topics="never"` and so on. Without `use`,
-    `ConsumeLater(16)` and `DeadLetter()` are on, `Dedup` and `Events` are off. Raises `ConfigurationError`.
+    `ConsumeLater(16)` and `DeadLetter()` are on, `Dedup` and `Events` are off. What `config` sets wins over all of that;
+    unless given, it is read from the working folder and the environment. Raises `ConfigurationError`.
     """
 
-    def __init__(self, group: str, *, brokers: str = "localhost:9092", **settings: Any) -> None:
-        known = {field.name for field in dataclasses.fields(HostSettings)}
-        for name in settings.keys() - known:
-            raise ConfigurationError(f"App has no setting {name!r}; it has {', '.join(sorted(known))}")
-        self.settings = HostSettings(brokers=brokers, group=group, **settings)
-        self._slots = Slots()
+    def __init__(self, group: str, *, brokers: str = DEFAULT_BROKERS, config: Config | None = None, **settings: Any) -> None:
+        _refuse_unknown(settings)
+        self._config = read_config() if config is None else config
+        self.settings = self._config.host_settings(group, brokers=brokers, **settings)
+        self._slots = Slots(self._config)
         self._agents: list[Agent] = []
         self._is_started = False
 
@@ -95,15 +97,10 @@ class App:
         return register
 
     def _check(self, agent: Agent) -> None:
-        if not agent.name:
-            raise ConfigurationError("name of an agent is empty; leave it out to take the function's")
-        if not agent.topics or not all(isinstance(topic, str) and topic for topic in agent.topics):
-            raise ConfigurationError(f'agent {agent.name!r} has no topic; write @app.agent("orders")')
-        if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
-            raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
+        check_agent(agent)
         taken = [topic for other in self._agents for topic in other.topics]
         for topic in agent.topics:
-            if topic in taken or agent.topics.count(topic) > 1:
+            if topic in taken:
                 raise ConfigurationError(f"topic {topic!r} has two agents; one app delivers it to one")
         if any(other.name == agent.name for other in self._agents):
             raise ConfigurationError(f"two agents are called {agent.name!r}; give one of them a name=")
@@ -113,22 +110,14 @@ class App:
         if not self._agents:
             raise ConfigurationError(f'app {self.settings.group!r} has no agents; add one with @app.agent("orders")')
         for agent in self._agents:
-            for topic in agent.topics:
-                self._refuse_own(topic, agent)
+            refuse_own_topics(agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic)
         kinds = {agent.kind for agent in self._agents}
         for around in self._slots.arounds:
             if around.kind not in kinds:
                 raise ConfigurationError(
                     f"middleware {around.name!r} takes a {around.kind}, and no agent of this app does; it would never run"
                 )
-        return [dataclasses.replace(agent, call=self._wrapped(agent)) for agent in self._agents]
-
-    def _refuse_own(self, topic: str, agent: Agent) -> None:
-        group = self.settings.group
-        if topic in (f"{group}.retry", self._slots.dead_letter.topic or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
-            raise ConfigurationError(
-                f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
-            )
+        return [dataclasses.replace(agent, call=self._wrapped(agent)) for agent in self._config.agents(self._agents)]
 
     def _wrapped(self, agent: Agent) -> Callable[[Any], Awaitable[object]]:
         return wrap(agent.call, [around for around in self._slots.arounds if around.kind == agent.kind])
@@ -153,7 +142,7 @@ class App:
                     loop.remove_signal_handler(each)
                 serving.cancel()
             else:
-                log.info("%s: draining for at most %g s; the same again stops at once", number.name, self.settings.drain_timeout)
+                log.info("asked to stop, a signal again stops at once", signal=number.name, at_most=self.settings.drain_timeout)
                 stop.set()
 
         for each in _SIGNALS:
@@ -181,3 +170,11 @@ class App:
         host = Host(self.settings, agents, later=slots.later, dead_letter=slots.dead_letter, dedup=slots.dedup, store=store, sink=sink)
         self._is_started = True
         await host.run(stop)
+
+
+def _refuse_unknown(settings: Mapping[str, object]) -> None:
+    known = sorted({field.name for field in dataclasses.fields(HostSettings)} - {"group"})
+    for name in settings.keys() - set(known):
+        near = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+        raise ConfigurationError(f"App has no setting {name!r}; {advice}")

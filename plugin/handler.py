@@ -14,11 +14,22 @@ from typing import Annotated, Any, Final, Literal, Union
 
 import pydantic
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
 
-__all__ = ["Decoder", "Handler", "first_parameter", "inspect_handler", "is_async", "name_of"]
+__all__ = [
+    "Decoder",
+    "Handler",
+    "check_agent",
+    "decoder_of",
+    "first_parameter",
+    "inspect_handler",
+    "is_async",
+    "name_of",
+    "refuse_own_topics",
+]
 
 Decoder = Callable[[bytes | None], object]
 """Payload to value; raises anything for what can't be decoded."""
@@ -53,12 +64,37 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None) -> Handl
         if isinstance(payload, typing.TypeVar):
             payload = _UNTYPED
         kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
-        return Handler(name, kind, function, _decoder(name, payload, model))
+        return Handler(name, kind, function, decoder_of(name, payload, model))
 
     async def call(message: Message[Any]) -> object:
         return await function(message.value)
 
-    return Handler(name, "message", call, _decoder(name, annotation, model))
+    return Handler(name, "message", call, decoder_of(name, annotation, model))
+
+
+def check_agent(agent: Agent) -> None:
+    """Refuse an agent that can't be called or reads nothing. Raises `ConfigurationError`."""
+    if not isinstance(agent.name, str) or not agent.name:
+        raise ConfigurationError(f"name of an agent is {agent.name!r}; give it a text, or leave it out")
+    if not agent.topics or not all(isinstance(topic, str) and topic for topic in agent.topics):
+        raise ConfigurationError(f'agent {agent.name!r} has no topic; name one, such as "orders"')
+    if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
+        raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
+    for topic in agent.topics:
+        if agent.topics.count(topic) > 1:
+            raise ConfigurationError(f"agent {agent.name!r} names topic {topic!r} twice; name it once")
+
+
+def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> None:
+    """Refuse an agent that would read what its own group writes. `dead_letter` is the topic of `DeadLetter`.
+
+    Raises `ConfigurationError`.
+    """
+    for topic in agent.topics:
+        if topic in (f"{group}.retry", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+            raise ConfigurationError(
+                f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
+            )
 
 
 def name_of(function: object) -> str:
@@ -115,7 +151,8 @@ def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, what: 
         ) from None
 
 
-def _decoder(name: str, annotation: Any, model: Any) -> Decoder:
+def decoder_of(name: str, annotation: Any, model: Any = None) -> Decoder:
+    """How handler `name` gets its values: by `annotation`, or by `model` where that says nothing. Raises `ConfigurationError`."""
     payload = annotation if model is None else model
     if model is not None and annotation not in (_UNTYPED, Any, model):
         raise ConfigurationError(f"handler {name!r} takes {_spelled(annotation)} and was given model={_spelled(model)}; give one of them")

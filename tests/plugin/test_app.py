@@ -242,12 +242,12 @@ async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing
     ("register", "sentence"),
     [
         (lambda app: (app.agent("orders")(bill), app.agent("orders")(ship)), "topic 'orders' has two agents"),
-        (lambda app: app.agent("orders", "orders")(bill), "topic 'orders' has two agents"),
+        (lambda app: app.agent("orders", "orders")(bill), "agent 'bill' names topic 'orders' twice"),
         (lambda app: (app.agent("a")(bill), app.agent("b")(bill)), "two agents are called 'bill'"),
         (lambda app: app.agent()(bill), "has no topic"),
         (lambda app: app.agent("a", max_batch=0)(bill), "max_batch of agent 'bill' is 0"),
         (lambda app: app.agent("a", within="soon")(bill), "within is 'soon'"),
-        (lambda app: app.agent("a", name="")(bill), "name of an agent is empty"),
+        (lambda app: app.agent("a", name="")(bill), "name of an agent is ''"),
         (lambda app: (app.agent("billing.retry")(bill), app.agents()), "a topic that group 'billing' writes itself"),
         (lambda app: (app.agent("billing.delay.1s")(bill), app.agents()), "a topic that group 'billing' writes itself"),
         (lambda app: (app.agent("billing.dlq")(bill), app.agents()), "a topic that group 'billing' writes itself"),
@@ -260,6 +260,8 @@ def test_agents_that_cannot_work_are_refused_with_a_sentence(register: Any, sent
         register(App("billing"))
 
 
-def test_an_unknown_setting_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"App has no setting 'comit_interval'; it has .*commit_interval"):
+def test_an_unknown_setting_is_refused_with_the_nearest_or_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"App has no setting 'comit_interval'; did you mean commit_interval\?"):
         App("billing", comit_interval=1)
+    with pytest.raises(ConfigurationError, match=r"App has no setting 'colour'; it has brokers, client_id, .*start"):
+        App("billing", colour="blue")

@@ -1,0 +1,148 @@
+"""Hands batches from the pipelines to a loop of the user's own, and what the loop decided back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import ConsumeStatus
+from ackwise.middleware.errors import InvalidRuling
+from ackwise.middleware.execution import Undecided
+from ackwise.middleware.message import Message
+from ackwise.middleware.rulings import Raised, Returned
+
+__all__ = ["Handover", "LoopBatch"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class LoopBatch(Batch[T_co]):
+    """A batch in a loop of the user's own, which says what becomes of it in one of two ways, once.
+
+    `async with batch:` around the work: a clean end is success, rulings and `ack_index` count as in a handler. An
+    `Exception` in the body is a failure of the batch, as if a handler had raised it; it ends there, and the loop goes on.
+    `await batch.run(handler)` calls `async def handler(batch)` and does with it what an agent does.
+
+    A batch with neither is undecided: it is not committed and comes up again.
+    """
+
+    __slots__ = ("_decided", "_opened")
+
+    def __init__(self, messages: Sequence[Message[T_co]]) -> None:
+        super().__init__(messages)
+        self._opened = False
+        self._decided: asyncio.Future[Returned | Raised] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its fate is decided; also when Ackwise gave it up, since its partition or claims went to another worker."""
+        return self._decided.done()
+
+    async def __aenter__(self) -> LoopBatch[T_co]:
+        self._open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        match error:
+            case None:
+                self._decide(Returned(None))
+            case Exception() | SystemExit() | KeyboardInterrupt():
+                self._decide(Raised(error))
+            case _:  # the loop is being cancelled: nobody decided anything
+                self.leave_undecided()
+        return isinstance(error, Exception)
+
+    def run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> Coroutine[Any, Any, None]:
+        """Call `handler` with this batch; what it returns or raises is what becomes of the batch.
+
+        The batch counts as taken from this call on, so the coroutine may be given to a task. Raises `InvalidRuling` if
+        it was taken before, and what stops a program; any other exception of the handler is a failure of the batch.
+        """
+        self._open()
+        return self._run(handler)
+
+    async def _run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> None:
+        try:
+            result = await handler(self)
+        except Exception as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
+            self._decide(Raised(error))
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._decide(Raised(error))
+            raise
+        except BaseException:
+            self.leave_undecided()
+            raise
+        else:
+            self._decide(Returned(result))
+
+    async def decision(self) -> object:
+        """Wait for what the loop decides: answers what it returned, raises what it raised, or `Undecided`."""
+        match await self._decided:
+            case Returned(value):
+                return value
+            case Raised(error):
+                raise error
+
+    def leave_undecided(self, *, unless_opened: bool = False) -> bool:
+        """Nobody will decide it any more; answers whether that is so."""
+        if self.is_over or (unless_opened and self._opened):
+            return False
+        self._decide(Raised(Undecided("its loop left it undecided")))
+        return True
+
+    def _open(self) -> None:
+        if self._opened:
+            raise InvalidRuling(f"{self!r} was taken before; use `async with batch:` or `await batch.run(handler)`, once")
+        self._opened = True
+
+    def _decide(self, outcome: Returned | Raised) -> None:
+        if not self._decided.done():  # else it was called off meanwhile, and what the loop did comes too late
+            self._decided.set_result(outcome)
+
+
+class Handover:
+    """The batches that wait for a loop. As a handler it waits until the loop has decided."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[LoopBatch[Any] | None] = asyncio.Queue()
+        self._taken: set[LoopBatch[Any]] = set()
+        self._is_closed = False
+
+    async def __call__(self, batch: Any) -> object:
+        """Offer `batch`, a `LoopBatch`, and wait for its fate."""
+        if self._is_closed:
+            raise Undecided("no loop takes it any more")
+        self._waiting.put_nowait(batch)
+        try:
+            return await batch.decision()
+        finally:
+            self._taken.discard(batch)
+
+    async def take(self) -> LoopBatch[Any] | None:
+        """The next batch that is still open; `None` once everything has ended."""
+        while (batch := await self._waiting.get()) is not None:
+            if not batch.is_over:
+                self._taken.add(batch)
+                return batch
+        self._waiting.put_nowait(None)  # for the loops beside this one
+        return None
+
+    def close(self) -> None:
+        """Hand out nothing more. What was not opened by now is undecided; what is open may still be decided."""
+        self._is_closed = True
+        while not self._waiting.empty():
+            if (batch := self._waiting.get_nowait()) is not None:
+                batch.leave_undecided()
+
+    def abandon(self) -> None:
+        """The loop is gone: what it took and never opened is undecided as well."""
+        self.close()
+        for batch in list(self._taken):
+            batch.leave_undecided(unless_opened=True)
+
+    def end(self) -> None:
+        """Nothing will be offered any more: who waits is told."""
+        self._waiting.put_nowait(None)

@@ -1,0 +1,269 @@
+"""`reliable`: the guarantees of Ackwise in a loop of the user's own, around an `AIOKafkaConsumer` of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, overload
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.conn import collect_hosts
+from aiokafka.errors import ConsumerStoppedError
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.log import Log
+from ackwise.plugin.addresses import Address
+from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
+from ackwise.plugin.handover import Handover, LoopBatch
+from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.slots import Policy, Slots
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+    from ackwise.plugin.host import Host
+
+__all__ = ["LoopSettings", "Reliable", "reliable"]
+
+log = Log()
+
+T = TypeVar("T")
+
+#: What a client of aiokafka proves itself with; the producer of copies and the relay need the same.
+_CREDENTIALS: Final = (
+    "security_protocol",
+    "ssl_context",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
+
+
+class LoopSettings(TypedDict, total=False):
+    """The settings of `HostSettings` that the consumer does not bring itself. Durations: seconds, or texts such as `"30s"`."""
+
+    create_topics: Literal["auto", "never", "broker"]
+    start: Literal["earliest", "latest"]
+    commit_interval: float | str
+    revoke_timeout: float | str
+    drain_timeout: float | str
+    clock_skew: float | str
+
+
+@overload
+def reliable(
+    consumer: AIOKafkaConsumer,
+    topics: str | Sequence[str],
+    *policies: Policy,
+    model: type[T],
+    name: str = "loop",
+    max_batch: int = 200,
+    within: float | str = 0.0,
+    **settings: Unpack[LoopSettings],
+) -> Reliable[T]: ...
+@overload
+def reliable(
+    consumer: AIOKafkaConsumer,
+    topics: str | Sequence[str],
+    *policies: Policy,
+    name: str = "loop",
+    max_batch: int = 200,
+    within: float | str = 0.0,
+    **settings: Unpack[LoopSettings],
+) -> Reliable[bytes]: ...
+def reliable(
+    consumer: AIOKafkaConsumer,
+    topics: str | Sequence[str],
+    *policies: Policy,
+    model: Any = bytes,
+    name: str = "loop",
+    max_batch: int = 200,
+    within: float | str = 0.0,
+    **settings: Unpack[LoopSettings],
+) -> Reliable[Any]:
+    """Read `topics` with `consumer`, and lose nothing:
+
+        async with AIOKafkaConsumer(group_id="billing", enable_auto_commit=False, auto_offset_reset="none") as consumer:
+            async with reliable(consumer, "orders", Dedup("sqlite:///claims.db"), model=Order) as batches:
+                async for batch in batches:
+                    async with batch:
+                        await charge(batch)
+
+    The consumer is started and stopped by its owner; it has a group, and neither auto-commit, nor deserializers, nor a
+    subscription. From here on Ackwise alone polls, seeks, pauses and commits it. Brokers and credentials are taken from
+    it for the retry topics. `policies` are those of `App.use`; `name` stands in copies, claims and events: changing it
+    orphans them. `max_batch` and `within` (seconds) are those of `App.agent`.
+
+    Without `async with` the same object can be iterated at once; then it drains when the iteration is closed. Raises
+    `ConfigurationError` for a consumer or a setting that would break a promise.
+    """
+    slots = Slots()
+    for policy in policies:
+        slots.use(policy)
+    if slots.arounds:
+        raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers; in a loop of your own, write it into the loop")
+    handover = Handover()
+    agent = Agent(
+        name=name,
+        topics=(topics,) if isinstance(topics, str) else tuple(topics),
+        kind="batch",
+        call=handover,
+        decode=decoder_of(name, model),
+        max_batch=max_batch,
+        within=parse_duration(within, what="within"),
+        batch=LoopBatch,
+    )
+    check_agent(agent)
+    host_settings = _settings(consumer, settings)
+    refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic)
+    return Reliable(consumer, host_settings, agent, slots, handover)
+
+
+def _settings(consumer: Any, settings: LoopSettings) -> HostSettings:
+    """Those of the host, as far as the consumer has them from its owner; aiokafka keeps them in private attributes."""
+    _refuse(consumer)
+    for name in settings.keys() - LoopSettings.__annotations__.keys():
+        raise ConfigurationError(f"reliable() has no setting {name!r}; it has {', '.join(sorted(LoopSettings.__annotations__))}")
+    client = consumer._client
+    servers = client._bootstrap_servers  # a port may be missing there
+    rebalance_timeout = consumer._rebalance_timeout_ms / 1000
+    options: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
+    made = HostSettings(
+        brokers=",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port, _ in collect_hosts(servers, randomize=False)
+        ),
+        group=consumer._group_id,
+        session_timeout=consumer._session_timeout_ms / 1000,
+        client_id=client._client_id,
+        client_options={name: getattr(client, f"_{name}") for name in _CREDENTIALS},
+        **options,
+    )
+    if made.revoke_timeout > rebalance_timeout / 2:
+        raise ConfigurationError(
+            f"revoke_timeout is {made.revoke_timeout:g} s, above half of the consumer's rebalance timeout of {rebalance_timeout:g} s: the "
+            "broker would throw out the member that drains; lower it, or give the consumer a longer rebalance_timeout_ms"
+        )
+    return made
+
+
+def _refuse(consumer: Any) -> None:
+    """Refuse a consumer that would break a promise behind our back."""
+    if not isinstance(consumer, AIOKafkaConsumer):
+        raise ConfigurationError(f"reliable() was given a {type(consumer).__name__}; give it an AIOKafkaConsumer")
+    wrong = [
+        (consumer._group_id is None, "it has no group; give it a group_id, under which offsets and retry topics are kept"),
+        (consumer._enable_auto_commit, "it commits by itself, also what is not done; give it enable_auto_commit=False"),
+        (
+            consumer._key_deserializer is not None or consumer._value_deserializer is not None,
+            "it has a deserializer, and one that raises blocks its partition for ever; leave it out and give reliable() a model",
+        ),
+        (
+            consumer._auto_offset_reset != "none",
+            f'its auto_offset_reset is {consumer._auto_offset_reset!r}, which skips messages silently; give it "none", and reliable() '
+            'a start="earliest" or "latest"',
+        ),
+        (
+            bool(consumer.subscription() or consumer.assignment()),
+            "it has a subscription already; leave its topics to reliable(), which adds the retry topic",
+        ),
+        (consumer._closed, "it was stopped; give it one that runs"),
+        (consumer._fetcher is None, "it was not started; write `async with consumer:` or `await consumer.start()` before"),
+    ]
+    for is_wrong, why in wrong:
+        if is_wrong:
+            raise ConfigurationError(f"reliable() can't use this consumer: {why}")
+
+
+class Reliable(Generic[T]):
+    """What `reliable` returns: batches to iterate over, one at a time or from several tasks, while the context is open."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, settings: HostSettings, agent: Agent, slots: Slots, handover: Handover) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._agent = agent
+        self._slots = slots
+        self._handover = handover
+        self._stop = asyncio.Event()
+        self._hosting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to consume. Raises `ConfigurationError` if it was begun before."""
+        if self._hosting is not None:
+            raise ConfigurationError("this reliable() was entered or iterated before; make a new one")
+        self._hosting = asyncio.create_task(self._run(), name="ackwise loop")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Drain, commit what is done and leave the group. Raises what ended the consuming, unless the body raised."""
+        assert self._hosting is not None
+        self.stop()
+        self._handover.abandon()
+        try:
+            await asyncio.wait({self._hosting})
+        except asyncio.CancelledError:  # no patience for the drain: nothing more is committed
+            self._hosting.cancel()
+            await asyncio.gather(self._hosting, return_exceptions=True)
+            raise
+        failure = None if self._hosting.cancelled() else self._hosting.exception()
+        if failure is not None and error is None:
+            raise failure
+
+    async def __aiter__(self) -> AsyncIterator[LoopBatch[T]]:
+        """The batches, until `stop` was called or consuming ended with an error, which it raises."""
+        async with AsyncExitStack() as opened:
+            if self._hosting is None:
+                await opened.enter_async_context(self)
+            while (batch := await self._handover.take()) is not None:
+                yield batch
+                if batch.leave_undecided(unless_opened=True):
+                    log.error(
+                        "a batch was neither entered (async with batch:) nor run (await batch.run(handler)), it comes up again",
+                        messages=len(batch),
+                        topic=batch[0].topic,
+                        partition=batch[0].partition,
+                        offset=batch[0].offset,
+                    )
+            assert self._hosting is not None
+            await asyncio.wait({self._hosting})
+            if not self._hosting.cancelled():
+                self._hosting.result()
+
+    def stop(self) -> None:
+        """Take nothing more; the iteration ends once what is open is settled. May be called from a signal handler of the event loop."""
+        self._stop.set()
+        self._handover.close()
+
+    async def _run(self) -> None:
+        try:
+            await self._host().run(self._stop)
+        except (SystemExit, KeyboardInterrupt):
+            pass  # the loop raised it, and it goes its way there
+        except ConsumerStoppedError as error:
+            raise AckwiseError(
+                "the consumer was stopped while reliable() was reading; leave `async with reliable(…)` first. Nothing that was not settled "
+                "is committed"
+            ) from error
+        finally:
+            self._handover.close()
+            self._handover.end()
+
+    def _host(self) -> Host:
+        from ackwise.plugin.host import Host
+
+        return Host(
+            self._settings,
+            [self._agent],
+            later=self._slots.later,
+            dead_letter=self._slots.dead_letter,
+            dedup=self._slots.dedup,
+            store=self._slots.open_store(),
+            sink=self._slots.open_sink(self._settings.group, self._agent.topics),
+            consumer=self._consumer,
+        )

@@ -1,0 +1,369 @@
+"""`reliable`: a loop of the user's own, on a real Kafka, with a consumer of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from pydantic import BaseModel
+from tests.servers import RawKafka
+
+from ackwise import (
+    CONSUME_LATER,
+    AckwiseError,
+    Batch,
+    ConfigurationError,
+    ConsumeLater,
+    ConsumeStatus,
+    DeadLetter,
+    Dedup,
+    InvalidRuling,
+    LoopBatch,
+    Reject,
+    Reliable,
+    reliable,
+)
+
+SOON = ConsumeLater(2, levels="100ms 200ms")
+
+
+class Order(BaseModel):
+    id: str
+
+
+@asynccontextmanager
+async def consumer_of(kafka: RawKafka, group: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    told = {"enable_auto_commit": False, "auto_offset_reset": "none", "session_timeout_ms": 6000, **options}
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, **told)
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def committed(kafka: RawKafka, group: str, topic: str) -> int | None:
+    async with consumer_of(kafka, group) as consumer:
+        offset: int | None = await consumer.committed(TopicPartition(topic, 0))
+        return offset
+
+
+async def test_a_batch_whose_body_ends_is_committed(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", b"b", b"c")
+    seen: list[bytes] = []
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+        async for batch in batches:
+            async with batch:
+                seen += [message.value for message in batch]
+            if len(seen) == 3:
+                break
+    assert seen == [b"a", b"b", b"c"]
+    assert await committed(raw_kafka, group, topic) == 3
+
+
+async def test_a_body_that_raises_fails_its_batch_and_the_loop_goes_on(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b'{"id": "a"}')
+    attempts: list[int] = []
+    async with (
+        asyncio.timeout(60),
+        consumer_of(raw_kafka, group) as consumer,
+        reliable(consumer, [topic], SOON, model=Order) as batches,
+    ):
+        async for batch in batches:
+            async with batch:
+                attempts += [message.reconsume_times for message in batch]
+                if len(attempts) < 2:
+                    raise ConnectionError("not now")
+            if len(attempts) == 2:
+                break
+    assert attempts == [0, 1]
+    assert await committed(raw_kafka, group, topic) == 1
+    assert await raw_kafka.records(f"{group}.dlq") == []
+
+
+async def test_rulings_in_the_body_and_what_can_not_be_decoded_count_as_in_a_handler(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b'{"id": "good"}', b"\xff", b'{"id": "bad"}', b'{"id": "late"}')
+    done: list[str] = []
+    async with (
+        asyncio.timeout(60),
+        consumer_of(raw_kafka, group) as consumer,
+        reliable(consumer, topic, SOON, DeadLetter(), model=Order) as batches,
+    ):
+        async for batch in batches:
+            async with batch:
+                for message in batch:
+                    match message.value.id:
+                        case "bad":
+                            batch.dead(message, "no price")
+                        case "late" if message.reconsume_times == 0:
+                            batch.later(message)
+                        case id:
+                            done.append(id)
+            if done == ["good", "late"]:
+                break
+    assert {letter.value for letter in await raw_kafka.records(f"{group}.dlq")} == {b"\xff", b'{"id": "bad"}'}
+    assert await committed(raw_kafka, group, topic) == 4
+
+
+@pytest.mark.parametrize(("outcome", "dead"), [(CONSUME_LATER, False), (Reject("no price"), True), (None, False)])
+async def test_run_does_with_a_handler_what_an_agent_does(
+    raw_kafka: RawKafka, outcome: ConsumeStatus | Exception | None, dead: bool
+) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+    calls = 0
+
+    async def handler(batch: Batch[bytes]) -> ConsumeStatus | None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            return None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    wanted = 2 if outcome is CONSUME_LATER else 1
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+        async for batch in batches:
+            await batch.run(handler)
+            if calls == wanted:
+                break
+    assert len(await raw_kafka.records(f"{group}.dlq")) == dead
+    assert await committed(raw_kafka, group, topic) == 1
+
+
+async def test_a_batch_that_nobody_decides_is_not_committed_and_comes_up_again(
+    raw_kafka: RawKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+    seen: list[int] = []
+    claims = Dedup(f"sqlite:///{tmp_path}/claims.db")
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, claims) as batches, asyncio.timeout(60):
+        async for batch in batches:
+            seen.append(batch[0].reconsume_times)
+            if len(seen) == 3:
+                break
+    assert seen == [0, 0, 0], "no attempt is charged"
+    assert await committed(raw_kafka, group, topic) == 0
+    assert sum("neither entered" in record.getMessage() for record in caplog.records) == 2
+
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, claims) as batches, asyncio.timeout(60):
+        async for batch in batches:
+            async with batch:
+                break
+    assert await committed(raw_kafka, group, topic) == 1, "its claim was given back: the next loop had it at once"
+
+
+async def test_a_loop_may_be_iterated_without_a_context_and_drains_when_it_is_closed(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+    async with consumer_of(raw_kafka, group) as consumer, asyncio.timeout(60):
+        iteration = aiter(reliable(consumer, topic, SOON))
+        async with await anext(iteration):
+            pass
+        await iteration.aclose()  # type: ignore[attr-defined]  # an async generator, by type an iterator
+        assert consumer.subscription() == frozenset()
+    assert await committed(raw_kafka, group, topic) == 1
+
+
+async def test_stop_ends_the_iteration_once_what_is_open_is_settled(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(partitions=2), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", partition=0)
+    await raw_kafka.produce(topic, b"b", partition=1)
+    seen: list[bytes] = []
+    async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+        async for batch in batches:
+            async with batch:
+                batches.stop()
+                seen += [message.value for message in batch]
+    assert len(seen) == 1, "the other partition's batch is left for whoever comes next"
+    async with consumer_of(raw_kafka, group) as consumer:
+        assert {await consumer.committed(TopicPartition(topic, number)) for number in (0, 1)} == {0, 1}
+
+
+async def test_batches_may_be_open_side_by_side(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(partitions=2), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", partition=0)
+    await raw_kafka.produce(topic, b"b", partition=1)
+    both = asyncio.Barrier(2)
+
+    async def handler(batch: Batch[bytes]) -> None:
+        await both.wait()
+
+    async with (
+        asyncio.timeout(60),
+        consumer_of(raw_kafka, group) as consumer,
+        reliable(consumer, topic, SOON) as batches,
+        asyncio.TaskGroup() as tasks,
+    ):
+        opened = 0
+        async for batch in batches:
+            tasks.create_task(batch.run(handler))
+            opened += 1
+            if opened == 2:
+                break
+    async with consumer_of(raw_kafka, group) as consumer:
+        assert [await consumer.committed(TopicPartition(topic, number)) for number in (0, 1)] == [1, 1]
+
+
+async def test_a_loop_that_is_cancelled_in_a_body_leaves_the_batch_undecided_and_commits_what_was_done(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", b"b")
+    in_second = asyncio.Event()
+
+    async def consume() -> None:
+        async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, max_batch=1) as batches:
+            async for batch in batches:
+                async with batch:
+                    if batch[0].value == b"b":
+                        in_second.set()
+                        await asyncio.Event().wait()
+
+    consuming = asyncio.create_task(consume())
+    async with asyncio.timeout(60):
+        await in_second.wait()
+        consuming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consuming
+    assert await committed(raw_kafka, group, topic) == 1
+
+
+async def test_an_exit_in_a_body_passes_and_nothing_is_committed(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+
+    async def consume() -> None:
+        async with consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches, asyncio.timeout(60):
+            async for batch in batches:
+                async with batch:
+                    raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        await consume()
+    assert await committed(raw_kafka, group, topic) == 0
+
+
+async def test_a_consumer_that_is_stopped_too_early_is_an_error_with_a_sentence(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+
+    async def consume() -> None:
+        async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches:
+            async for batch in batches:
+                async with batch:
+                    await consumer.stop()
+
+    with pytest.raises(AckwiseError, match="the consumer was stopped while reliable"):
+        await consume()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"group_id": None}, "it has no group; give it a group_id"),
+    ({"enable_auto_commit": True}, "it commits by itself"),
+    ({"value_deserializer": bytes.decode}, "it has a deserializer"),
+    ({"auto_offset_reset": "latest"}, "its auto_offset_reset is 'latest', which skips messages silently"),
+    ({}, "it was not started"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), REFUSED)
+async def test_a_consumer_that_would_break_a_promise_is_refused_and_says_why(options: dict[str, Any], why: str) -> None:
+    told: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "none", **options}
+    consumer = AIOKafkaConsumer(**told)
+    with pytest.raises(ConfigurationError, match=rf"reliable\(\) can't use this consumer: {why}"):
+        reliable(consumer, "orders")
+    consumer._closed = None  # it never was opened
+
+
+async def test_a_consumer_with_a_subscription_is_refused() -> None:
+    consumer = AIOKafkaConsumer("orders", group_id="g", enable_auto_commit=False, auto_offset_reset="none")
+    with pytest.raises(ConfigurationError, match="it has a subscription already"):
+        reliable(consumer, "orders")
+    consumer._closed = None
+
+
+def test_anything_but_a_consumer_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"reliable\(\) was given a str; give it an AIOKafkaConsumer"):
+        reliable("localhost:9092", "orders")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # what is tested
+
+
+async def started(**options: Any) -> AIOKafkaConsumer:
+    consumer: Any = AIOKafkaConsumer(group_id="g", enable_auto_commit=False, auto_offset_reset="none", **options)
+    consumer._fetcher = object()  # as if it had been started: nothing is fetched here
+    consumer._closed = None
+    return cast(AIOKafkaConsumer, consumer)
+
+
+async def middleware(batch: Batch[bytes], call_next: Any) -> None:
+    await call_next(batch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "why"),
+    [
+        (("orders", middleware), {}, "middleware 'middleware' wraps handlers; in a loop of your own, write it into the loop"),
+        (("orders", SOON, SOON), {}, "ConsumeLater was used twice"),
+        ((), {"topics": []}, "agent 'loop' has no topic"),
+        (("g.retry",), {}, "a topic that group 'g' writes itself"),
+        (("orders",), {"max_batch": 0}, "max_batch of agent 'loop' is 0"),
+        (("orders",), {"name": ""}, "name of an agent is ''"),
+        (("orders",), {"revoke_timeout": 6}, "revoke_timeout is 6 s, above half of the consumer's rebalance timeout of 10 s"),
+        (("orders",), {"brokers": "x:1"}, "has no setting 'brokers'; it has clock_skew"),
+        (("orders",), {"model": object()}, "which pydantic can't decode"),
+    ],
+)
+async def test_what_can_not_work_is_refused_at_the_start(arguments: tuple[Any, ...], settings: dict[str, Any], why: str) -> None:
+    make: Any = reliable
+    consumer = await started()
+    with pytest.raises(ConfigurationError, match=why):
+        make(consumer, *arguments, **settings)
+
+
+async def test_brokers_and_credentials_are_those_of_the_consumer() -> None:
+    consumer = await started(
+        bootstrap_servers=["a:1", "b:2"],
+        security_protocol="SASL_PLAINTEXT",
+        sasl_plain_username="user",
+        sasl_plain_password="secret",
+        rebalance_timeout_ms=40_000,
+    )
+    settings = reliable(consumer, "orders")._settings
+    assert (settings.brokers, settings.group, settings.revoke_timeout) == ("a:1,b:2", "g", 20.0)
+    assert settings.client_options["sasl_plain_password"] == "secret"
+    assert "secret" not in repr(reliable(consumer, "orders"))
+
+
+async def test_a_loop_is_entered_once() -> None:
+    batches: Reliable[bytes] = reliable(await started(), "orders")
+    batches._hosting = asyncio.create_task(asyncio.sleep(0))
+    with pytest.raises(ConfigurationError, match="was entered or iterated before"):
+        async with batches:
+            pass
+
+
+async def test_a_batch_is_taken_once() -> None:
+    batch: LoopBatch[bytes] = LoopBatch([])
+    async with batch:
+        with pytest.raises(InvalidRuling, match="was taken before"):
+            async with batch:
+                pass
+
+
+async def test_what_the_loop_does_after_it_was_called_off_decides_nothing() -> None:
+    batch: LoopBatch[bytes] = LoopBatch([])
+    deciding = asyncio.create_task(batch.decision())
+    async with batch:
+        await asyncio.sleep(0)
+        deciding.cancel()
+        await asyncio.wait({deciding})
+        assert batch.is_over
+    assert deciding.cancelled()
