@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -19,21 +19,22 @@ KeyFunction = Callable[[Message[Any]], str | bytes | None]
 
 @dataclass(frozen=True)
 class Dedup:
-    """Run each message once: claims in `store`, a URL such as `"sqlite:///claims.db"` or a `ClaimStore`.
+    """Run each message once: claims in `store`, a URL or a `ClaimStore`.
 
     `key` takes a message and answers its business key; `None` or `""` means "not deduplicated". Without it the
-    producer's `message_id_header` counts, else the coordinates of the origin record. `lease` (30 s) is how long a
-    crashed worker keeps others from its messages, not how long a handler may take; `retention` (24 h) is how long
-    a finished message is remembered. Raise `epoch` for an intended replay.
+    producer's `message_id_header` counts, else the coordinates of the origin record. The other fields say beside them
+    what they mean. Raises `ConfigurationError` for a setting that can't work.
     """
 
-    store: str | ClaimStore
+    store: Annotated[str | ClaimStore, "the URL of the claim store, such as `sqlite:///claims.db`; setting it turns Dedup on"]
     key: KeyFunction | None = None
-    lease: float | str = 30.0
-    retention: float | str = 86400.0
-    namespace: str = "ackwise"
-    epoch: int = 0
-    message_id_header: str = "message-id"
+    lease: Annotated[
+        float | str, "how long a crashed worker keeps others from its messages; not how long a handler may take, since it is renewed"
+    ] = 30.0
+    retention: Annotated[float | str, "how long a finished message is remembered"] = 86400.0
+    namespace: Annotated[str, "part of every key, so that installations can share a store"] = "ackwise"
+    epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
+    message_id_header: Annotated[str, "the header that identifies a message where there is no key function"] = "message-id"
 
     def __post_init__(self) -> None:
         lease = parse_duration(self.lease, what="lease of Dedup")
@@ -56,21 +57,22 @@ class Dedup:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Messages that can't be consumed go to `topic`, by default `<group>.dlq`."""
+    """Messages that can't be consumed go to `topic`."""
 
-    topic: str | None = None
+    topic: Annotated[str | None, "where messages go that can't be consumed; `<group>.dlq` unless set"] = None
 
 
 @dataclass(frozen=True)
 class Events:
-    """Export what happened to every message: `sink` is a folder (a path or a `file://` URL) or an `EventSink`.
+    """Export what happened to every message to `sink`, a folder (a path or a `file://` URL) or an `EventSink`.
 
-    Mode `before_settle` makes events durable before anything is acknowledged, so that a missing event proves a
-    loss; `async` writes them behind, and a crash may cost the last ones.
+    With `before_settle` a missing event proves a loss; with `async` a crash may cost the last ones.
     """
 
-    sink: str | EventSink
-    mode: Literal["before_settle", "async"] = "before_settle"
+    sink: Annotated[str | EventSink, "the folder that events are exported to; setting it turns Events on"]
+    mode: Annotated[
+        Literal["before_settle", "async"], "whether events are durable before anything is acknowledged, or written behind"
+    ] = "before_settle"
 
     def __post_init__(self) -> None:
         if self.mode not in ("before_settle", "async"):

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 from ackwise.middleware.disposition import Dead, Later, Reason
 from ackwise.middleware.duration import format_duration, parse_duration
@@ -158,9 +158,9 @@ class ConsumeLater(Exception):
 
     def __init__(
         self,
-        max_reconsume_times: int | None = None,
+        max_reconsume_times: Annotated[int | None, "how often a message is sent back before it is a dead letter"] = None,
         *,
-        levels: str | Sequence[float | str] | None = None,
+        levels: Annotated[str | Sequence[float | str] | None, "the delay levels, shortest first"] = None,
         retry: RetryPolicy | None = None,
         on: Mapping[type[BaseException], RetryPolicy] | None = None,
         unless: Sequence[type[BaseException]] | type[BaseException] = (),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.addresses import parse_brokers
 
-__all__ = ["REBALANCE_TIMEOUT", "HostSettings"]
+__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "HostSettings"]
+
+DEFAULT_BROKERS: Final = "localhost:9092"
 
 #: Seconds that a group waits for its members during a rebalance; aiokafka's default is the session timeout.
 REBALANCE_TIMEOUT: Final = 60.0
@@ -28,29 +31,34 @@ _Start = Literal["earliest", "latest"]
 class HostSettings:
     """How one group talks to Kafka. Durations are seconds, or texts such as `"30s"` that become seconds.
 
+    A field that is annotated with what it means may be set by a file or the environment as well (`entries.py`).
     Raises `ConfigurationError` for a setting that can't work.
     """
 
-    brokers: str  #: `host:port`, several with commas between
+    brokers: Annotated[str, "`host:port`, several with commas between"]
     group: str
-    create_topics: _CreateTopics = "auto"  #: `broker`: rely on the broker's auto-creation; `never`: they must be there
-    start: _Start = "earliest"  #: where a partition without a committed offset begins
-    commit_interval: float = 5.0  #: 0 commits after every batch
-    revoke_timeout: float = 25.0  #: how long a running batch may take to finish when its partition is taken away
-    drain_timeout: float = 25.0  #: how long running batches may take to finish when the app stops
-    session_timeout: float = 10.0  #: how long a crashed worker's partitions stay with it
-    clock_skew: float = 0.5  #: added to due times, so that a copy is never early on another machine's clock
-    client_id: str = "ackwise"
-    client_options: Mapping[str, object] = field(default_factory=dict)
-    """Passed to every Kafka client: `security_protocol`, `ssl_context`, `sasl_mechanism` and so on."""
+    create_topics: Annotated[
+        _CreateTopics, "what happens to topics of the group that are missing: they are created, refused, or left to the broker"
+    ] = "auto"
+    start: Annotated[_Start, "where a partition without a committed offset begins"] = "earliest"
+    commit_interval: Annotated[float, "how often offsets are committed; 0 is after every batch"] = 5.0
+    revoke_timeout: Annotated[float, "how long a running batch may take to finish when its partition is taken away; at most 30 s"] = 25.0
+    drain_timeout: Annotated[float, "how long running batches may take to finish when the app stops"] = 25.0
+    session_timeout: Annotated[float, "how long a crashed worker's partitions stay with it"] = 10.0
+    clock_skew: Annotated[float, "added to due times, so that a copy is never early on another machine's clock"] = 0.5
+    client_id: Annotated[str, "what the Kafka clients call themselves"] = "ackwise"
+    client_options: Annotated[
+        Mapping[str, object], "an option of every Kafka client: `security_protocol`, `sasl_mechanism`, `sasl_plain_password` and so on"
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("commit_interval", "revoke_timeout", "drain_timeout", "session_timeout", "clock_skew"):
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
-        _check_brokers(self.brokers)
+        parse_brokers(self.brokers)
         _check_group(self.group)
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
+        _check_client_options(self.client_options)
         if self.revoke_timeout > REBALANCE_TIMEOUT / 2:
             raise ConfigurationError(
                 f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance "
@@ -62,11 +70,37 @@ class HostSettings:
             )
 
 
-def _check_brokers(brokers: str) -> None:
-    if not isinstance(brokers, str) or not all(address.strip() for address in brokers.split(",")):
-        raise ConfigurationError(f"brokers is {brokers!r}; write it as 'host:port', several with commas between")
-    if "://" in brokers:
-        raise ConfigurationError("brokers is a URL; write it as 'host:port' without a scheme, and credentials into client_options")
+#: Options of the Kafka clients that would undo what Ackwise promises, or that it sets itself, and what to do instead.
+_NOT_YOURS: Final = {
+    "acks": "copies are acknowledged by all in-sync replicas",
+    "auto_commit_interval_ms": "offsets are committed when their messages are settled; set commit_interval",
+    "auto_offset_reset": "set start",
+    "bootstrap_servers": "set brokers",
+    "client_id": "set client_id beside client_options",
+    "enable_auto_commit": "it would commit messages that were merely fetched, and lose them",
+    "enable_idempotence": "a copy that comes twice is recognised by its attempt",
+    "group_id": "it is the first argument of App",
+    "group_instance_id": "a static member's partitions would wait for it after a stop",
+    "heartbeat_interval_ms": "it follows session_timeout",
+    "isolation_level": "what an aborted transaction wrote must not be consumed",
+    "key_deserializer": "one that raises blocks its partition for ever; message.key is bytes",
+    "key_serializer": "copies are the bytes of their origin",
+    "max_request_size": "the brokers decide how large a copy may be",
+    "rebalance_timeout_ms": "it is 60 s, twice the largest revoke_timeout",
+    "request_timeout_ms": "each call has a time limit of its own",
+    "session_timeout_ms": "set session_timeout",
+    "transactional_id": "copies are not written in transactions",
+    "value_deserializer": "one that raises blocks its partition for ever; annotate the handler with the type of its values",
+    "value_serializer": "copies are the bytes of their origin",
+}
+
+
+def _check_client_options(options: Mapping[str, object]) -> None:
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"client_options is a {type(options).__name__}; give a dict of options such as security_protocol")
+    for name in options:
+        if (advice := _NOT_YOURS.get(name)) is not None:
+            raise ConfigurationError(f"client_options has {name!r}, which is not for users to set: {advice}")
 
 
 def _check_group(group: str) -> None:

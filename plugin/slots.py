@@ -13,6 +13,7 @@ from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.around import Around, inspect_middleware
+from ackwise.plugin.config import Config
 from ackwise.plugin.registry import open_sink, open_store
 
 __all__ = ["Policy", "Slots"]
@@ -28,9 +29,13 @@ _USABLE: Final = "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Even
 
 
 class Slots:
-    """The policies and the middleware of one app. Without `use`, `ConsumeLater(16)` and `DeadLetter()` are on."""
+    """The policies and the middleware of one app. Without `use`, `ConsumeLater(16)` and `DeadLetter()` are on.
 
-    def __init__(self) -> None:
+    What `config` sets is in each policy that is asked for; asking raises `ConfigurationError` if that can't work.
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        self._config = config or Config()
         self.arounds: list[Around] = []
         self._policies: dict[type, Policy] = {}
 
@@ -57,22 +62,22 @@ class Slots:
     @property
     def later(self) -> ConsumeLater:
         """How messages come back."""
-        return self._get(ConsumeLater) or ConsumeLater()
+        return self._config.later(self._get(ConsumeLater))
 
     @property
     def dead_letter(self) -> DeadLetter:
         """Where messages go that can't be consumed."""
-        return self._get(DeadLetter) or DeadLetter()
+        return self._config.dead_letter(self._get(DeadLetter))
 
     @property
     def dedup(self) -> Dedup | None:
-        """How messages are run once; off unless used."""
-        return self._get(Dedup)
+        """How messages are run once; off unless used or set."""
+        return self._config.dedup(self._get(Dedup))
 
     @property
     def events(self) -> Events | None:
-        """What is exported; off unless used."""
-        return self._get(Events)
+        """What is exported; off unless used or set."""
+        return self._config.events(self._get(Events))
 
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)
@@ -80,20 +85,20 @@ class Slots:
 
     def open_store(self) -> ClaimStore | None:
         """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`."""
-        if self.dedup is None:
+        if (dedup := self.dedup) is None:
             return None
-        store = open_store(self.dedup.store) if isinstance(self.dedup.store, str) else self.dedup.store
+        store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
         if type(store).__module__ == "ackwise.stores.memory":
             log.warning("claims are kept in memory, they are gone with this process and unknown to other workers")
         return store
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
         """The sink of `Events`, not yet open; `sources` are the topics that the group reads. Raises `ConfigurationError`."""
-        if self.events is None:
+        if (events := self.events) is None:
             return None
-        if not isinstance(self.events.sink, str | os.PathLike):
-            return self.events.sink
+        if not isinstance(events.sink, str | os.PathLike):
+            return events.sink
         facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
-        if self.dedup is not None:
-            facts |= {"lease": self.dedup.lease, "retention": self.dedup.retention}
-        return open_sink(os.fspath(self.events.sink), group=group, mode=self.events.mode, facts=facts)
+        if (dedup := self.dedup) is not None:
+            facts |= {"lease": dedup.lease, "retention": dedup.retention}
+        return open_sink(os.fspath(events.sink), group=group, mode=events.mode, facts=facts)

@@ -40,3 +40,20 @@ def test_credentials_in_the_brokers_are_not_repeated() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         HostSettings("sasl://me:s3cret@host:9092", "billing")
     assert "s3cret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("enable_auto_commit", "would commit messages that were merely fetched"),
+        ("value_deserializer", "one that raises blocks its partition for ever"),
+        ("key_deserializer", "one that raises blocks its partition for ever"),
+        ("group_id", "first argument of App"),
+        ("auto_offset_reset", "set start"),
+        ("acks", "acknowledged by all in-sync replicas"),
+        ("isolation_level", "aborted transaction"),
+    ],
+)
+def test_an_option_of_the_clients_that_would_undo_a_promise_is_refused(option: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"client_options has '{option}', which is not for users to set: .*{sentence}"):
+        HostSettings("localhost:9092", "billing", client_options={option: "s3cret"})
