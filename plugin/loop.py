@@ -136,9 +136,7 @@ def _settings(consumer: Any, settings: LoopSettings) -> HostSettings:
     rebalance_timeout = consumer._rebalance_timeout_ms / 1000
     options: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
     made = HostSettings(
-        brokers=",".join(
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port, _ in collect_hosts(servers, randomize=False)
-        ),
+        brokers=",".join(str(Address(host, port)) for host, port, _ in collect_hosts(servers, randomize=False)),
         group=consumer._group_id,
         session_timeout=consumer._session_timeout_ms / 1000,
         client_id=client._client_id,
