@@ -49,9 +49,9 @@ class Log:
         if not self._logger.isEnabledFor(level):
             return
         told = {name: _masked(value) if isinstance(value, str) else value for name, value in fields.items() if value is not None}
-        text = " ".join(f"{name}={_printed(value)}" for name, value in told.items())
-        template = f"{event}: %s"  # fixed, so that tools which group by it group events
-        self._logger.log(level, template, text, exc_info=raised, extra={"event": event, "fields": told}, stacklevel=3)
+        # The template stays the same for every record of an event, so that tools which group by it group events.
+        template, texts = (f"{event}: %s", [" ".join(f"{name}={_printed(value)}" for name, value in told.items())]) if told else (event, [])
+        self._logger.log(level, template, *texts, exc_info=raised, extra={"event": event, "fields": told}, stacklevel=3)
 
 
 def said(error: BaseException) -> str:

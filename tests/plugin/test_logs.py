@@ -1,0 +1,104 @@
+"""What `ackwise run` prints of the log, and what a program prints that configures nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.log import Log
+from ackwise.plugin.cli.logs import JsonLines
+
+WORKER = """
+from ackwise import App
+
+app = App("billing", brokers="127.0.0.1:1")
+
+@app.agent("orders")
+async def bill(value: bytes) -> None: ...
+"""
+
+
+@pytest.fixture
+def printed() -> Iterator[io.StringIO]:
+    """What the logger `ackwise.test` prints as JSON lines."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("ackwise.test")
+    logger.addHandler(handler)
+    logger.setLevel("DEBUG")
+    yield stream
+    logger.removeHandler(handler)
+    logger.setLevel("NOTSET")
+
+
+def lines(stream: io.StringIO) -> list[Any]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_json_line_has_time_level_logger_event_and_fields(printed: io.StringIO) -> None:
+    Log("ackwise.test").warning("something happened", topic="orders\nand more", partition=3, delay=0.5)
+    (line,) = lines(printed)
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
+    assert line == {
+        "level": "warning",
+        "logger": "ackwise.test",
+        "event": "something happened",
+        "fields": {"topic": "orders\nand more", "partition": 3, "delay": 0.5},
+    }
+
+
+def test_a_json_line_of_another_library_has_its_message_as_the_event(printed: io.StringIO) -> None:
+    logging.getLogger("ackwise.test").error("%d ways", 3)
+    (line,) = lines(printed)
+    assert (line["event"], line["fields"]) == ("3 ways", {})
+
+
+def test_a_traceback_stays_on_its_line(printed: io.StringIO) -> None:
+    try:
+        raise KeyError("k")
+    except KeyError as error:
+        Log("ackwise.test").debug("what the handler raised", raised=error)
+    (line,) = lines(printed)
+    assert line["traceback"].endswith("KeyError: 'k'")
+
+
+def python(code: str, folder: Path, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr
+
+
+LEVELS = """
+import logging, sys
+from ackwise.plugin.cli.logs import print_log
+print_log(sys.argv[1], "text")
+sys.stderr.write(" ".join(logging.getLevelName(logging.getLogger(name).getEffectiveLevel()) for name in ("ackwise", "aiokafka")))
+"""
+
+
+@pytest.mark.parametrize(("level", "heard"), [("debug", "DEBUG"), ("info", "WARNING"), ("warning", "WARNING"), ("error", "ERROR")])
+def test_the_kafka_client_is_heard_from_warnings_on_unless_debugging(tmp_path: Path, level: str, heard: str) -> None:
+    assert python(LEVELS, tmp_path, level) == f"{level.upper()} {heard}"
+
+
+def test_without_any_configuration_warnings_are_printed_and_nothing_else(tmp_path: Path) -> None:
+    said = python('from ackwise.middleware.log import Log; Log().info("quiet"); Log().warning("loud", topic="orders")', tmp_path)
+    assert said == "loud: topic=orders\n"
+
+
+def test_ackwise_run_prints_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    said = python("from ackwise.plugin.cli.main import main; main()", tmp_path, "run", "worker:app", "--log-format", "json")
+    first, *_, last = said.splitlines()
+    assert json.loads(first)["event"] == "starting"
+    assert json.loads(first)["fields"] == {"group": "billing", "brokers": "127.0.0.1:1", "agents": "bill"}
+    assert last.startswith("error ")
