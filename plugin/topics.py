@@ -1,169 +1,36 @@
-"""The topics of a group: their names, and that they are there, wide enough and large enough, before anything is consumed.
+"""The topics of a group: that they are there, wide enough and large enough, before anything is consumed.
 
-The decision (`plan_topics`) is pure; `ensure_topics` carries it out and looks again, until nothing is left to do.
+What is to be done is decided in `topicplan.py`; `ensure_topics` carries it out and looks again, until nothing is left to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import IncompatibleBrokerVersion, InvalidPartitionsError, KafkaError, for_code
 
-from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import BUDGET
+from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.topicnames import TopicNames
+from ackwise.plugin.topicplan import Topic, TopicPlan, plan_topics
 
-__all__ = ["Topic", "TopicNames", "TopicPlan", "ensure_topics", "plan_topics"]
+__all__ = ["Topic", "TopicNames", "TopicPlan", "ensure_topics", "plan_topics", "read_topics"]
 
-_LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
-
-#: Kafka: `Topic.MAX_NAME_LENGTH`.
-_LONGEST: Final = 249
-
-#: Bytes; Kafka keeps message sizes in a signed 32-bit number.
-_LARGEST: Final = 2**31 - 1
-
-#: Seconds until the brokers must have answered, made the topics and told each other.
+#: Seconds until the brokers must have made the topics and told each other.
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
 
-_NO_ERROR, _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 5, 36, 41
+_NO_ERROR, _UNKNOWN_TOPIC, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 36, 41
 
 _SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas")
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class TopicNames:
-    """What the topics of `group` are called: one for retries, one for dead letters, one per delay level, shortest first.
-
-    Raises `ConfigurationError` for a name that Kafka would refuse, and for a dead-letter topic that has another use.
-    """
-
-    group: str
-    retry: str
-    dead_letter: str
-    delays: tuple[str, ...]
-
-    def __init__(self, group: str, levels: DelayLevels, *, dead_letter: str | None = None) -> None:
-        object.__setattr__(self, "group", group)
-        object.__setattr__(self, "retry", f"{group}.retry")
-        object.__setattr__(self, "dead_letter", f"{group}.dlq" if dead_letter is None else dead_letter)
-        object.__setattr__(self, "delays", tuple(f"{group}.delay.{name}" for name in levels.names()))
-        for topic in self.all:
-            _check_name(topic, group)
-        if self.dead_letter in (self.retry, *self.delays):
-            raise ConfigurationError(
-                f"dead-letter topic {self.dead_letter!r} is a retry topic of group {group!r}: its messages would come back; choose another"
-            )
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Every topic of the group."""
-        return (self.retry, self.dead_letter, *self.delays)
-
-    @property
-    def relay_group(self) -> str:
-        """The consumer group in which the relay reads the delay topics."""
-        return f"{self.group}.relay"
-
-
-def _check_name(topic: str, group: str) -> None:
-    if not _LEGAL.fullmatch(topic) or topic in (".", ".."):
-        raise ConfigurationError(
-            f"{topic!r}, a topic of group {group!r}, is not a legal topic name; use letters, digits, '.', '_' and '-' only"
-        )
-    if len(topic) > _LONGEST:
-        raise ConfigurationError(
-            f"{topic!r}, a topic of group {group!r}, has {len(topic)} characters and Kafka allows {_LONGEST}; choose a shorter group name"
-        )
-
-
-class Topic(NamedTuple):
-    """What the brokers say about a topic. Retention is in milliseconds, -1 for ever; sizes are in bytes."""
-
-    partitions: int
-    replication: int
-    max_message_bytes: int
-    retention_ms: int
-    cleanup_policy: str = "delete"
-    min_insync_replicas: int = 1
-
-
-class TopicPlan(NamedTuple):
-    """What is missing: topics to create `like` this, and topics to extend to as many partitions as it has."""
-
-    create: tuple[str, ...]
-    extend: tuple[str, ...]
-    like: Topic
-    dead_letter: str
-
-    def retention(self, topic: str) -> int:
-        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
-        return -1 if topic == self.dead_letter else self.like.retention_ms
-
-
-def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> TopicPlan:
-    """What must be done so that every copy of a message of `sources` fits and none is deleted before it is due.
-
-    `longest_delay` is in seconds. Raises `ConfigurationError` for what only the user can change.
-    """
-    missing = sorted(set(sources) - set(found))
-    if missing:
-        raise ConfigurationError(f"topic {missing[0]!r} does not exist, and an agent consumes it; create it first, or correct the name")
-    like = _like([found[source] for source in sources], longest_delay)
-    for topic in names.all:
-        if (there := found.get(topic)) is not None:
-            _check_size(topic, there, like)
-            if topic != names.dead_letter:
-                _check_retention(topic, there, longest_delay)
-    return TopicPlan(
-        create=tuple(topic for topic in names.all if topic not in found),
-        extend=tuple(topic for topic in names.all if topic in found and found[topic].partitions < like.partitions),
-        like=like,
-        dead_letter=names.dead_letter,
-    )
-
-
-def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:
-    """As wide, as safe and as long-lived as the sources, and messages may be larger by the budget of our headers."""
-    retentions = [source.retention_ms for source in sources]
-    # A copy that waits may be as old as a message, and must outlive its delay by the time for which no relay runs.
-    retention = -1 if -1 in retentions else max(*retentions, round(2 * longest_delay * 1000))
-    return Topic(
-        partitions=max(source.partitions for source in sources),
-        replication=max(source.replication for source in sources),
-        max_message_bytes=min(_LARGEST, max(source.max_message_bytes for source in sources) + BUDGET),
-        retention_ms=retention,
-        min_insync_replicas=max(source.min_insync_replicas for source in sources),
-    )
-
-
-def _check_size(topic: str, there: Topic, like: Topic) -> None:
-    if there.max_message_bytes < like.max_message_bytes:
-        raise ConfigurationError(
-            f"topic {topic!r} takes messages of at most {there.max_message_bytes} bytes, and a copy with its headers can have "
-            f"{like.max_message_bytes}; set its max.message.bytes to that"
-        )
-
-
-def _check_retention(topic: str, there: Topic, longest_delay: float) -> None:
-    if "compact" in there.cleanup_policy:
-        raise ConfigurationError(f"topic {topic!r} is compacted, which deletes copies with equal keys; set its cleanup.policy to delete")
-    if 0 <= there.retention_ms < longest_delay * 1000:
-        raise ConfigurationError(
-            f"topic {topic!r} keeps messages for {format_duration(there.retention_ms / 1000)} and the longest delay is "
-            f"{format_duration(longest_delay)}; raise its retention.ms, or copies are deleted before they are due"
-        )
 
 
 async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Collection[str], *, levels: DelayLevels) -> None:
@@ -175,14 +42,30 @@ async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Coll
     """
     for topic in sorted(set(sources) & set(names.all)):
         raise ConfigurationError(f"an agent consumes {topic!r}, a topic of its own group {names.group!r}; consume it in another group")
+    async with _brokers(settings) as admin, asyncio.timeout(_TIMEOUT):
+        if settings.create_topics == "broker":
+            await _await_broker(admin, names, sources)
+        else:
+            await _await_plan(admin, settings, names, sources, levels.seconds[-1])
+
+
+async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[str, Topic]:
+    """Those of `topics` that are there, as the brokers describe them; nothing is changed.
+
+    Raises `ConfigurationError` if they may not be described, and `Unavailable` if the brokers do not answer.
+    """
+    async with _brokers(settings) as admin, asyncio.timeout(_TIMEOUT):
+        return await _look(admin, topics)
+
+
+@asynccontextmanager
+async def _brokers(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client that is connected while the block runs; what the brokers do not answer in it is said in one sentence."""
     admin = _admin(settings)
     try:
-        async with asyncio.timeout(_TIMEOUT):
-            await admin.start()
-            if settings.create_topics == "broker":
-                await _await_broker(admin, names, sources)
-            else:
-                await _await_plan(admin, settings, names, sources, levels.seconds[-1])
+        await require_broker(settings.brokers)
+        await admin.start()
+        yield admin
     except IncompatibleBrokerVersion:
         raise ConfigurationError(
             f"the brokers {settings.brokers!r} can't describe or create topics on request; set create_topics to 'broker', "
@@ -190,8 +73,8 @@ async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Coll
         ) from None
     except (KafkaError, OSError, TimeoutError) as error:
         raise Unavailable(
-            f"the topics of group {names.group!r} can't be checked, since the brokers {settings.brokers!r} do not answer "
-            f"({type(error).__name__}); check the address, that they run, and the credentials in client_options"
+            f"the brokers {settings.brokers!r} take connections and do not answer questions about topics ({type(error).__name__}); "
+            "check that they are Kafka, that they are not overloaded, and the credentials in client_options"
         ) from error
     finally:
         await admin.close()

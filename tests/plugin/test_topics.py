@@ -19,7 +19,9 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.localbroker import EmbeddedBroker
 from ackwise.plugin.settings import HostSettings
-from ackwise.plugin.topics import Topic, TopicNames, ensure_topics, plan_topics
+from ackwise.plugin.topicnames import TopicNames
+from ackwise.plugin.topicplan import Topic, TopicReview, plan_topics, review_topics
+from ackwise.plugin.topics import ensure_topics
 
 LEVELS = DelayLevels("1s 1h")
 NAMES = TopicNames("billing", LEVELS)
@@ -109,6 +111,42 @@ def test_a_compacted_or_short_lived_dead_letter_topic_is_the_user_s_affair() -> 
     assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ())
 
 
+def review(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> dict[str, TopicReview]:
+    return {line.topic: line for line in review_topics(NAMES, sources, found, longest_delay=3600)}
+
+
+def test_every_topic_that_a_group_needs_is_reviewed_sources_first() -> None:
+    lines = review(everything() | {"clicks": SOURCE}, ("orders", "clicks"))
+    assert [(line.topic, line.role) for line in lines.values()] == [
+        ("clicks", "source"),
+        ("orders", "source"),
+        ("billing.retry", "retry"),
+        ("billing.dlq", "dead letter"),
+        ("billing.delay.1s", "delay"),
+        ("billing.delay.1h", "delay"),
+    ]
+    assert {line.todo for line in lines.values()} == {"nothing"}
+
+
+def test_a_review_says_the_least_that_a_topic_must_have() -> None:
+    lines = review({"orders": SOURCE})
+    assert lines["billing.retry"].wanted == (6, FITTING.max_message_bytes, 3_600_000)
+    assert lines["billing.dlq"].wanted == (6, FITTING.max_message_bytes, None)
+    assert {lines[topic].todo for topic in NAMES.all} == {"create"}
+
+
+def test_all_that_is_wrong_with_a_topic_is_said_at_once() -> None:
+    line = review(everything(retention_ms=1000, cleanup_policy="compact", partitions=1))["billing.retry"]
+    assert (line.todo, len(line.faults)) == ("mend", 2)
+    assert review(everything(partitions=1))["billing.retry"].todo == "extend"
+
+
+def test_a_source_that_is_missing_does_not_hide_what_is_wrong_with_the_others() -> None:
+    lines = review({"orders": SOURCE, "billing.retry": FITTING._replace(partitions=1)}, ("orders", "oders"))
+    assert (lines["oders"].todo, lines["billing.retry"].todo, lines["billing.dlq"].todo) == ("mend", "extend", "create")
+    assert review({})["billing.retry"].wanted is None
+
+
 async def test_an_agent_can_t_consume_a_topic_of_its_own_group() -> None:
     with pytest.raises(ConfigurationError, match="consume it in another group"):
         await ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["billing.dlq"], levels=LEVELS)
@@ -116,7 +154,7 @@ async def test_an_agent_can_t_consume_a_topic_of_its_own_group() -> None:
 
 async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog: pytest.LogCaptureFixture) -> None:
     settings = HostSettings("127.0.0.1:1", "billing", client_options={"sasl_plain_password": "hush"})
-    with pytest.raises(Unavailable, match=r"brokers '127\.0\.0\.1:1' do not answer") as refusal:
+    with pytest.raises(Unavailable, match=r"no broker answers \(127\.0\.0\.1:1: connection refused\)") as refusal:
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
     assert "hush" not in str(refusal.value) + caplog.text
 

@@ -1,0 +1,63 @@
+"""What the topics of a group are called."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.retry import DelayLevels
+
+__all__ = ["TopicNames"]
+
+_LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+#: Kafka: `Topic.MAX_NAME_LENGTH`.
+_LONGEST: Final = 249
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TopicNames:
+    """What the topics of `group` are called: one for retries, one for dead letters, one per delay level, shortest first.
+
+    Raises `ConfigurationError` for a name that Kafka would refuse, and for a dead-letter topic that has another use.
+    """
+
+    group: str
+    retry: str
+    dead_letter: str
+    delays: tuple[str, ...]
+
+    def __init__(self, group: str, levels: DelayLevels, *, dead_letter: str | None = None) -> None:
+        object.__setattr__(self, "group", group)
+        object.__setattr__(self, "retry", f"{group}.retry")
+        object.__setattr__(self, "dead_letter", f"{group}.dlq" if dead_letter is None else dead_letter)
+        object.__setattr__(self, "delays", tuple(f"{group}.delay.{name}" for name in levels.names()))
+        for topic in self.all:
+            _check_name(topic, group)
+        if self.dead_letter in (self.retry, *self.delays):
+            raise ConfigurationError(
+                f"dead-letter topic {self.dead_letter!r} is a retry topic of group {group!r}: its messages would come back; choose another"
+            )
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every topic of the group."""
+        return (self.retry, self.dead_letter, *self.delays)
+
+    @property
+    def relay_group(self) -> str:
+        """The consumer group in which the relay reads the delay topics."""
+        return f"{self.group}.relay"
+
+
+def _check_name(topic: str, group: str) -> None:
+    if not _LEGAL.fullmatch(topic) or topic in (".", ".."):
+        raise ConfigurationError(
+            f"{topic!r}, a topic of group {group!r}, is not a legal topic name; use letters, digits, '.', '_' and '-' only"
+        )
+    if len(topic) > _LONGEST:
+        raise ConfigurationError(
+            f"{topic!r}, a topic of group {group!r}, has {len(topic)} characters and Kafka allows {_LONGEST}; choose a shorter group name"
+        )
