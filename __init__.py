@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ackwise.middleware.errors import PublishUnavailable as PublishUnavailable
     from ackwise.middleware.errors import StoreUnavailable as StoreUnavailable
     from ackwise.middleware.errors import Unavailable as Unavailable
+    from ackwise.middleware.events import Event as Event
+    from ackwise.middleware.events import EventCode as EventCode
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
@@ -45,6 +47,8 @@ __all__ = [
     "DeadLetter",
     "Dedup",
     "Events",
+    "Event",
+    "EventCode",
     "Exponential",
     "Fixed",
     "Schedule",
@@ -74,6 +78,8 @@ _HOMES = {
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",
+    "Event": "ackwise.middleware.events",
+    "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",
     "Fixed": "ackwise.middleware.retry",
     "Schedule": "ackwise.middleware.retry",

@@ -7,7 +7,8 @@ import dataclasses
 import difflib
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from types import UnionType
+from typing import Any, Final, TypeVar, overload
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import ConsumeStatus
@@ -16,7 +17,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.plugin.around import wrap
 from ackwise.plugin.config import Config, read_config
-from ackwise.plugin.handler import check_agent, inspect_handler, refuse_own_topics
+from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
 from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.slots import Slots
 
@@ -24,6 +25,7 @@ __all__ = ["App"]
 
 log = Log()
 
+T = TypeVar("T")
 HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -49,16 +51,37 @@ class App:
         return f"<App {self.settings.group!r} with {', '.join(agent.name for agent in self._agents) or 'no agents'}>"
 
     def use(self, *things: object) -> None:
-        """Add policies, one of a kind and in any order, and middleware, of which the first used is the outermost.
+        """Add policies, one of a kind and in any order; middleware, of which the first used is the outermost; and observers.
 
         A middleware is `async def mw(message, call_next)` or `async def mw(batch, call_next)`, for the agents of that
-        kind. Its `None` means: as the handler said, errors included. Raises `ConfigurationError`, also after the start.
+        kind. Its `None` means: as the handler said, errors included. An observer is `def observe(event)`: it sees every
+        event and can change nothing; what it raises is counted and logged. Raises `ConfigurationError`, also after the start.
         """
         if self._is_started:
             raise ConfigurationError("use() was called after the app was started; call it before")
         for thing in things:
             self._slots.use(thing)
 
+    @overload
+    def agent(
+        self,
+        *topics: str,
+        model: type[T],
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+    ) -> HandlerOf[T]: ...
+    @overload
+    def agent(
+        self,
+        *topics: str,
+        model: UnionType | None = None,
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+    ) -> Callable[[HandlerT], HandlerT]: ...
     def agent(
         self,
         *topics: str,
@@ -67,7 +90,7 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
-    ) -> Callable[[HandlerT], HandlerT]:
+    ) -> Any:
         """Register an `async def` handler of `topics`; the handler itself is returned unchanged.
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to

@@ -17,8 +17,10 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.plugin.addresses import Address
+from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
 from ackwise.plugin.handover import Handover, LoopBatch
+from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.slots import Policy, Slots
 
@@ -61,7 +63,7 @@ class LoopSettings(TypedDict, total=False):
 def reliable(
     consumer: AIOKafkaConsumer,
     topics: str | Sequence[str],
-    *policies: Policy,
+    *things: Policy | Observer,
     model: type[T],
     name: str = "loop",
     max_batch: int = 200,
@@ -72,7 +74,7 @@ def reliable(
 def reliable(
     consumer: AIOKafkaConsumer,
     topics: str | Sequence[str],
-    *policies: Policy,
+    *things: Policy | Observer,
     name: str = "loop",
     max_batch: int = 200,
     within: float | str = 0.0,
@@ -81,7 +83,7 @@ def reliable(
 def reliable(
     consumer: AIOKafkaConsumer,
     topics: str | Sequence[str],
-    *policies: Policy,
+    *things: Policy | Observer,
     model: Any = bytes,
     name: str = "loop",
     max_batch: int = 200,
@@ -98,15 +100,16 @@ def reliable(
 
     The consumer is started and stopped by its owner; it has a group, and neither auto-commit, nor deserializers, nor a
     subscription. From here on Ackwise alone polls, seeks, pauses and commits it. Brokers and credentials are taken from
-    it for the retry topics. `policies` are those of `App.use`; `name` stands in copies, claims and events: changing it
+    it for the retry topics. `things` are policies and observers as for `App.use`; `name` stands in copies, claims and events: changing it
     orphans them. `max_batch` and `within` (seconds) are those of `App.agent`.
 
     Without `async with` the same object can be iterated at once; then it drains when the iteration is closed. Raises
     `ConfigurationError` for a consumer or a setting that would break a promise.
     """
-    slots = Slots()
-    for policy in policies:
-        slots.use(policy)
+    config = read_config()
+    slots = Slots(config)
+    for thing in things:
+        slots.use(thing)
     if slots.arounds:
         raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers; in a loop of your own, write it into the loop")
     handover = Handover()
@@ -121,12 +124,13 @@ def reliable(
         batch=LoopBatch,
     )
     check_agent(agent)
-    host_settings = _settings(consumer, settings)
+    (agent,) = config.agents([agent])
+    host_settings = _settings(consumer, settings, config)
     refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic)
     return Reliable(consumer, host_settings, agent, slots, handover)
 
 
-def _settings(consumer: Any, settings: LoopSettings) -> HostSettings:
+def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSettings:
     """Those of the host, as far as the consumer has them from its owner; aiokafka keeps them in private attributes."""
     _refuse(consumer)
     for name in settings.keys() - LoopSettings.__annotations__.keys():
@@ -134,15 +138,14 @@ def _settings(consumer: Any, settings: LoopSettings) -> HostSettings:
     client = consumer._client
     servers = client._bootstrap_servers  # a port may be missing there
     rebalance_timeout = consumer._rebalance_timeout_ms / 1000
-    options: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
-    made = HostSettings(
-        brokers=",".join(str(Address(host, port)) for host, port, _ in collect_hosts(servers, randomize=False)),
-        group=consumer._group_id,
-        session_timeout=consumer._session_timeout_ms / 1000,
-        client_id=client._client_id,
-        client_options={name: getattr(client, f"_{name}") for name in _CREDENTIALS},
-        **options,
-    )
+    of_the_consumer = {
+        "brokers": ",".join(str(Address(host, port)) for host, port, _ in collect_hosts(servers, randomize=False)),
+        "session_timeout": consumer._session_timeout_ms / 1000,
+        "client_id": client._client_id,
+        "client_options": {name: getattr(client, f"_{name}") for name in _CREDENTIALS},
+    }
+    keywords: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
+    made = config.host_settings(consumer._group_id, fixed=of_the_consumer, **keywords)
     if made.revoke_timeout > rebalance_timeout / 2:
         raise ConfigurationError(
             f"revoke_timeout is {made.revoke_timeout:g} s, above half of the consumer's rebalance timeout of {rebalance_timeout:g} s: the "

@@ -1,4 +1,4 @@
-"""What the user gave to `use`: one policy per slot, and middleware in the order of use."""
+"""What the user gave to `use`: one policy per slot, middleware in the order of use, and observers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.around import Around, inspect_middleware
 from ackwise.plugin.config import Config
+from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.registry import open_sink, open_store
 
 __all__ = ["Policy", "Slots"]
@@ -25,11 +26,14 @@ PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Events)
 
 _SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Events)
 
-_USABLE: Final = "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)) or a middleware (async def mw(message, call_next))"
+_USABLE: Final = (
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)), a middleware (async def mw(message, call_next)) "
+    "or an observer (def observe(event))"
+)
 
 
 class Slots:
-    """The policies and the middleware of one app. Without `use`, `ConsumeLater(16)` and `DeadLetter()` are on.
+    """The policies, the middleware and the observers of one app. Without `use`, `ConsumeLater(16)` and `DeadLetter()` are on.
 
     What `config` sets is in each policy that is asked for; asking raises `ConfigurationError` if that can't work.
     """
@@ -37,12 +41,15 @@ class Slots:
     def __init__(self, config: Config | None = None) -> None:
         self._config = config or Config()
         self.arounds: list[Around] = []
+        self.observers: list[Observer] = []
         self._policies: dict[type, Policy] = {}
 
     def use(self, thing: object) -> None:
-        """Take a policy or a middleware. Raises `ConfigurationError` for anything else, and for a second policy of a kind."""
+        """Take a policy, a middleware or an observer. Raises `ConfigurationError` for anything else, and for a second policy of a kind."""
         if isinstance(thing, _SLOTS):
             self._fill(thing)
+        elif callable(thing) and not isinstance(thing, type) and is_observer(thing):
+            self.observers.append(check_observer(thing))
         elif callable(thing) and not isinstance(thing, type):
             self.arounds.append(inspect_middleware(thing))
         else:
@@ -93,7 +100,14 @@ class Slots:
         return store
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
-        """The sink of `Events`, not yet open; `sources` are the topics that the group reads. Raises `ConfigurationError`."""
+        """Who takes the events: the sink of `Events`, not yet open, and the observers. `sources` are the topics that the group reads.
+
+        Raises `ConfigurationError`.
+        """
+        sink = self._open_sink(group, sources)
+        return Observed(self.observers, sink) if self.observers else sink
+
+    def _open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
         if (events := self.events) is None:
             return None
         if not isinstance(events.sink, str | os.PathLike):

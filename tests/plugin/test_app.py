@@ -149,7 +149,7 @@ def test_a_middleware_must_say_what_it_wraps() -> None:
 
     with pytest.raises(ConfigurationError, match="does not say what it wraps"):
         App("billing").use(odd)
-    with pytest.raises(ConfigurationError, match="is called with 2 arguments"):
+    with pytest.raises(ConfigurationError, match="A middleware takes two arguments"):
         App("billing").use(short)
 
 

@@ -22,6 +22,8 @@ from ackwise import (
     ConsumeStatus,
     DeadLetter,
     Dedup,
+    Event,
+    EventCode,
     InvalidRuling,
     LoopBatch,
     Reject,
@@ -340,6 +342,31 @@ async def test_brokers_and_credentials_are_those_of_the_consumer() -> None:
     assert (settings.brokers, settings.group, settings.revoke_timeout) == ("a:1,b:2", "g", 20.0)
     assert settings.client_options["sasl_plain_password"] == "secret"
     assert "secret" not in repr(reliable(consumer, "orders"))
+
+
+async def test_an_entry_of_the_environment_counts_but_for_what_the_consumer_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKWISE_AGENTS__LOOP__MAX_BATCH", "7")
+    monkeypatch.setenv("ACKWISE_COMMIT_INTERVAL", "1s")
+    monkeypatch.setenv("ACKWISE_BROKERS", "elsewhere:1")
+    monkeypatch.setenv("ACKWISE_DEDUP__STORE", "memory://")
+    batches = reliable(await started(bootstrap_servers="a:1"), "orders")
+    assert (batches._agent.max_batch, batches._settings.commit_interval, batches._settings.brokers) == (7, 1.0, "a:1")
+    assert batches._slots.dedup is not None
+
+
+async def test_an_observer_sees_what_happens_in_a_loop(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+    seen: list[Event] = []
+    async with (
+        asyncio.timeout(60),
+        consumer_of(raw_kafka, group) as consumer,
+        reliable(consumer, topic, SOON, seen.append) as batches,
+    ):
+        async for batch in batches:
+            async with batch:
+                break
+    assert [event.offset for event in seen if event.code is EventCode.SUCCEEDED] == [0]
 
 
 async def test_a_loop_is_entered_once() -> None:

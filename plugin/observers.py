@@ -1,0 +1,104 @@
+"""The user's observers: they see every event and can change nothing."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import Event, EventSink
+from ackwise.middleware.log import Log
+from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.handler import is_async, name_of
+
+__all__ = ["Observed", "Observer", "check_observer", "is_observer"]
+
+log = Log()
+
+Observer = Callable[[Event], object]
+
+#: Seconds between two warnings about one observer; it may raise for every message.
+_WARN_EVERY: Final = 60.0
+
+
+def is_observer(thing: Callable[..., Any]) -> bool:
+    """Whether `thing` is called with one argument, an event; a middleware takes two."""
+    return _fits(thing, 1) and not _fits(thing, 2)
+
+
+def check_observer(observer: Callable[..., Any]) -> Observer:
+    """Refuse an observer that would have to be waited for. Raises `ConfigurationError`."""
+    name = name_of(observer)
+    if is_async(observer):
+        raise ConfigurationError(
+            f"observer {name!r} is an `async def`, and nobody waits for an observer; write `def {name}(event)`, and put what takes time "
+            "into a queue. A middleware takes two arguments: (message, call_next)"
+        )
+    return observer
+
+
+class Observed:
+    """An event sink that shows each event to `observers` after `sink`, if there is one, has taken it.
+
+    What an observer raises is counted and logged, at most once a minute each, and goes no further.
+    """
+
+    def __init__(self, observers: Sequence[Observer], sink: EventSink | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._observers = tuple(observers)
+        self._sink = sink
+        self._clock = clock
+        self._failures: dict[Observer, int] = {}
+        self._warn_at: dict[Observer, float] = {}
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How often each observer raised, by its name; those that never did are not in it."""
+        return {name_of(observer): times for observer, times in self._failures.items()}
+
+    def record(self, event: Event) -> None:
+        """Give `event` to the sink, then to each observer."""
+        if self._sink is not None:
+            self._sink.record(event)
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception as error:  # noqa: BLE001  # user code: it may look, never decide
+                self._failed(observer, error)
+
+    async def flush(self) -> None:
+        """As the sink does."""
+        if self._sink is not None:
+            await self._sink.flush()
+
+    async def open(self) -> None:
+        """As the sink does."""
+        if self._sink is not None:
+            await self._sink.open()
+
+    async def close(self) -> None:
+        """As the sink does."""
+        if self._sink is not None:
+            await self._sink.close()
+
+    def _failed(self, observer: Observer, error: Exception) -> None:
+        times = self._failures[observer] = self._failures.get(observer, 0) + 1
+        now = self._clock()
+        if now >= self._warn_at.get(observer, now):
+            self._warn_at[observer] = now + _WARN_EVERY
+            log.warning(
+                "an observer raised, nothing changes by it",
+                observer=name_of(observer),
+                times=times,
+                error=type(error).__name__,
+                at=where_raised(error),
+            )
+
+
+def _fits(thing: Callable[..., Any], arguments: int) -> bool:
+    try:
+        inspect.signature(thing).bind(*[None] * arguments)
+    except (TypeError, ValueError):
+        return False
+    return True

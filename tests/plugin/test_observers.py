@@ -1,0 +1,118 @@
+"""Observers see every event, and nothing that they do changes anything."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from ackwise import App, ConfigurationError, Event, EventCode
+from ackwise.middleware.events import EventSink
+from ackwise.plugin.observers import Observed
+
+EVENT = Event(EventCode.CLAIMED, "orders", 0, 7)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def record(self, event: Event) -> None:
+        self.told.append(event)
+
+    async def flush(self) -> None:
+        self.told.append("flush")
+
+    async def open(self) -> None:
+        self.told.append("open")
+
+    async def close(self) -> None:
+        self.told.append("close")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_an_observer_sees_what_the_sink_takes_and_the_sink_is_served_as_without_it() -> None:
+    sink, seen = Sink(), list[Event]()
+    observed: EventSink = Observed([seen.append], sink)
+    await observed.open()
+    observed.record(EVENT)
+    await observed.flush()
+    await observed.close()
+    assert seen == [EVENT]
+    assert sink.told == ["open", EVENT, "flush", "close"]
+
+
+async def test_an_observer_needs_no_sink() -> None:
+    seen = list[Event]()
+    observed = Observed([seen.append], None)
+    await observed.open()
+    observed.record(EVENT)
+    await observed.flush()
+    await observed.close()
+    assert seen == [EVENT]
+
+
+def test_an_observer_that_raises_is_counted_and_logged_once_a_minute_and_hinders_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(event: Event) -> None:
+        raise ValueError("card 4111 1111")
+
+    sink, seen, clock = Sink(), list[Event](), Clock()
+    observed = Observed([broken, seen.append], sink, clock=clock)
+    for _ in range(3):
+        observed.record(EVENT)
+    assert (len(sink.told), len(seen), observed.failures) == (3, 3, {"broken": 3})
+    assert len(caplog.records) == 1
+    clock.now += 61
+    observed.record(EVENT)
+    assert len(caplog.records) == 2
+    assert "observer=broken times=4 error=ValueError" in caplog.records[1].getMessage()
+    assert "4111" not in caplog.text
+
+
+def test_what_stops_a_program_is_not_an_observers_failure() -> None:
+    def stops(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Observed([stops], None).record(EVENT)
+
+
+def test_a_function_of_one_argument_is_taken_for_an_observer() -> None:
+    app = App("billing")
+    seen = list[Event]()
+
+    class Counts:
+        def __call__(self, event: Event) -> None: ...
+
+    def with_place(place: str, event: Event) -> None: ...
+
+    app.use(seen.append, Counts(), functools.partial(with_place, "here"))
+    assert len(app._slots.observers) == 3
+
+
+async def waits(event: Event) -> None: ...
+
+
+def sync_middleware(message: Any, call_next: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("thing", "sentence"),
+    [
+        (waits, r"observer 'waits' is an `async def`, and nobody waits for an observer; write `def waits\(event\)`"),
+        (sync_middleware, "middleware 'sync_middleware' is not an `async def`"),
+        (lambda: None, "is not an `async def`"),
+        (17, r"17 can't be used; use takes a policy .*, a middleware .* or an observer"),
+    ],
+)
+def test_what_is_neither_is_refused_with_a_sentence(thing: Any, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        App("billing").use(thing)
