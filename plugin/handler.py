@@ -8,20 +8,22 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, Union, overload
 
 import pydantic
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
 
 __all__ = [
     "Decoder",
     "Handler",
+    "HandlerOf",
     "check_agent",
     "decoder_of",
     "first_parameter",
@@ -31,10 +33,28 @@ __all__ = [
     "refuse_own_topics",
 ]
 
+T = TypeVar("T")
+StatusT = TypeVar("StatusT", bound=ConsumeStatus | None)
+
 Decoder = Callable[[bytes | None], object]
 """Payload to value; raises anything for what can't be decoded."""
 
 _UNTYPED: Final = inspect.Parameter.empty
+
+
+class HandlerOf(Protocol[T]):
+    """What `@app.agent(model=T)` returns: takes a handler of such payloads, and gives it back. Nothing but types."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[Batch[T]], Coroutine[Any, Any, StatusT]], /
+    ) -> Callable[[Batch[T]], Coroutine[Any, Any, StatusT]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[[Message[T]], Coroutine[Any, Any, StatusT]], /
+    ) -> Callable[[Message[T]], Coroutine[Any, Any, StatusT]]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], Coroutine[Any, Any, StatusT]], /) -> Callable[[T], Coroutine[Any, Any, StatusT]]: ...
 
 
 @dataclass(frozen=True, slots=True)
