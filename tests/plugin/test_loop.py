@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -53,6 +53,12 @@ async def committed(kafka: RawKafka, group: str, topic: str) -> int | None:
     async with consumer_of(kafka, group) as consumer:
         offset: int | None = await consumer.committed(TopicPartition(topic, 0))
         return offset
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Until `condition` is true; the caller has the deadline."""
+    while not condition():  # noqa: ASYNC110  # what the group's coordinator does wakes nobody here
+        await asyncio.sleep(0.05)
 
 
 async def test_a_batch_whose_body_ends_is_committed(raw_kafka: RawKafka) -> None:
@@ -252,6 +258,38 @@ async def test_an_exit_in_a_body_passes_and_nothing_is_committed(raw_kafka: RawK
     with pytest.raises(SystemExit):
         await consume()
     assert await committed(raw_kafka, group, topic) == 0
+
+
+async def test_a_rebalance_waits_for_the_body_and_what_it_did_is_not_run_again(
+    raw_kafka: RawKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", b"b")
+    caplog.set_level("INFO", "ackwise")
+    inside, go = asyncio.Event(), asyncio.Event()
+    seen: list[bytes] = []
+
+    async def consume() -> None:
+        patient = consumer_of(raw_kafka, group, rebalance_timeout_ms=40_000)
+        async with patient as consumer, reliable(consumer, topic, SOON, max_batch=1) as batches:
+            async for batch in batches:
+                async with batch:
+                    seen.append(batch[0].value)
+                    inside.set()
+                    await go.wait()
+
+    async with asyncio.timeout(60):
+        members = [asyncio.create_task(consume())]
+        await inside.wait()
+        members.append(asyncio.create_task(consume()))
+        await eventually(lambda: any("draining" in record.getMessage() for record in caplog.records))
+        assert seen == [b"a"]
+        go.set()
+        await eventually(lambda: len(seen) == 2)
+        for member in members:
+            member.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+    assert seen == [b"a", b"b"]
 
 
 async def test_a_consumer_that_is_stopped_too_early_is_an_error_with_a_sentence(raw_kafka: RawKafka) -> None:
