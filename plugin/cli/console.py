@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +32,7 @@ def _has_width(console: Console) -> bool:
 
 def new_table(*columns: str) -> Table:
     """A table whose cells are folded where the terminal is too narrow, and never cut."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

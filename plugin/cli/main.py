@@ -18,6 +18,8 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.run import run
+from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
+from ackwise.plugin.cli.topics import check, create
 
 __all__ = ["app", "main"]
 
@@ -74,6 +76,10 @@ def _add_commands() -> None:
     """Ours, and those of other folders and distributions. One that can't be loaded says so when it is called, and hinders no other."""
     _add("run", run)
     _add("demo", demo)
+    topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
+    _add("check", check, topics)
+    _add("create", create, topics)
+    app.add_typer(topics, name="topics")
     for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
         try:
             _add(point.name, point.load())

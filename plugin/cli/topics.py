@@ -1,0 +1,145 @@
+"""`ackwise topics check` and `create`: the topics that a group needs, as a table or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ackwise.middleware.duration import format_duration
+from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.target import Target, find_app
+
+if TYPE_CHECKING:
+    from ackwise.plugin.group import Group
+    from ackwise.plugin.topicplan import Topic, TopicReview
+
+__all__ = ["HELP", "check", "create"]
+
+HELP: Final = "The topics that a group needs: look at them, or make them."
+
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def check(target: Target, as_json: _AsJson = False) -> None:
+    """Hold every topic that the group needs against what it must be. Changes nothing.
+
+    Exit code 0: a worker can start. 1: a topic is missing, too narrow, too small, or deletes messages too early. 2: the
+    brokers do not answer, or there is no such app.
+    """
+    reviews = asyncio.run(_review(_group(target)))
+    _show(reviews, {}, as_json)
+    raise typer.Exit(int(any(review.todo != "nothing" for review in reviews)))
+
+
+def create(target: Target, as_json: _AsJson = False) -> None:
+    """Create the topics of the group that are missing and extend those that are too narrow, as the start of a worker does.
+
+    Topics that agents consume are never created, and settings of topics that exist are never changed. Where only you
+    can mend something, nothing is done at all.
+
+    Exit code 0: a worker can start. 1: something is left that only you can mend. 2: the brokers do not answer or do not
+    allow it, or there is no such app.
+    """
+    reviews, done = asyncio.run(_create(_group(target)))
+    _show(reviews, done, as_json)
+    raise typer.Exit(int(any(review.todo != "nothing" for review in reviews)))
+
+
+def _group(target: str) -> Group:
+    from ackwise.plugin.group import group_of
+
+    return group_of(find_app(target))
+
+
+async def _review(group: Group) -> list[TopicReview]:
+    from ackwise.plugin.topicplan import review_topics
+    from ackwise.plugin.topics import read_topics
+
+    found = await read_topics(group.settings, {*group.sources, *group.names.all})
+    return review_topics(group.names, group.sources, found, longest_delay=group.levels.seconds[-1])
+
+
+async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
+    """How the topics are afterwards, and what was done to which."""
+    from ackwise.plugin.topics import ensure_topics
+
+    before = await _review(group)
+    todo = {review.topic: review.todo for review in before if review.todo != "nothing"}
+    if not todo or "mend" in todo.values():
+        return before, {}
+    # `never` holds for workers, and who calls this command has made up their mind.
+    settings = dataclasses.replace(group.settings, create_topics="auto")
+    await ensure_topics(settings, group.names, group.sources, levels=group.levels)
+    return await _review(group), {topic: _DONE[verb] for topic, verb in todo.items()}
+
+
+_DONE: Final = {"create": "created", "extend": "extended"}
+
+
+def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"topics": [_facts(review, done) for review in reviews]}))
+        return
+    table = new_table("topic", "role", "partitions", "max bytes", "retention", "verdict")
+    for review in reviews:
+        table.add_row(review.topic, review.role, *_sizes(review), _verdict(review, done))
+    console = to_stdout()
+    console.print(table)
+    for sentence in _advice(reviews):
+        console.print(sentence, markup=False)
+
+
+def _advice(reviews: Sequence[TopicReview]) -> list[str]:
+    """What to do: what only the user can mend first, since nothing is created before."""
+    faults = [f"{fault}." for review in reviews for fault in review.faults]
+    ours = sum(review.todo in ("create", "extend") for review in reviews)
+    if not ours:
+        return faults
+    before = "After that, " if faults else ""
+    return [*faults, f"{before}ackwise topics create makes or extends {ours} topics, as the start of a worker does."]
+
+
+def _sizes(review: TopicReview) -> tuple[str, str, str]:
+    found, wanted = review.found, review.wanted
+    retention = _cell(found and found.retention_ms, wanted and wanted.retention_ms, _duration)
+    return (
+        _cell(found and found.partitions, wanted and wanted.partitions),
+        _cell(found and found.max_message_bytes, wanted and wanted.max_message_bytes),
+        retention,
+    )
+
+
+def _cell(found: int | None, wanted: int | None, spell: Callable[[int], str] = str) -> str:
+    """What was found, and what is needed where that is more; -1 is for ever."""
+    if found is None:
+        return "" if wanted is None else f"[red]needs {spell(wanted)}[/red]"
+    if wanted is None or found >= wanted or found == -1:
+        return spell(found)
+    return f"[red]{spell(found)} < {spell(wanted)}[/red]"
+
+
+def _duration(milliseconds: int) -> str:
+    return "for ever" if milliseconds == -1 else format_duration(milliseconds / 1000)
+
+
+def _verdict(review: TopicReview, done: Mapping[str, str]) -> str:
+    if review.todo == "nothing":
+        return f"[green]{done.get(review.topic, 'ok')}[/green]"
+    return "[red]missing[/red]" if review.found is None else "[red]wrong[/red]"
+
+
+def _facts(review: TopicReview, done: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "topic": review.topic,
+        "role": review.role,
+        "wanted": review.wanted and review.wanted._asdict(),
+        "found": review.found and review.found._asdict(),
+        "todo": review.todo,
+        "done": done.get(review.topic),
+        "faults": list(review.faults),
+    }
