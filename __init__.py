@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Fixed as Fixed
     from ackwise.middleware.retry import Schedule as Schedule
     from ackwise.plugin.app import App as App
+    from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.handover import LoopBatch as LoopBatch
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
 
 __all__ = [
     "App",
+    "CallNext",
     "reliable",
     "Reliable",
     "LoopBatch",
@@ -69,6 +71,7 @@ __all__ = [
 
 _HOMES = {
     "App": "ackwise.plugin.app",
+    "CallNext": "ackwise.plugin.around",
     "reliable": "ackwise.plugin.loop",
     "Reliable": "ackwise.plugin.loop",
     "LoopBatch": "ackwise.plugin.handover",

@@ -15,18 +15,22 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log
-from ackwise.plugin.around import wrap
+from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
+from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
-from ackwise.plugin.slots import Slots
+from ackwise.plugin.slots import Policy, Slots
 
-__all__ = ["App"]
+__all__ = ["App", "Usable"]
 
 log = Log()
 
 T = TypeVar("T")
 HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
+
+Usable = Policy | Middleware | Observer
+"""What an app can use."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -50,7 +54,7 @@ class App:
     def __repr__(self) -> str:
         return f"<App {self.settings.group!r} with {', '.join(agent.name for agent in self._agents) or 'no agents'}>"
 
-    def use(self, *things: object) -> None:
+    def use(self, *things: Usable) -> None:
         """Add policies, one of a kind and in any order; middleware, of which the first used is the outermost; and observers.
 
         A middleware is `async def mw(message, call_next)` or `async def mw(batch, call_next)`, for the agents of that

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,9 +14,13 @@ from ackwise.middleware.errors import ConfigurationError, InvalidHandlerResult
 from ackwise.middleware.message import Message
 from ackwise.plugin.handler import first_parameter, is_async, name_of
 
-__all__ = ["Around", "inspect_middleware", "wrap"]
+__all__ = ["Around", "CallNext", "Middleware", "inspect_middleware", "wrap"]
 
-_Call = Callable[[Any], Awaitable[object]]
+CallNext = Callable[[Any], Awaitable[object]]
+"""What a middleware goes on with: takes the message or the batch, and answers what the handler said."""
+
+Middleware = Callable[[Message[Any], CallNext], Coroutine[Any, Any, object]] | Callable[[Batch[Any], CallNext], Coroutine[Any, Any, object]]
+"""Around the handlers of messages, or around those of batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Around:
 
     name: str
     kind: Literal["batch", "message"]
-    function: Callable[[Any, _Call], Awaitable[object]]
+    function: Callable[[Any, CallNext], Awaitable[object]]
 
 
 def inspect_middleware(function: Callable[..., Any]) -> Around:
@@ -44,12 +48,12 @@ def inspect_middleware(function: Callable[..., Any]) -> Around:
     )
 
 
-def wrap(call: _Call, arounds: Sequence[Around]) -> _Call:
+def wrap(call: CallNext, arounds: Sequence[Around]) -> CallNext:
     """`call` with `arounds` around it; the first is the outermost."""
     return functools.reduce(lambda inner, around: functools.partial(_run, around, inner), reversed(arounds), call)
 
 
-async def _run(around: Around, inner: _Call, work: Any) -> object:
+async def _run(around: Around, inner: CallNext, work: Any) -> object:
     """What the middleware returns; where that is `None`, what the handler said the last time that it was called."""
     said: list[tuple[object, BaseException | None]] = []
 

@@ -17,7 +17,7 @@ __all__ = ["Observed", "Observer", "check_observer", "is_observer"]
 
 log = Log()
 
-Observer = Callable[[Event], object]
+Observer = Callable[[Event], None]
 
 #: Seconds between two warnings about one observer; it may raise for every message.
 _WARN_EVERY: Final = 60.0

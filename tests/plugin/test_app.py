@@ -37,7 +37,7 @@ async def through(message: Message[Any], call_next: Any) -> object:
     return await call_next(message)
 
 
-def app_of(handler: Any, *things: object) -> App:
+def app_of(handler: Any, *things: Any) -> App:
     app = App("billing")
     app.agent("orders")(handler)
     app.use(*things)
@@ -138,7 +138,7 @@ def test_a_delay_belongs_to_a_raised_consume_later() -> None:
         (lambda message, call_next: None, "is not an `async def`"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_can(thing: object, sentence: str) -> None:
+def test_what_cannot_be_used_is_refused_with_what_can(thing: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         App("billing").use(thing)
 
@@ -150,7 +150,7 @@ def test_a_middleware_must_say_what_it_wraps() -> None:
     with pytest.raises(ConfigurationError, match="does not say what it wraps"):
         App("billing").use(odd)
     with pytest.raises(ConfigurationError, match="A middleware takes two arguments"):
-        App("billing").use(short)
+        App("billing").use(short)  # type: ignore[arg-type]  # what is refused to a type checker too
 
 
 def test_a_middleware_that_would_never_run_is_refused() -> None:
