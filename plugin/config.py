@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -109,6 +110,10 @@ class Config:
         """`Events` as it holds; an entry `events.sink` turns it on. Raises `ConfigurationError`."""
         return self._optional(Events, used, "events", "sink")
 
+    def sourced(self, *table: str) -> AbstractContextManager[None]:
+        """Around what may refuse the entries of `table`: the sentence then also says where those that it names were set."""
+        return _sourced(self.of(*table), table)
+
     def agents(self, agents: Sequence[Agent]) -> list[Agent]:
         """`agents` as they hold. Raises `ConfigurationError` for an entry that names an agent there is not, or two at once."""
         names = [agent.name for agent in agents]
@@ -149,9 +154,15 @@ class Config:
 
 
 def _made(make: Callable[..., T], given: Mapping[str, Given], table: _Path) -> T:
-    """What `make` makes of the values that are set; its refusal also says where those that it names were set."""
-    try:
+    with _sourced(given, table):
         return make(**{name: value for name, (value, _) in given.items()})
+
+
+@contextmanager
+def _sourced(given: Mapping[str, Given], table: _Path) -> Iterator[None]:
+    """A refusal of what is set also says where the fields that it names were set."""
+    try:
+        yield
     except ConfigurationError as error:
         named = [name for name in given if re.search(rf"\b{name}\b", str(error))]
         if not named:

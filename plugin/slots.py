@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.journey import longest_delay
 from ackwise.middleware.log import Log
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
@@ -17,7 +19,7 @@ from ackwise.plugin.config import Config
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.registry import open_sink, open_store
 
-__all__ = ["Policy", "Slots"]
+__all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
@@ -91,10 +93,12 @@ class Slots:
         return policy if isinstance(policy, slot) else None
 
     def open_store(self) -> ClaimStore | None:
-        """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`."""
+        """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`, also for one that would forget too early."""
         if (dedup := self.dedup) is None:
             return None
-        store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
+        with self._config.sourced("dedup"):
+            refuse_short_memory(dedup, self.later)
+            store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
         if type(store).__module__ == "ackwise.stores.memory":
             log.warning("claims are kept in memory, they are gone with this process and unknown to other workers")
         return store
@@ -116,3 +120,16 @@ class Slots:
         if (dedup := self.dedup) is not None:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
         return open_sink(os.fspath(events.sink), group=group, mode=events.mode, facts=facts)
+
+
+def refuse_short_memory(dedup: Dedup, later: ConsumeLater) -> None:
+    """Refuse a store that forgets a message before its copy is back: an older copy, or a duplicate, would run beside it.
+
+    Raises `ConfigurationError`.
+    """
+    retention, longest = float(dedup.retention), longest_delay(later)
+    if retention < longest:
+        raise ConfigurationError(
+            f"retention of Dedup is {format_duration(retention)}, and a message may come back after {format_duration(longest)}: by then it "
+            "would be forgotten, and could run twice; raise retention, or give ConsumeLater shorter levels"
+        )

@@ -18,11 +18,13 @@ from ackwise import (
     DeadLetter,
     Dedup,
     Events,
+    Fixed,
     InvalidHandlerResult,
     Message,
 )
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.plugin.config import read_config
 
 
 def message(value: object = b"") -> Message[Any]:
@@ -265,3 +267,20 @@ def test_an_unknown_setting_is_refused_with_the_nearest_or_those_there_are() -> 
         App("billing", comit_interval=1)
     with pytest.raises(ConfigurationError, match=r"App has no setting 'colour'; it has brokers, client_id, .*start"):
         App("billing", colour="blue")
+
+
+@pytest.mark.parametrize("later", [ConsumeLater(1), ConsumeLater(1, levels="1s", on={KeyError: Fixed("2h")})])
+async def test_a_store_that_forgets_before_a_copy_is_back_is_refused(host_of: Any, later: ConsumeLater) -> None:
+    with pytest.raises(ConfigurationError, match="retention of Dedup is 1h, and a message may come back after 2h"):
+        await host_of(app_of(bill, Dedup("memory://", retention="1h"), later))
+
+
+async def test_a_store_that_forgets_just_after_the_last_copy_is_back_is_taken(host_of: Any) -> None:
+    assert (await host_of(app_of(bill, Dedup("memory://", retention="2h"))))["store"] is not None
+
+
+async def test_a_store_that_there_is_not_is_refused_with_where_it_was_set(host_of: Any, tmp_path: Any) -> None:
+    app = App("billing", config=read_config(tmp_path, {"ACKWISE_DEDUP__STORE": "claims.db"}))
+    app.agent("orders")(bill)
+    with pytest.raises(ConfigurationError, match=r"has no scheme.*\(dedup.store is set by ACKWISE_DEDUP__STORE\)"):
+        await host_of(app)
