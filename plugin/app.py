@@ -8,7 +8,7 @@ import difflib
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import UnionType
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import ConsumeStatus
@@ -19,8 +19,11 @@ from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
 from ackwise.plugin.observers import Observer
-from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
+from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
 from ackwise.plugin.slots import Policy, Slots
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 __all__ = ["App", "Usable"]
 
@@ -43,7 +46,9 @@ class App:
     unless given, it is read from the working folder and the environment. Raises `ConfigurationError`.
     """
 
-    def __init__(self, group: str, *, brokers: str = DEFAULT_BROKERS, config: Config | None = None, **settings: Any) -> None:
+    def __init__(
+        self, group: str, *, brokers: str = DEFAULT_BROKERS, config: Config | None = None, **settings: Unpack[AppSettings]
+    ) -> None:
         _refuse_unknown(settings)
         self._config = read_config() if config is None else config
         self.settings = self._config.host_settings(group, brokers=brokers, **settings)
@@ -148,6 +153,13 @@ class App:
 
     def _wrapped(self, agent: Agent) -> Callable[[Any], Awaitable[object]]:
         return wrap(agent.call, [around for around in self._slots.arounds if around.kind == agent.kind])
+
+    def explain(self) -> Explanation:
+        """What this app does with its messages, and where each setting comes from; nothing is opened or started.
+
+        Raises `ConfigurationError` for what only shows when all is known, as the start does.
+        """
+        return explain(self.settings, self._slots, self.agents(), self._config)
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.

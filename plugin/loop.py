@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts
@@ -21,7 +21,7 @@ from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
 from ackwise.plugin.handover import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.settings import HostSettings, LoopSettings
 from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ackwise.plugin.host import Host
 
-__all__ = ["LoopSettings", "Reliable", "reliable"]
+__all__ = ["Reliable", "reliable"]
 
 log = Log()
 
@@ -46,17 +46,6 @@ _CREDENTIALS: Final = (
     "sasl_kerberos_domain_name",
     "sasl_oauth_token_provider",
 )
-
-
-class LoopSettings(TypedDict, total=False):
-    """The settings of `HostSettings` that the consumer does not bring itself. Durations: seconds, or texts such as `"30s"`."""
-
-    create_topics: Literal["auto", "never", "broker"]
-    start: Literal["earliest", "latest"]
-    commit_interval: float | str
-    revoke_timeout: float | str
-    drain_timeout: float | str
-    clock_skew: float | str
 
 
 @overload

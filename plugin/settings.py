@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, TypedDict, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.addresses import parse_brokers
 
-__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "HostSettings"]
+__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings"]
 
 DEFAULT_BROKERS: Final = "localhost:9092"
 
@@ -68,6 +68,25 @@ class HostSettings:
             raise ConfigurationError(
                 f"session_timeout is {self.session_timeout:g} s; brokers accept {_SESSION[0]:g} to {_SESSION[1]:g} s unless told otherwise"
             )
+
+
+class LoopSettings(TypedDict, total=False):
+    """The settings of `HostSettings` that a consumer of the user's own does not bring itself, as keywords."""
+
+    create_topics: _CreateTopics
+    start: _Start
+    commit_interval: float | str
+    revoke_timeout: float | str
+    drain_timeout: float | str
+    clock_skew: float | str
+
+
+class AppSettings(LoopSettings, total=False):
+    """All settings of `HostSettings` but the group and the brokers, as keywords."""
+
+    session_timeout: float | str
+    client_id: str
+    client_options: Mapping[str, object]
 
 
 #: Options of the Kafka clients that would undo what Ackwise promises, or that it sets itself, and what to do instead.

@@ -28,7 +28,7 @@ ledger = LedgerWriter(folder / "ledger.jsonl")
 app = App(
     os.environ["BILLING_GROUP"],
     brokers=os.environ["BILLING_BROKERS"],
-    create_topics=os.environ["BILLING_CREATE_TOPICS"],
+    create_topics="broker" if os.environ["BILLING_CREATE_TOPICS"] == "broker" else "auto",
     commit_interval="500ms",
     session_timeout="6s",  # the shortest that brokers allow: a killed worker's partitions are free the sooner
 )

@@ -264,9 +264,9 @@ def test_agents_that_cannot_work_are_refused_with_a_sentence(register: Any, sent
 
 def test_an_unknown_setting_is_refused_with_the_nearest_or_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match=r"App has no setting 'comit_interval'; did you mean commit_interval\?"):
-        App("billing", comit_interval=1)
+        App("billing", comit_interval=1)  # type: ignore[call-arg]  # what is refused to a type checker too
     with pytest.raises(ConfigurationError, match=r"App has no setting 'colour'; it has brokers, client_id, .*start"):
-        App("billing", colour="blue")
+        App("billing", colour="blue")  # type: ignore[call-arg]  # what is refused to a type checker too
 
 
 @pytest.mark.parametrize("later", [ConsumeLater(1), ConsumeLater(1, levels="1s", on={KeyError: Fixed("2h")})])

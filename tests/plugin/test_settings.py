@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.settings import AppSettings, HostSettings
 
 
 def test_durations_are_read_as_people_write_them() -> None:
@@ -57,3 +58,7 @@ def test_credentials_in_the_brokers_are_not_repeated() -> None:
 def test_an_option_of_the_clients_that_would_undo_a_promise_is_refused(option: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=f"client_options has '{option}', which is not for users to set: .*{sentence}"):
         HostSettings("localhost:9092", "billing", client_options={option: "s3cret"})
+
+
+def test_the_keywords_of_an_app_are_the_settings_of_its_host() -> None:
+    assert AppSettings.__annotations__.keys() | {"brokers", "group"} == {field.name for field in dataclasses.fields(HostSettings)}
