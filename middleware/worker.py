@@ -23,7 +23,7 @@ __all__ = ["Worker"]
 log = Log()
 
 #: Back-off of a step that failed: seconds at first, doubling up to the second.
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
 
 def _exec_ids() -> Iterator[int]:
@@ -61,7 +61,7 @@ class Worker:
         """They come up again after a back-off, at most `at_most` seconds of it, or after exactly `wait` seconds."""
         now = self.monotonic()
         for entry in entries:
-            delay = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(entry.tries, 10)) if wait is None else wait
+            delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(entry.tries, 10)) if wait is None else wait
             entry.tries += 1
             entry.hold(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
         if error is not None and entries:

@@ -17,6 +17,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
+from ackwise.plugin.explain import Explanation, explain
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
@@ -155,7 +156,7 @@ class App:
         return wrap(agent.call, [around for around in self._slots.arounds if around.kind == agent.kind])
 
     def explain(self) -> Explanation:
-        """What this app does with its messages, and where each setting comes from; nothing is opened or started.
+        """What this app does with its messages, and where each setting comes from; nothing is connected to or started.
 
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """

@@ -1,0 +1,30 @@
+"""What may be shown of a text that can hold a password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["shown_options", "shown_url"]
+
+_HIDDEN: Final = "***"
+
+#: Options of the Kafka clients that say how a client proves itself, and not with what.
+_SHOWN_OPTIONS: Final = frozenset(
+    {"connections_max_idle_ms", "metadata_max_age_ms", "retry_backoff_ms", "sasl_mechanism", "security_protocol"}
+)
+
+
+def shown_url(text: str) -> str:
+    """`text` with `***` for the user, the password and the query of a URL. A path stays as it is."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    _, at, rest = rest.rpartition("@")  # the last one: a password may hold anything, also what it should not
+    address, query, _ = rest.partition("?")
+    return f"{scheme}://{_HIDDEN + at if at else ''}{address}{query + _HIDDEN if query else ''}"
+
+
+def shown_options(options: Mapping[str, object]) -> dict[str, str]:
+    """`client_options` with `***` for every value but those that are known to hold no secret; without those that are `None`."""
+    return {name: str(value) if name in _SHOWN_OPTIONS else _HIDDEN for name, value in options.items() if value is not None}
