@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import assert_type
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, assert_type
+
+from aiokafka import AIOKafkaConsumer
 
 from ackwise import (
     CONSUME_LATER,
     CONSUME_SUCCESS,
+    AckwiseError,
     App,
     Batch,
+    CallNext,
+    ConfigurationError,
     ConsumeLater,
     ConsumeStatus,
     DeadLetter,
     Dedup,
+    Event,
+    EventCode,
     Events,
     Exponential,
     Fixed,
+    LoopBatch,
     Message,
     Reject,
     Schedule,
+    StoreUnavailable,
+    Unavailable,
+    reliable,
 )
+from ackwise.middleware.store import Ack, Acquired, Claim, ClaimStore, Exchange, ExchangeResult
+from ackwise.stores.transitions import Place, Record, decide
 
 
 class Order:
@@ -29,21 +44,72 @@ class Order:
     id: str = ""
 
 
-app = App("billing", brokers="kafka:9092", commit_interval="1s")
+# The app and its policies
+
+
+class Linear:
+    """A retry policy of the user's own."""
+
+    def delay(self, attempt: int) -> float:
+        """A second more each time."""
+        return float(attempt)
+
+
+app = App(
+    "billing", brokers="kafka:9092", commit_interval="1s", start="latest", client_options={"security_protocol": "SSL"}, drain_timeout=5
+)
 app.use(
-    Dedup("sqlite:///claims.db", key=lambda message: message.key),
+    Dedup("sqlite:///claims.db", key=lambda message: message.key, lease="10s", retention=3600, epoch=1),
     ConsumeLater(3, levels="1s 10s 1m", retry=Exponential(), on={KeyError: Fixed("5s"), OSError: Schedule(1, "2s")}, unless=ValueError),
     DeadLetter("graves"),
-    Events("events"),
+    Events("events", mode="async"),
 )
+ConsumeLater(levels=[1, "10s"], retry=Linear(), unless=(ValueError, KeyError))
 
 
-async def timing(message: Message[Order], call_next: Callable[[Message[Order]], Awaitable[object]]) -> object:
-    """A middleware."""
+def by_id(message: Message[Order]) -> str | None:
+    """A key function that says what it takes."""
+    assert_type(message.value.id, str)
+    return message.value.id or None
+
+
+Dedup("memory://", key=by_id)
+
+
+# Middleware and observers
+
+
+async def timing(message: Message[Order], call_next: CallNext) -> object:
+    """A middleware of messages."""
     return await call_next(message)
 
 
-app.use(timing)
+async def shielding(batch: Batch[Any], call_next: CallNext) -> None:
+    """A middleware of batches that says nothing of its own."""
+    await call_next(batch)
+
+
+class Sessions:
+    """Middleware with something to hold on to."""
+
+    async def __call__(self, message: Message[object], call_next: CallNext) -> object:
+        """Around each message."""
+        return await call_next(message)
+
+
+seen: list[Event] = []
+
+
+def count(event: Event) -> None:
+    """An observer."""
+    if event.code is EventCode.DEAD_LETTERED:
+        assert_type(event.offset, int | None)
+
+
+app.use(timing, shielding, Sessions(), count, seen.append)
+
+
+# Handlers
 
 
 @app.agent("orders", max_batch=200, within="500ms")
@@ -52,9 +118,15 @@ async def bill(batch: Batch[Order]) -> ConsumeStatus | None:
     for message in batch:
         assert_type(message, Message[Order])
         assert_type(message.value.id, str)
+        assert_type(message.header("trace"), bytes | None)
         if message.reconsume_times > 3:
             batch.dead(message, "tired")
         batch.later(message, delay="5m")
+        batch.later(message, delay=0.5)
+        batch.later(message, delay_level=3)
+        batch.done(message)
+    assert_type(batch[0].value, Order)
+    assert_type(batch[1:], tuple[Message[Order], ...])
     batch.ack_index = 3
     batch.delay_level = 2
     return CONSUME_LATER if batch else CONSUME_SUCCESS
@@ -73,6 +145,22 @@ async def store(value: bytes) -> None:
     """A handler of values."""
 
 
+@app.agent("refunds", model=Order)
+async def refund(order: Order) -> ConsumeStatus:
+    """A handler of values."""
+    return CONSUME_SUCCESS
+
+
+@app.agent("lists", model=list[Order])
+async def take_list(batch: Batch[list[Order]]) -> None:
+    """A model may be generic."""
+
+
+@app.agent("tombstones", model=Order | None)
+async def take_null(batch: Batch[Order | None]) -> None:
+    """A model may admit a null value."""
+
+
 class Clerk:
     """Methods are handlers too."""
 
@@ -80,12 +168,104 @@ class Clerk:
         """A handler of values."""
         return CONSUME_SUCCESS
 
+    async def __call__(self, batch: Batch[Order]) -> None:
+        """And so are objects."""
+
 
 app.agent("notes")(Clerk().note)
+app.agent("memos", model=Order)(Clerk().note)
+app.agent("letters", model=Order)(Clerk())
 
 
 async def use_directly(batch: Batch[Order], message: Message[Order]) -> None:
     """A handler keeps its type, so that a test may call it."""
     assert_type(await bill(batch), ConsumeStatus | None)
     await ship(message)
+    assert_type(await refund(message.value), ConsumeStatus)
     await store(b"")
+
+
+# A loop of one's own
+
+
+async def keep_my_loop() -> None:
+    """Payloads have the type of the model, and are bytes without one."""
+    async with AIOKafkaConsumer(group_id="billing", enable_auto_commit=False, auto_offset_reset="none") as consumer:
+        async with reliable(consumer, "orders", Dedup("memory://"), model=Order, max_batch=50, commit_interval="1s") as batches:
+            async for batch in batches:
+                assert_type(batch, LoopBatch[Order])
+                async with batch:
+                    assert_type([message.value for message in batch], list[Order])
+                    batch.later(batch[0])
+                await batch.run(bill)
+        async for raw in reliable(consumer, ["raw", "rawer"]):
+            assert_type(raw[0].value, bytes)
+
+
+# Stores and sinks of one's own
+
+
+class DictStore:
+    """A claim store by structure alone."""
+
+    def __init__(self) -> None:
+        self._records: dict[Place, Record] = {}
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        """Decided by the table that all stores share."""
+        result, written = decide(self._records.get, exchange, 0.0)
+        self._records |= written
+        return result
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+class ListSink:
+    """An event sink by structure alone."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+    async def flush(self) -> None:
+        """Nothing to do."""
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+Dedup(DictStore())
+Events(ListSink())
+Events(os.fspath(Path("events")))
+
+
+async def ask(claims: ClaimStore, wanted: Sequence[Claim]) -> bool:
+    """Answers are a closed union."""
+    result = await claims.exchange(Exchange(claims=wanted))
+    return all(isinstance(answer, Acquired) for answer in result.claims) and result.completes == [Ack.OK]
+
+
+# Errors
+
+
+def run_it() -> int:
+    """Errors are one tree."""
+    try:
+        app.run()
+    except ConfigurationError as error:
+        return len(str(error))
+    except Unavailable as error:
+        return 2 if isinstance(error, StoreUnavailable) else 3
+    except AckwiseError:
+        return 4
+    return 0

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from ackwise import App, Batch, ConsumeLater, Dedup, Events, Message
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+
+from ackwise import App, Batch, CallNext, ConsumeLater, ConsumeStatus, DeadLetter, Dedup, Event, Events, Message, Schedule, reliable
+from ackwise.middleware.store import Exchange, ExchangeResult
+
+
+class Order:
+    """A payload."""
+
+
+class Invoice:
+    """Another payload."""
+
 
 app = App("billing")
+App("billing", commit_intervall="1s")  # type: ignore[call-arg]  # a setting that there is not
+App("billing", start="middle")  # type: ignore[arg-type]  # a partition begins at one of two ends
+App("billing", drain_timeout=None)  # type: ignore[arg-type]  # a duration is seconds or a text
+
+
+# Handlers
 
 
 @app.agent("plain")  # type: ignore[type-var]  # a handler is an `async def`
@@ -23,19 +43,178 @@ async def two(value: bytes, session: object) -> None:
     """Wants more than it gets."""
 
 
-@app.agent(["orders"])  # type: ignore[arg-type]  # topics are given one by one
+@app.agent(["orders"])  # type: ignore[call-overload, untyped-decorator]  # topics are given one by one
 async def listed(value: bytes) -> None:
     """Reads a list."""
+
+
+@app.agent("orders", batch=7)  # type: ignore[call-overload, untyped-decorator]  # the keyword is max_batch
+async def misspelt(value: bytes) -> None:
+    """Is registered with a keyword that there is not."""
+
+
+@app.agent("orders", model="Order")  # type: ignore[call-overload, untyped-decorator]  # a model is a type
+async def named(value: Order) -> None:
+    """Names its model."""
+
+
+# A model and an annotation that contradict each other
+
+
+@app.agent("orders", model=Order)  # type: ignore[arg-type]
+async def wrong_batch(batch: Batch[Invoice]) -> None:
+    """Takes batches of another payload."""
+
+
+@app.agent("orders", model=Order)  # type: ignore[arg-type]
+async def wrong_message(message: Message[Invoice]) -> None:
+    """Takes messages of another payload."""
+
+
+@app.agent("orders", model=Order)  # type: ignore[arg-type]
+async def wrong_value(invoice: Invoice) -> None:
+    """Takes another payload."""
+
+
+@app.agent("orders", model=Order)  # type: ignore[arg-type]
+def plain_model(batch: Batch[Order]) -> None:
+    """Blocks the loop."""
+
+
+@app.agent("orders", model=Order)  # type: ignore[type-var]
+async def counts_model(batch: Batch[Order]) -> int:
+    """Returns something that is no status."""
+    return len(batch)
+
+
+# Rulings
 
 
 async def use_wrongly(batch: Batch[int], message: Message[str]) -> None:
     """Rulings and values have types."""
     batch.ack_index = "3"  # type: ignore[assignment]  # an index is a whole number
-    batch.later(message, delay_level="3")  # type: ignore[arg-type]  # a level is a whole number
+    batch.delay_level = 1.5  # type: ignore[assignment]  # and so is a level
+    batch.later(message, delay_level="3")  # type: ignore[arg-type]  # here too
+    batch.later(message, delay=[1])  # type: ignore[arg-type]  # a duration is seconds or a text
     batch.later(7)  # type: ignore[arg-type]  # a ruling is about a message
+    batch.dead(message, 404)  # type: ignore[arg-type]  # a reason is a text
     message.value = ""  # type: ignore[misc]  # a message is read-only
     value: bytes = message.value  # type: ignore[assignment]  # the value of a Message[str] is a str
     del value
-    Dedup()  # type: ignore[call-arg]  # Dedup needs a store
-    Events("events", mode="later")  # type: ignore[arg-type]  # there are two modes
-    ConsumeLater("3")  # type: ignore[arg-type]  # a limit is a whole number
+
+
+# Policies
+
+
+def not_a_key(message: Message[Order]) -> int:
+    """Answers no key."""
+    return 7
+
+
+def keyed_by_value(order: Order) -> str:
+    """Takes a value."""
+    return ""
+
+
+Dedup()  # type: ignore[call-arg]  # Dedup needs a store
+Dedup("memory://", key=not_a_key)  # type: ignore[arg-type]  # a key is text, bytes or None
+Dedup("memory://", key=keyed_by_value)  # type: ignore[arg-type]  # a key function takes a message
+Dedup("memory://", key=lambda message: message.id)  # type: ignore[attr-defined]  # the payload is message.value
+Dedup("memory://", leese=3)  # type: ignore[call-arg]  # a setting that there is not
+Events("events", mode="later")  # type: ignore[arg-type]  # there are two modes
+DeadLetter(7)  # type: ignore[arg-type]  # a topic is a text
+ConsumeLater("3")  # type: ignore[arg-type]  # a limit is a whole number
+ConsumeLater(unless=ValueError())  # type: ignore[arg-type]  # classes of exceptions, not exceptions
+ConsumeLater(retry=3)  # type: ignore[arg-type]  # a policy answers delays
+ConsumeLater(on={"KeyError": Schedule(1)})  # type: ignore[dict-item]  # picked by class
+Schedule(None)  # type: ignore[arg-type]  # a duration is seconds or a text
+
+
+# Middleware and observers
+
+
+def blocking(message: Message[Order], call_next: CallNext) -> object:
+    """Is not an `async def`."""
+    return None
+
+
+async def alone(message: Message[Order]) -> object:
+    """Can't go on."""
+    return None
+
+
+async def of_values(order: Order, call_next: CallNext) -> object:
+    """Wraps neither messages nor batches."""
+    return await call_next(order)
+
+
+async def observing(event: Event) -> None:
+    """Would have to be waited for."""
+
+
+app.use(blocking)  # type: ignore[arg-type]
+app.use(alone)  # type: ignore[arg-type]
+app.use(of_values)  # type: ignore[arg-type]
+app.use(observing)  # type: ignore[arg-type]
+app.use(Dedup)  # type: ignore[arg-type]  # a policy is made first
+app.use("sqlite:///claims.db")  # type: ignore[arg-type]  # a store is given to Dedup
+
+
+# A loop of one's own
+
+
+async def keep_my_loop(consumer: AIOKafkaConsumer, handler: Any) -> None:
+    """What `reliable` is given, and what it gives, have types."""
+    reliable("orders", consumer)  # type: ignore[call-overload]  # the consumer comes first
+    reliable(consumer, "orders", auto_commit=True)  # type: ignore[call-overload]  # a setting that there is not
+    async for batch in reliable(consumer, "orders", model=Order):
+        payload: Invoice = batch[0].value  # type: ignore[assignment]  # it is an Order
+        await batch.run(wrong_loop_handler)  # type: ignore[arg-type]  # of other payloads
+        del payload
+
+
+async def wrong_loop_handler(batch: Batch[Invoice]) -> ConsumeStatus | None:
+    """Takes another payload."""
+    return None
+
+
+# Stores and sinks of one's own
+
+
+class Forgetful:
+    """A store that answers nothing."""
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def exchange(self, exchange: Exchange) -> None:
+        """Answers nothing."""
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+class Blocking:
+    """A store that blocks the loop."""
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def exchange(self, exchange: Exchange) -> ExchangeResult:
+        """Is not an `async def`."""
+        return ExchangeResult([], [], [], [])
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class Deaf:
+    """A sink that can't be flushed."""
+
+    def record(self, event: Event) -> None:
+        """Forget it."""
+
+
+Dedup(Forgetful())  # type: ignore[arg-type]
+Dedup(Blocking())  # type: ignore[arg-type]
+Events(Deaf())  # type: ignore[arg-type]
