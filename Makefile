@@ -11,7 +11,7 @@ FOR_DEMO := $(VENV)/.installed-demo-$(VERSION)
 FOR_DEV := $(VENV)/.installed-dev-$(VERSION)
 FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 
-.PHONY: help demo test check fix bench clean lint types imports pure tests
+.PHONY: help demo test check fix bench docs clean lint types imports pure tests
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
 
@@ -21,9 +21,9 @@ help: ## this list
 demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`
 	$(BIN)/ackwise demo
 
-test: lint types imports tests ## everything that CI runs, from nothing
+test: lint types imports docs tests ## everything that CI runs, from nothing
 
-check: lint types imports pure ## what to run while editing: no servers, under a minute
+check: lint types imports docs pure ## what to run while editing: no servers, under a minute
 
 fix: $(FOR_DEV) ## format, and repair what the linter can
 	$(BIN)/ruff check --fix .
@@ -31,6 +31,9 @@ fix: $(FOR_DEV) ## format, and repair what the linter can
 
 bench: $(FOR_DEV) $(FOR_BENCH) ## the benchmarks, with those whom Ackwise is compared with
 	$(BIN)/python -m benchmarks
+
+docs: $(FOR_DEV) ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove everything that was made here, the environment too
 	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
@@ -48,10 +51,13 @@ imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
 pure: $(FOR_DEV)
-	$(BIN)/pytest -q -m "not (embedded or kafka or slow or spark)"
+	$(BIN)/pytest -q -m "not (embedded or kafka or servers or slow or spark)"
 
-tests: $(FOR_DEV)
+tests: $(FOR_DEV) servers
 	$(BIN)/pytest
+
+servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on Debian it is installed, elsewhere it is said
+	@$(PYTHON) .ci/servers.py
 
 $(FOR_DEMO) $(FOR_DEV): $(VENV)/.installed-%-$(VERSION): pyproject.toml .ci/install.py
 	@$(PYTHON) -c '$(SUPPORTED)' || { echo "Ackwise needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $(or $(VERSION),not there): make PYTHON=/path/to/python3"; exit 1; }

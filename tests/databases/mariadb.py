@@ -1,0 +1,38 @@
+"""MariaDB on this machine, in a folder of its own."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.databases.server import Server, free_port, program, running
+
+__all__ = ["mariadb_server"]
+
+
+@contextmanager
+def mariadb_server(folder: Path, *options: str) -> Iterator[Server]:
+    """A MariaDB while the block runs, whose root has no password. Raises `Missing`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data, port, user = folder / "data", free_port(), getpass.getuser()
+    programs = [program("mariadb-install-db"), program("my_print_defaults")]
+    make = [programs[0], "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", f"--user={user}"]
+    done = subprocess.run(make, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [f"--user={user}", f"--datadir={data}", f"--port={port}", f"--socket={folder / 'socket'}", "--bind-address=127.0.0.1"]
+    small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--skip-name-resolve", "--performance-schema=OFF"]
+    command = [program("mariadbd"), "--no-defaults", *told, *small, *options]
+    with running(Server(folder, port, command, lambda: _greets(port))) as server:
+        yield server
+
+
+def _greets(port: int) -> bool:
+    """Whether it sends the packet that begins a session."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+        connection.settimeout(1.0)
+        return len(connection.recv(5)) == 5
+    return False
