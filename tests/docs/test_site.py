@@ -1,0 +1,65 @@
+"""The pages say what is there: tests that they name exist, and what is public is in the reference."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import griffe
+import pytest
+from tests.docs.pages import CHECKOUT, pages, text
+
+import ackwise
+
+#: `test_module.test_function`, or a method of the suite that stores pass.
+NAMED = re.compile(r"`(test_\w+|StoreConformance)\.(test_\w+)`")
+
+GUARANTEES = sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs" / "guarantees").glob("*.md"))
+
+
+def functions(path: Path, owner: str) -> set[tuple[str, str]]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return {(owner, node.name) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.fixture(scope="module")
+def tests() -> set[tuple[str, str]]:
+    """Every test, as the pages name it."""
+    found = functions(CHECKOUT / "stores" / "testing.py", "StoreConformance")
+    for path in (CHECKOUT / "tests").rglob("test_*.py"):
+        found |= functions(path, path.stem)
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if NAMED.search(text(page))])
+def test_every_test_that_a_page_names_exists(page: str, tests: set[tuple[str, str]]) -> None:
+    assert set(NAMED.findall(text(page))) - tests == set()
+
+
+@pytest.mark.parametrize("page", GUARANTEES)
+def test_a_guarantee_says_what_is_promised_what_breaks_it_and_how_it_is_tested(page: str) -> None:
+    assert re.findall(r"^## (.*)$", text(page), re.MULTILINE) == ["What is promised", "What breaks it", "How it is tested"]
+    assert len(NAMED.findall(text(page).partition("## How it is tested")[2])) >= 5
+
+
+@pytest.mark.parametrize("promise", GUARANTEES)
+def test_the_first_page_names_every_guarantee(promise: str) -> None:
+    assert f"({promise.removeprefix('docs/')})" in text("docs/index.md")
+    assert f"({promise})" in text("README.md")
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    written = re.findall(r"^::: ackwise\.(\w+)$", "\n".join(text(page) for page in pages()), re.MULTILINE)
+    assert sorted(written) == sorted(ackwise.__all__)
+
+
+def test_every_name_of_the_reference_says_what_it_is() -> None:
+    package = griffe.load("ackwise", search_paths=[CHECKOUT / ".ci" / "reference"])
+    names = re.findall(r"^::: ackwise\.(\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE)
+    assert [name for name in names if not package[name].has_docstring] == []
+
+
+def test_a_link_in_the_readme_leads_to_a_file() -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text("README.md"))
+    assert [link for link in links if not (CHECKOUT / link).exists()] == []

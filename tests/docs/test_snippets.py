@@ -1,0 +1,130 @@
+"""Every snippet of README and docs: Python runs, TOML is TOML, and a command line is one that its program takes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.docs.pages import CHECKOUT, Snippet, pages, snippets, text
+
+from ackwise import App
+from ackwise.plugin.cli import main as command_line
+
+#: What is not run, and how often on which page; the page says why.
+NOT_RUN = {"docs/topics.md": 1}
+
+#: Its Python blocks are files, which tests/docs/test_tutorial.py writes and starts.
+TUTORIAL = "docs/tutorial.md"
+
+
+def of(language: str) -> list[Snippet]:
+    return [snippet for page in pages() for snippet in snippets(page) if snippet.language == language and snippet.reason is None]
+
+
+def named(snippet: Snippet) -> str:
+    return f"{snippet.page}:{snippet.line}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_block_of_a_page_is_found_and_says_its_language(page: str) -> None:
+    assert len(re.findall(r"^\s*(?:```|~~~)", text(page), re.MULTILINE)) == 2 * len(snippets(page))
+    assert {snippet.language for snippet in snippets(page)} <= {"python", "toml", "bash", "text"}
+
+
+def test_what_is_not_run_is_counted() -> None:
+    assert Counter(snippet.page for page in pages() for snippet in snippets(page) if snippet.reason) == NOT_RUN
+
+
+# Python
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module for the blocks of one page, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted({snippet.page for snippet in of("python")} - {TUTORIAL}))
+def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.ModuleType) -> None:
+    for snippet in snippets(page):
+        if snippet.language == "python" and snippet.reason is None:
+            code = "\n" * (snippet.line - 1) + snippet.code  # so that a traceback shows the line of the page
+            exec(compile(code, CHECKOUT / page, "exec"), vars(here))
+    for value in list(vars(here).values()):
+        if isinstance(value, App):
+            value.agents()  # what only shows when all is known
+        elif inspect.isfunction(value) and value.__name__.startswith("test_"):
+            result = value()
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+
+
+def test_the_blocks_of_the_tutorial_are_files() -> None:
+    assert [named(snippet) for snippet in snippets(TUTORIAL) if snippet.language == "python" and snippet.file is None] == []
+
+
+# TOML
+
+
+@pytest.mark.parametrize("snippet", of("toml"), ids=named)
+def test_toml_can_be_read(snippet: Snippet) -> None:
+    assert tomllib.loads(snippet.code)
+
+
+# Commands
+
+
+def commands() -> list[tuple[Snippet, str]]:
+    lines = [(snippet, line) for snippet in of("bash") for line in snippet.code.replace("\\\n", " ").splitlines()]
+    return [(snippet, line) for snippet, line in lines if line.strip()]
+
+
+@functools.cache
+def root() -> Any:
+    command_line._add_commands()  # those of other folders, as `main` adds them
+    return typer.main.get_command(command_line.app)
+
+
+@pytest.mark.parametrize(("snippet", "line"), commands(), ids=lambda value: named(value) if isinstance(value, Snippet) else value)
+def test_a_command_exists_and_takes_its_arguments(snippet: Snippet, line: str) -> None:
+    program, *arguments = shlex.split(line.removesuffix("&"), comments=True)
+    match program:
+        case "ackwise":
+            _parse(root(), arguments)
+        case "make":
+            assert set(arguments) <= set(re.findall(r"^([a-z]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+        case "pip":
+            known = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+            assert set(re.findall(r"[a-z]+", "".join(re.findall(r"\[(.*?)\]", line)))) <= known
+        case "python":
+            assert arguments[0] in {other.file for other in snippets(snippet.page)}
+        case _:
+            builtin = subprocess.run(["bash", "-c", 'type -t "$1"', "bash", program], check=False, capture_output=True).returncode == 0
+            assert builtin or shutil.which(program), f"there is no {program}"
+
+
+def _parse(command: Any, arguments: list[str]) -> None:
+    """Raises if the command line would be refused; runs nothing."""
+    context = command.make_context(command.name, list(arguments))
+    if hasattr(command, "get_command"):
+        name, *rest = itertools.dropwhile(lambda argument: argument.startswith("-"), arguments)
+        found = command.get_command(context, name)
+        assert found is not None, f"{command.name} has no command {name!r}"
+        _parse(found, rest)
