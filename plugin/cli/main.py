@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
+from ackwise.plugin.cli.explain import explain
 from ackwise.plugin.cli.run import run
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
 from ackwise.plugin.cli.topics import check, create
@@ -76,6 +77,7 @@ def _add_commands() -> None:
     """Ours, and those of other folders and distributions. One that can't be loaded says so when it is called, and hinders no other."""
     _add("run", run)
     _add("demo", demo)
+    _add("explain", explain)
     topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
     _add("check", check, topics)
     _add("create", create, topics)
