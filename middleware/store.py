@@ -24,6 +24,7 @@ __all__ = [
     "Complete",
     "Exchange",
     "ExchangeResult",
+    "MaintainedStore",
     "Outcome",
     "Release",
     "Renew",
@@ -162,3 +163,22 @@ class ClaimStore(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads. Closing twice does nothing."""
+
+
+class MaintainedStore(ClaimStore, Protocol):
+    """A store that has something to set up and to keep tidy: what `ackwise store init|check|cleanup URL` calls.
+
+    All three connect by themselves, and work on a store that is open as well as on one that is not. They raise
+    `StoreUnavailable`, and `ConfigurationError` for a schema that only a newer Ackwise knows, or for missing rights.
+    """
+
+    async def init(self) -> None:
+        """Create what is missing and bring what is old to this version. Doing it twice changes nothing."""
+
+    async def check(self) -> list[str]:
+        """What is wrong or unwise, one sentence each with what to do; empty if all is well. Changes nothing."""
+        ...
+
+    async def cleanup(self) -> int:
+        """Delete what is forgotten, in bounded steps beside running workers; answers how many records."""
+        ...

@@ -1,17 +1,29 @@
-"""Brokers for all tests: each is started once per run, by the first test that asks for it."""
+"""Brokers and databases for all tests: each is started once per run, by the first test that asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
+from tests.databases.mariadb import mariadb_server
+from tests.databases.postgres import postgres_server
+from tests.databases.redis import redis_cluster, redis_server
+from tests.databases.server import Server, skip_if_missing
 from tests.servers import RawKafka, kafka_or_skip
 
 from ackwise.plugin.localbroker import EmbeddedBroker, LocalKafka
 from ackwise.plugin.localbroker import embedded_broker as start_embedded_broker
 
 #: A test that asks for one of these is marked by that, so that `make check` can leave it out.
-MARKERS = {"embedded_broker": "embedded", "kafka": "kafka", "spark": "spark"}
+MARKERS = {
+    "embedded_broker": "embedded",
+    "kafka": "kafka",
+    "spark": "spark",
+    "redis": "servers",
+    "cluster": "servers",
+    "postgres": "servers",
+    "mariadb": "servers",
+}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -40,3 +52,31 @@ def embedded_broker() -> Iterator[EmbeddedBroker]:
     """librdkafka's mock cluster in this process; topics appear when they are used."""
     with start_embedded_broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real Redis. Who stops, freezes or fills it starts it again or empties it; databases 0 to 15."""
+    with skip_if_missing("Redis"), redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Server]]:
+    """A real Redis Cluster of three masters."""
+    with skip_if_missing("Redis Cluster"), redis_cluster(tmp_path_factory.mktemp("redis-cluster")) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A real PostgreSQL; its user `postgres` may do everything, without a password."""
+    with skip_if_missing("PostgreSQL"), postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real MariaDB; its user `root` may do everything, without a password."""
+    with skip_if_missing("MariaDB"), mariadb_server(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
