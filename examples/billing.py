@@ -1,9 +1,7 @@
 """Bills orders in batches: run it with `ackwise run billing:app` in this folder.
 
-BROKERS names the brokers; without it, `localhost:9092`.
+It reads the topic `orders` at `localhost:9092`; ACKWISE_BROKERS names other brokers.
 """
-
-import os
 
 from pydantic import BaseModel
 
@@ -17,7 +15,7 @@ class Order(BaseModel):
     amount: int
 
 
-app = App("billing", brokers=os.environ.get("BROKERS", "localhost:9092"))
+app = App("billing")
 app.use(Dedup("sqlite:///claims.db", key=lambda message: message.value.id), ConsumeLater(5, levels="1s 10s 1m"), Events("events"))
 
 

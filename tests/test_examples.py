@@ -3,42 +3,206 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import json
 import os
 import shutil
 import signal
+import sqlite3
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from tests.servers import RawKafka
 
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.store import Exchange
+from ackwise.stores.testing import Features, StoreConformance
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@dataclass
+class Running:
+    """An example at work: what it prints, line by line, and in the end its exit code and its log."""
+
+    process: asyncio.subprocess.Process
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    async def lines(self, count: int) -> list[str]:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(60):
+            return [(await self.process.stdout.readline()).decode().rstrip() for _ in range(count)]
+
+    async def stop(self) -> str:
+        """What it still prints when it is told to end; it must end well."""
+        self.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(60):
+            out, errors = await self.process.communicate()
+        assert self.process.returncode == 0, errors.decode()
+        self.log = [json.loads(line) for line in errors.decode().splitlines() if line.startswith("{")]
+        return out.decode()
+
+
+@asynccontextmanager
+async def running(name: str, folder: Path, kafka: RawKafka, *, app: bool = True) -> AsyncIterator[Running]:
+    """The example `name`, copied to `folder`, as `ackwise run` runs it or (`app=False`) as a script."""
+    shutil.copy(EXAMPLES / name, folder)
+    module = name.removesuffix(".py")
+    command = ["-m", "ackwise.plugin.cli", "run", f"{module}:app", "--log-format", "json"] if app else [name]
+    environment = {**os.environ, "ACKWISE_BROKERS" if app else "BROKERS": kafka.bootstrap}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield Running(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def create(kafka: RawKafka, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.close()
+
+
+async def write(kafka: RawKafka, topic: str, *values: object) -> None:
+    await kafka.produce(topic, *(json.dumps(value).encode() for value in values))
 
 
 @pytest.mark.kafka
 async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=raw_kafka.bootstrap)
-    await admin.start()
-    await admin.create_topics([NewTopic("orders", 1, 1)])
-    await admin.close()
-    await raw_kafka.produce(
-        "orders", *(b'{"id": "%s", "amount": %d}' % order for order in [(b"a", 5), (b"b", 0), (b"c", 20_000), (b"a", 5)])
-    )
-    shutil.copy(EXAMPLES / "billing.py", tmp_path)
-
-    command = [sys.executable, "-m", "ackwise.plugin.cli", "run", "billing:app"]
-    environment = {**os.environ, "BROKERS": raw_kafka.bootstrap}
-    worker = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE)
-    assert worker.stdout is not None
-    async with asyncio.timeout(60):
-        charged = [await worker.stdout.readline() for _ in range(2)]
-    worker.send_signal(signal.SIGINT)
-    rest, _ = await worker.communicate()
-
-    assert charged == [b"charged a 5\n", b"charged c 20000\n"]
-    assert (worker.returncode, rest) == (0, b"")
+    await create(raw_kafka, "orders")
+    orders = [("a", 5), ("b", 0), ("c", 20_000), ("a", 5)]
+    await write(raw_kafka, "orders", *({"id": id, "amount": amount} for id, amount in orders))
+    async with running("billing.py", tmp_path, raw_kafka) as worker:
+        charged = await worker.lines(2)
+        rest = await worker.stop()
+    assert (charged, rest) == (["charged a 5", "charged c 20000"], "")
     assert [letter.value for letter in await raw_kafka.records("billing.dlq")] == [b'{"id": "b", "amount": 0}']
+    events = [line["event"] for line in worker.log if line["logger"] == "ackwise"]
+    assert (events[0], events[1], events[-1]) == ("starting", "running", "stopped")
+    assert "no price" not in json.dumps(worker.log)
+    assert "20000" not in json.dumps(worker.log)
+
+
+@pytest.mark.kafka
+async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_sent(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "notifications")
+    addresses = ["stranger@example.org", "nobody", "zoë@example.org", "friend@example.org"]
+    await write(raw_kafka, "notifications", *({"address": address, "text": "hello"} for address in addresses), {"address": 7})
+    async with running("notify.py", tmp_path, raw_kafka) as worker:
+        sent = await worker.lines(2)
+        rest = await worker.stop()
+    assert (sent, rest) == (["sent friend@example.org hello", "sent stranger@example.org hello"], "")
+    letters = await raw_kafka.records("notify.dlq")
+    assert [dict(letter.headers)["ackwise-reason"] for letter in letters] == [b"rejected", b"not-retried", b"undecodable"]
+    assert "example.org" not in json.dumps(worker.log)
+
+
+@pytest.mark.kafka
+async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "payments")
+    await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})
+    async with running("session.py", tmp_path, raw_kafka) as worker:
+        took = await worker.lines(3)
+        await worker.stop()
+    assert [line.split()[0] for line in took] == ["payments/0/0", "payments/0/1", "payments/0/0"]
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger:
+        assert ledger.execute("SELECT * FROM entries ORDER BY account").fetchall() == [("a", -5), ("b", 3)]
+
+
+@pytest.mark.kafka
+async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "visits")
+    await raw_kafka.produce("visits", b"/home", b"/help", b"nowhere")
+    async with running("observer.py", tmp_path, raw_kafka) as worker:
+        (dead,) = await worker.lines(1)
+        await worker.stop()
+    assert dead == "dead visits/0/2 rejected {('visits', 'SUCCEEDED'): 2, ('visits', 'DEAD_LETTERED'): 1}"
+
+
+@pytest.mark.kafka
+async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "parcels")
+    parcels = [("a", "Rome"), ("b", "Venice"), ("c", "Atlantis"), ("a", "Rome")]
+    await write(raw_kafka, "parcels", *({"id": id, "city": city} for id, city in parcels))
+    async with running("own_loop.py", tmp_path, raw_kafka, app=False) as worker:
+        shipped = await worker.lines(2)
+        rest = await worker.stop()
+    assert (shipped, rest) == (["shipped a Rome", "shipped b Venice"], "")
+    assert [letter.value for letter in await raw_kafka.records("shipping.dlq")] == [b'{"id": "c", "city": "Atlantis"}']
+
+
+@pytest.mark.kafka
+async def test_custom_store_remembers_across_a_restart(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "letters")
+    for written, filed in (([b"a", b"b"], ["filed a", "filed b"]), ([b"a", b"c"], ["filed c"])):
+        for value in written:
+            await raw_kafka.produce("letters", value, key=value)
+        async with running("custom_store.py", tmp_path, raw_kafka) as worker:
+            assert await worker.lines(len(filed)) == filed
+            assert await worker.stop() == ""
+
+
+# The store of the example, apart from Kafka
+
+
+def load(name: str) -> Any:
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow  # it waits for the disk at every step
+class TestCustomStore(StoreConformance):
+    features = Features(persistent=True)
+
+    def make(self, place: Path, clock: Callable[[], float]) -> Any:
+        return load("custom_store").JsonFileStore(place / "claims.json", clock=clock)
+
+
+async def test_custom_store_is_open_in_one_process_only(tmp_path: Path) -> None:
+    module = load("custom_store")
+    first, second = module.JsonFileStore(tmp_path / "claims.json"), module.JsonFileStore(tmp_path / "claims.json")
+    await first.open()
+    with pytest.raises(ConfigurationError, match="is open in another process"):
+        await second.open()
+    await second.close()
+    await first.close()
+
+
+async def test_custom_store_answers_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
+    store = load("custom_store").JsonFileStore(tmp_path / "claims.json")
+    await store.open()
+    (tmp_path / "claims.tmp").mkdir()
+    with pytest.raises(StoreUnavailable, match="can't be written"):
+        await store.exchange(Exchange())
+    await store.close()
+
+
+async def test_custom_store_is_found_by_its_url_once_it_is_announced(tmp_path: Path) -> None:
+    announced = EXAMPLES.joinpath("custom_store.py").read_text().partition('"ackwise.stores"]\n')[2].splitlines()[0].strip()
+    information = tmp_path / "custom_store-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: custom-store\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(f"[ackwise.stores]\n{announced.replace(chr(34), '')}\n")
+    shutil.copy(EXAMPLES / "custom_store.py", tmp_path)
+    question = "from ackwise.plugin.registry import open_store; print(type(open_store('jsonfile://claims.json')).__name__)"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", question, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    assert printed == b"JsonFileStore\n"
 
 
 def test_no_example_is_without_a_test() -> None:
