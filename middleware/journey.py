@@ -46,10 +46,8 @@ def longest_delay(policy: ConsumeLater) -> float:
     """The longest delay in seconds that `policy` knows: a handler may ask for any of its levels. 0 if nothing is ever sent back."""
     if policy.max_reconsume_times == 0:
         return 0.0
-    alone = [
-        ConsumeLater(policy.max_reconsume_times, levels=policy.levels.seconds, retry=retry) for retry in (policy.retry, *policy.on.values())
-    ]
-    return max(policy.levels.seconds[-1], *(max(journey(each, draw=1.0).delays) for each in alone))
+    alone = [policy.changed(retry=retry, on={}) for retry in (policy.retry, *policy.on.values())]
+    return max(policy.levels.seconds[-1], *(max(journey(each, draw=1.0).delays, default=0.0) for each in alone))
 
 
 def _decision(policy: ConsumeLater, later: Later, reconsume_times: int, error: BaseException | None) -> SendBack | Dead:
@@ -65,10 +63,6 @@ def _with_draw(policy: ConsumeLater, draw: float) -> ConsumeLater:
     def fixed(retry: RetryPolicy) -> RetryPolicy:
         return dataclasses.replace(retry, draw=lambda: draw) if isinstance(retry, Exponential) else retry
 
-    return ConsumeLater(
-        policy.max_reconsume_times,
-        levels=policy.levels.seconds,
-        retry=None if policy.retry is None else fixed(policy.retry),
-        on={kind: fixed(retry) for kind, retry in policy.on.items()},
-        unless=policy.unless,
+    return policy.changed(
+        retry=None if policy.retry is None else fixed(policy.retry), on={kind: fixed(retry) for kind, retry in policy.on.items()}
     )

@@ -198,6 +198,12 @@ class ConsumeLater(Exception):
         """Whether it asks for a delay of its own, which only makes sense when it is raised."""
         return self.delay_level is not None or self.delay is not None
 
+    def changed(self, **attributes: object) -> ConsumeLater:
+        """The same policy, of the same class, with other attributes, which are taken as they are."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__ | attributes)
+        return made
+
     def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
         """Where a message goes that shall be consumed later; the limit beats the level.
 

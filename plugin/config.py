@@ -91,10 +91,10 @@ class Config:
         policy, given = used or ConsumeLater(), self.of("consume_later")
         if not given:
             return policy
-        inherited: dict[str, Any] = {"max_reconsume_times": policy.max_reconsume_times, "levels": policy.levels.seconds}
 
         def make(**set_here: Any) -> ConsumeLater:
-            return ConsumeLater(**{**inherited, **set_here}, retry=policy.retry, on=policy.on, unless=policy.unless)
+            checked = ConsumeLater(**set_here)
+            return policy.changed(**{name: getattr(checked, name) for name in set_here})
 
         return _made(make, given, ("consume_later",))
 

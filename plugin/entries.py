@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import typing
@@ -59,7 +60,7 @@ def variable_of(path: Sequence[str]) -> str:
 
 def entry_of(path: Sequence[str]) -> Entry | None:
     """The entry at `path`, in which agents and options of Kafka clients have their own names."""
-    return ENTRIES.get(tuple(path)) or ENTRIES.get((*path[:1], _ANY, *path[2:]))
+    return ENTRIES.get(tuple(path)) or ENTRIES.get((path[0], _ANY, *path[2:]) if len(path) > 1 else ())
 
 
 def spelled(value: object) -> str:
@@ -126,7 +127,7 @@ def _boolean(value: object, what: str, from_text: bool) -> object:
 
 
 def _whole(value: object, what: str, from_text: bool) -> object:
-    if from_text and str(value).isdecimal():
+    if from_text and re.fullmatch(r"\d{1,18}", str(value)):
         return int(str(value))
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{what} is {value!r}; it must be a whole number")

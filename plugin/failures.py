@@ -18,7 +18,7 @@ from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.policies import Events
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import Raised, Returned, rule
+from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
 from ackwise.middleware.settlement import PUBLISH_AGAIN
 from ackwise.middleware.worker import FIRST_WAIT, LONGEST_WAIT
 from ackwise.plugin.entries import spelled
@@ -80,7 +80,8 @@ class _Failures:
     def _of_handlers(self) -> Iterator[Failure]:
         yield self._ruled("the handler raises", lambda batch: Raised(RuntimeError()))
         for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
-            yield self._ruled(f"the handler raises {kind.__name__}", _raising(kind))
+            if not issubclass(kind, STOPS):
+                yield self._ruled(f"the handler raises {kind.__name__}", _raising(kind))
         yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
         yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
         yield self._ruled("the handler raises ConsumeLater(delay=…)", lambda batch: Raised(ConsumeLater(delay=30)), after="as asked")
@@ -213,7 +214,9 @@ _MESSAGE: Final = Message[Any](Delivery("", 0, 0, 0, None, None, (), Origin("", 
 
 
 def _raising(kind: type[BaseException]) -> Callable[[Batch[Any]], Raised]:
-    error = kind.__new__(kind)  # past __init__, which may want arguments that only the user knows
+    """Raises one of `kind`, made past what the user's own class wants to be given."""
+    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    error = built_in.__new__(kind, *(("", [Exception()]) if issubclass(kind, BaseExceptionGroup) else ()))
     return lambda _: Raised(error)
 
 

@@ -25,7 +25,7 @@ def explain(
 ) -> None:
     """Show what an app does with its messages: its chain, each setting with its source, and what each failure leads to.
 
-    Nothing is opened or started, and no broker is needed. Passwords are not shown.
+    Nothing is connected to or started, and no broker is needed. Passwords are not shown.
 
     Exit code 0: the app would start, as far as that can be told here. 1: it would be refused, for the reasons given.
     2: there is no such app, or a setting can't be used.
@@ -45,7 +45,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
     _print(console, "Settings", ("setting", "value", "from"), found.settings)
     _print(console, "Topics", ("topic", "what is in it"), found.topics)
     rows = [(row.when, row.then, row.after, row.attempts, row.ends, row.offset) for row in found.failures]
-    _print(console, "What happens when", ("when", "the message", "after", "runs at most", "ends on", "its offset passes"), rows)
+    _print(console, "What happens when", ("when", "the message", "after", "attempts", "ends on", "its offset passes"), rows)
     for style, word, sentences in (("yellow", "warning", found.warnings), ("red", "refused at start", found.refusals)):
         for sentence in sentences:
             console.print(Text.assemble("\n", (word, style), f" {sentence}"), soft_wrap=True)

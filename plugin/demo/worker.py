@@ -17,6 +17,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater, Schedule
 from ackwise.plugin.app import App
+from ackwise.plugin.config import Config
 from ackwise.plugin.demo.ledger import Entry, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 
@@ -30,6 +31,7 @@ app = App(
     brokers=os.environ["BILLING_BROKERS"],
     create_topics="broker" if os.environ["BILLING_CREATE_TOPICS"] == "broker" else "auto",
     commit_interval="500ms",
+    config=Config(),  # what this machine sets is for the apps of its user
     session_timeout="6s",  # the shortest that brokers allow: a killed worker's partitions are free the sooner
 )
 

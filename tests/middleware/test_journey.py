@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ackwise.middleware.disposition import Later
+from ackwise.middleware.disposition import Dead, Later
 from ackwise.middleware.journey import journey, longest_delay
-from ackwise.middleware.retry import ConsumeLater, Exponential, Fixed, Schedule
+from ackwise.middleware.retry import ConsumeLater, Exponential, Fixed, Schedule, SendBack
 
 
 class Broken:
@@ -37,6 +37,16 @@ def test_a_random_delay_is_drawn_as_asked() -> None:
 
 def test_the_levels_stand_in_for_a_policy_that_raises() -> None:
     assert journey(ConsumeLater(2, retry=Broken())).delays == (10, 30)
+
+
+class Patient(ConsumeLater):
+    def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
+        decision = super().decide(later, reconsume_times, error)
+        return SendBack(99, 1) if isinstance(decision, SendBack) else decision
+
+
+def test_a_class_of_the_users_own_decides_itself() -> None:
+    assert journey(Patient(2)).delays == (99, 99)
 
 
 def test_a_limit_that_nobody_reaches_does_not_take_for_ever() -> None:

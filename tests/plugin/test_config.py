@@ -187,6 +187,8 @@ def test_a_file_that_cannot_be_used_is_refused_with_entry_source_and_advice(fold
         ("ACKWISE_DEDUP_STORE", "memory://", "did you mean ACKWISE_DEDUP__STORE?"),
         ("ACKWISE_AGENTS__BILL__MAXBATCH", "5", "did you mean ACKWISE_AGENTS__BILL__MAX_BATCH?"),
         ("ACKWISE_AGENTS__MAX_BATCH", "5", "did you mean ACKWISE_AGENTS__NAME__MAX_BATCH?"),
+        ("ACKWISE_CLIENT_OPTIONS", "x", "did you mean ACKWISE_CLIENT_OPTIONS__NAME?"),
+        ("ACKWISE_DEDUP__EPOCH", "9" * 5000, "it must be a whole number"),
         ("ACKWISE_GROUP", "x", "ACKWISE_GROUP is set, and there is no such entry; the entries are ACKWISE_BROKERS"),
         ("ACKWISE_", "x", "ACKWISE_ is set, and there is no such entry"),
         ("ACKWISE_COMMIT_INTERVAL", "soon", "ACKWISE_COMMIT_INTERVAL is 'soon', which is not a duration"),

@@ -195,6 +195,27 @@ def test_rows_of_what_an_app_does_not_have_are_left_out() -> None:
     assert not [word for word in ("batch.", "middleware", "key function", "store", "event log", "claim") if word in text]
 
 
+class StubbornError(BaseException):
+    def __new__(cls, order: str) -> StubbornError:
+        return super().__new__(cls)
+
+
+@pytest.mark.parametrize("kind", [StubbornError, ExceptionGroup, UnicodeDecodeError, TimeoutError])
+def test_any_class_of_exception_has_its_row(kind: type[BaseException]) -> None:
+    app = App("billing", config=Config())
+    app.use(ConsumeLater(2, on={kind: Fixed(7)}))
+    app.agent("orders")(bill)
+    rows = {failure.when: failure.delays for failure in app.explain().failures}
+    assert rows[f"the handler raises {kind.__name__}"] == (7, 7)
+
+
+def test_what_stops_the_worker_has_no_row_of_a_failure() -> None:
+    app = App("billing", config=Config())
+    app.use(ConsumeLater(2, on={SystemExit: Fixed(7)}))
+    app.agent("orders")(bill)
+    assert "the handler raises SystemExit" not in {failure.when for failure in app.explain().failures}
+
+
 def test_events_that_are_written_behind_do_not_hold_a_message() -> None:
     row = next(failure for failure in explained(mode="async").failures if failure.when == "the disk of the event log fails")
     assert row.then.startswith("goes on")
