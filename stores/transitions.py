@@ -2,6 +2,7 @@
 
 The memory store and SQLite decide with these functions, the model check explores them, and the conformance suite
 compares every other store with them, so there is one table. It is explained row by row in `docs/store-protocol.md`.
+A store of your own may decide with `decide` too: `examples/custom_store.py` does.
 Instants are seconds on the store's own clock.
 """
 
