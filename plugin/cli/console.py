@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from rich.console import Console
@@ -10,24 +9,24 @@ from rich.table import Table
 
 __all__ = ["new_table", "say_error", "to_stderr", "to_stdout"]
 
-#: Columns where nobody looks on: a table that is piped is read by a program or a pager, which both want it whole.
+#: Columns where nobody looks on. A table that is piped is read by a program or a pager, which both want it whole; COLUMNS
+#: is not asked, since it may be that of a terminal far up the tree of processes.
 _PIPED: Final = 1000
 
 
 def to_stdout() -> Console:
-    """For results. As wide as the terminal; without one as wide as COLUMNS says, or else as anything needs."""
-    console = Console(highlight=False)
-    return console if _has_width(console) else Console(highlight=False, width=_PIPED)
+    """For results."""
+    return _console(stderr=False)
 
 
 def to_stderr() -> Console:
     """For progress, advice and errors, so that stdout holds the result alone."""
-    console = Console(stderr=True, highlight=False)
-    return console if _has_width(console) else Console(stderr=True, highlight=False, width=_PIPED)
+    return _console(stderr=True)
 
 
-def _has_width(console: Console) -> bool:
-    return console.is_terminal or "COLUMNS" in os.environ
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPED)
 
 
 def new_table(*columns: str) -> Table:

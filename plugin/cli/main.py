@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
+from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
 from ackwise.plugin.cli.run import run
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
@@ -81,6 +82,7 @@ def _add_commands() -> None:
     topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
     _add("check", check, topics)
     _add("create", create, topics)
+    _add("doctor", doctor)
     app.add_typer(topics, name="topics")
     for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
         try:

@@ -16,7 +16,7 @@ from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
     from ackwise.plugin.group import Group
-    from ackwise.plugin.topicplan import Topic, TopicReview
+    from ackwise.plugin.topicplan import TopicReview
 
 __all__ = ["HELP", "check", "create"]
 

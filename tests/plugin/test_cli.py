@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,17 @@ def test_help_imports_neither_spark_nor_a_kafka_client(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "run" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run worker:app --log-level error", "topics check worker:app", "doctor worker:app"])
+def test_a_broker_that_hangs_is_given_up_within_a_quarter_of_a_minute(tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and never answers
+        (tmp_path / "worker.py").write_text(APP.replace("127.0.0.1:1", f"127.0.0.1:{server.getsockname()[1]}"))
+        started = time.monotonic()
+        done = ackwise(*command.split(), cwd=tmp_path)
+        took = time.monotonic() - started
+    assert done.returncode == (1 if command.startswith("doctor") else 2)
+    assert "take connections and do not answer questions about topics" in done.stdout + done.stderr
+    assert took < 15
+    assert "Traceback" not in done.stderr

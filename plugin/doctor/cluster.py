@@ -1,0 +1,125 @@
+"""What the doctor asks the brokers: whether they are there, what they can do, and what they let this app do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
+from aiokafka.protocol.admin import ApiVersionRequest
+
+from ackwise.plugin.addresses import Address
+from ackwise.plugin.doctor.finding import Finding
+from ackwise.plugin.group import Group
+from ackwise.plugin.topicplan import TopicReview, review_topics
+from ackwise.plugin.topics import read_topics
+
+__all__ = ["cluster", "judge_addresses", "judge_requests", "judge_topics", "membership", "record_times", "topics"]
+
+#: Requests by Kafka's number for them: what a worker sends, and what it sends to make its topics.
+_TO_WORK: Final = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 8: "OffsetCommit", 9: "OffsetFetch", 11: "JoinGroup"}
+_TO_MAKE_TOPICS: Final = {19: "CreateTopics", 32: "DescribeConfigs", 37: "CreatePartitions"}
+
+
+def judge_addresses(found: Mapping[Address, str | None]) -> Finding:
+    """Whether somebody listens at the addresses that were given; `found` has what keeps us from connecting."""
+    away = [f"{address}: {why}" for address, why in found.items() if why is not None]
+    if not away:
+        return Finding("brokers", "ok", f"{', '.join(map(str, found))} {'takes' if len(found) == 1 else 'take'} connections")
+    if len(away) < len(found):
+        return Finding("brokers", "warning", "; ".join(away), "start it, or leave it out of brokers; the others answer")
+    return Finding("brokers", "problem", "; ".join(away), "start Kafka there, or correct brokers")
+
+
+async def cluster(admin: AIOKafkaAdminClient) -> list[Finding]:
+    """How many brokers there are, and which requests they understand."""
+    described = await admin.describe_cluster()
+    brokers = described["brokers"]
+    names = ", ".join(f"{broker['node_id']} at {broker['host']}:{broker['port']}" for broker in brokers)
+    answer: Any = await admin._send_request(ApiVersionRequest())
+    newest = {key: newest for key, _, newest, *_ in answer.api_versions}
+    return [Finding("cluster", "ok", f"{len(brokers)} {'broker' if len(brokers) == 1 else 'brokers'}: {names}"), judge_requests(newest)]
+
+
+def judge_requests(newest: Mapping[int, int]) -> Finding:
+    """Whether the brokers understand what a worker sends; `newest` has the newest version of each request."""
+    if missing := [name for key, name in _TO_WORK.items() if key not in newest]:
+        return Finding("requests", "problem", f"the brokers know no {', '.join(missing)}", "use brokers of Kafka 2.1 or newer")
+    if missing := [name for key, name in _TO_MAKE_TOPICS.items() if key not in newest]:
+        return Finding("requests", "warning", f"the brokers know no {', '.join(missing)}", "set create_topics to 'broker'")
+    return Finding("requests", "ok", ", ".join(f"{name} v{newest[key]}" for key, name in (_TO_WORK | _TO_MAKE_TOPICS).items()))
+
+
+async def topics(group: Group) -> list[Finding]:
+    """Whether the topics of the group are there and fit."""
+    if group.settings.create_topics == "broker":
+        return [Finding("topics", "ok", "they are left to the broker's auto-creation, and were not looked at")]
+    found = await read_topics(group.settings, {*group.sources, *group.names.all})
+    reviews = review_topics(group.names, group.sources, found, longest_delay=group.levels.seconds[-1])
+    return judge_topics(reviews, are_created=group.settings.create_topics == "auto")
+
+
+def judge_topics(reviews: Sequence[TopicReview], *, are_created: bool) -> list[Finding]:
+    """A line for each fault, and one for what is missing, which is no problem if the start of a worker creates it."""
+    findings = []
+    for fault in (fault for review in reviews for fault in review.faults):
+        found, _, advice = fault.rpartition("; ")
+        findings.append(Finding("topics", "problem", found, advice))
+    absent = [review.topic for review in reviews if review.todo in ("create", "extend")]
+    if absent:
+        found = f"{len(absent)} are missing or too narrow, {absent[0]} first"
+        if are_created:
+            findings.append(Finding("topics", "warning", found, "the start of a worker makes them, and ackwise topics create does it now"))
+        else:
+            findings.append(Finding("topics", "problem", found, "run ackwise topics create, since create_topics is 'never'"))
+    return findings or [Finding("topics", "ok", f"all {len(reviews)} are there and fit")]
+
+
+async def membership(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
+    """Whether this client may read the group and that of its relay, and who is in them."""
+    return [await _membership(admin, name) for name in (group.settings.group, group.names.relay_group)]
+
+
+async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
+    subject = f"group {group}"
+    try:
+        (answer,) = await admin.describe_consumer_groups([group])
+        described: Any = answer.to_object()["groups"][0]
+        if described["error_code"]:
+            raise for_code(described["error_code"])
+        committed = await admin.list_consumer_group_offsets(group)
+    except KafkaError as error:
+        found = f"it can't be looked at ({type(error).__name__})"
+        if isinstance(error, GroupAuthorizationFailedError | TopicAuthorizationFailedError):
+            return Finding(subject, "problem", found, "allow this client to read and describe the group and its topics")
+        return Finding(subject, "warning", found, "try again in a moment; a cluster that has just started knows no groups yet")
+    members = len(described["members"])
+    return Finding(subject, "ok", f"{members} {'member' if members == 1 else 'members'} now, committed on {len(committed)} partitions")
+
+
+async def record_times(group: Group) -> Finding:
+    """Whether records claim to be from the future, which shows a clock that is wrong: a producer's, a broker's or ours."""
+    settings = group.settings
+    there = await read_topics(settings, group.sources)
+    partitions = [TopicPartition(source, number) for source, topic in there.items() for number in range(topic.partitions)]
+    if not partitions:
+        return Finding("record times", "ok", "there is no topic to look at")
+    options: dict[str, Any] = {"bootstrap_servers": settings.brokers, "enable_auto_commit": False, **settings.client_options}
+    consumer = AIOKafkaConsumer(**options)
+    try:
+        await consumer.start()
+        consumer.assign(partitions)
+        now_ms = round((time.time() + settings.clock_skew) * 1000)
+        ahead = {
+            partition: found for partition, found in (await consumer.offsets_for_times(dict.fromkeys(partitions, now_ms))).items() if found
+        }
+    finally:
+        await consumer.stop()
+    if not ahead:
+        return Finding("record times", "ok", f"no record of {', '.join(there)} is from the future")
+    (topic, number), found = next(iter(ahead.items()))
+    early = f"{topic}/{number} has a record at offset {found.offset} that is {(found.timestamp - now_ms) / 1000:.1f} s from the future"
+    return Finding("record times", "warning", early, "compare the clocks of this machine, of the brokers and of the producers")

