@@ -116,6 +116,8 @@ class Execution:
             broken += self._decide(entry, disposition, None if batch.ruling(index) is not None else error)
         tell_broken(self._agent.name, broken)
         self._tell(ready, error)
+        if error is not None:
+            log.debug("what the handler raised", handler=self._agent.name, raised=error)
 
     def _tell(self, ready: Sequence[Entry], error: BaseException | None) -> None:
         """One line for what comes back, with the reason that a person needs."""
@@ -139,7 +141,6 @@ class Execution:
             error=text,
             at=None if failure is None else failure.at,
         )
-        log.debug("what the handler raised", handler=self._agent.name, raised=error)
 
     def _decide(self, entry: Entry, disposition: Disposition, error: BaseException | None = None) -> list[Exception]:
         """Rule on `entry`; the answer holds what the retry policy raised."""
