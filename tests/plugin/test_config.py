@@ -127,6 +127,11 @@ def test_a_fixed_setting_is_not_changed_by_any_entry(folder: Path) -> None:
     assert (settings.brokers, settings.client_options, settings.start) == ("a:1", {"ssl_context": None}, "latest")
 
 
+def test_a_fixed_setting_that_cannot_work_is_not_blamed_on_an_entry(folder: Path) -> None:
+    config = environment(folder, ACKWISE_BROKERS="b:2")
+    assert "ACKWISE_BROKERS" not in refusal(lambda: config.host_settings("billing", fixed={"brokers": ""}))
+
+
 def test_an_agent_is_named_as_it_is_in_a_file_and_in_capitals_by_a_variable(folder: Path) -> None:
     config = own(
         folder,
