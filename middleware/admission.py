@@ -13,7 +13,7 @@ from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.log import Log
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Stale
@@ -40,10 +40,12 @@ class Admission:
         self._leases = worker.leases
         dedup = worker.dedup
         self._dedup = dedup
+        self._on_store_down = "block" if dedup is None else dedup.on_store_down
         self._identity = None
         if dedup is not None and worker.leases is not None:
             self._identity = identity.Identity(dedup.namespace, worker.group, agent.name, dedup.epoch)
         self.undeduplicated = 0  #: messages whose key was None or ""
+        self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     def prepare(self, entries: Sequence[Entry]) -> BaseException | None:
         """Decode values and find keys, once per message; answers what stops the app if user code raised that."""
@@ -121,11 +123,14 @@ class Admission:
                 claimants.append((entry, Claim(entry.key, entry.token)))
         if self._leases is None or not claimants:
             return
+        if self._on_store_down == "fail_open" and self._leases.is_down:
+            self._run_unprotected([entry for entry, _ in claimants], self._leases)
+            return
         asked_at = self._worker.monotonic()
         try:
             result = await self._leases.exchange(claims=[claim for _, claim in claimants])
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
-            self._worker.hold([entry for entry, _ in claimants], "the store is not available", error)
+            self._without_store([entry for entry, _ in claimants], self._leases, error)
             return
         busy = [
             answer.retry_after
@@ -144,6 +149,46 @@ class Admission:
             )
         for (entry, _), answer in zip(claimants, result.claims, strict=True):
             self._take(entry, answer, asked_at, self._leases)
+
+    def _without_store(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable) -> None:
+        match self._on_store_down:
+            case "fail_open":
+                self._run_unprotected(claimants, leases, error)
+            case "fail_closed":
+                raise StoreUnavailable(f"{error}; on_store_down is fail_closed: the app stops, and nothing is run or committed") from error
+            case _:
+                self._worker.hold(claimants, "the store is not available", error)
+
+    def _run_unprotected(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable | None = None) -> None:
+        """They run without a claim. But what succeeded in this process is not run again, store or not, and a killer waits.
+
+        Without the store nobody would count how many workers a message ends.
+        """
+        unprotected = []
+        for entry in claimants:
+            if entry.alone:
+                self._worker.hold([entry], "workers ended while they ran it, and the store is not available")
+                continue
+            entry.unprotected = True
+            if entry.succeeded:
+                entry.rule(Done())
+            elif entry.key is not None and leases.succeeded(entry.key.id):
+                entry.rule(Duplicate())
+            else:
+                entry.stage = Stage.ADMITTED
+                unprotected.append(entry)
+        self.unprotected += len(unprotected)
+        if unprotected and error is not None:  # not for each batch: it was asked a moment ago
+            where = unprotected[0].delivery.origin
+            log.warning(
+                "messages run without a claim, the store is not available",
+                handler=self._agent.name,
+                topic=where.topic,
+                partition=where.partition,
+                offset=where.offset,
+                messages=len(unprotected),
+                error=said(error),
+            )
 
     @staticmethod
     def _elect(fetched: Sequence[Entry]) -> list[Entry]:
@@ -170,6 +215,9 @@ class Admission:
         match answer:
             case Acquired(epoch, lost, took_unreleased):
                 leases.hold(entry, asked_at)
+                entry.unprotected = False
+                if entry.message is not None:
+                    entry.message.fencing_token = epoch
                 entry.epoch, entry.lost, entry.took_unreleased, entry.tries = epoch, lost, took_unreleased, 0
                 if entry.succeeded:
                     entry.rule(Done())

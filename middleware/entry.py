@@ -79,6 +79,7 @@ class Entry:
         "token",
         "took_unreleased",
         "tries",
+        "unprotected",
         "why",
     )
 
@@ -93,6 +94,7 @@ class Entry:
         self.epoch = 0
         self.lost = 0
         self.took_unreleased = False
+        self.unprotected = False  #: runs without a claim, since the store is down and the policy says so
         self.renewed_at = 0.0  #: monotonic seconds when the lease was last asked for
         self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
         self.claim_lost = False
@@ -127,7 +129,7 @@ class Entry:
         """Back to where it was fetched: whatever was decided without an outcome that stands is decided anew."""
         self.stage = Stage.FETCHED
         self.token = 0
-        self.claim_lost = self.abandoned = self.recorded = False
+        self.claim_lost = self.abandoned = self.recorded = self.unprotected = False
         self.disposition = self.send_back = self.copy = self.leader = None
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ class Execution:
         run, now = Run(), self._worker.monotonic()
         for entry in ready:
             entry.run, entry.started_at, entry.exec_id = run, now, next(self._worker.exec_ids)
-            if entry.token:
+            if entry.token and not entry.unprotected:
                 self._worker.record(
                     self._worker.event(
                         EventCode.CLAIMED,

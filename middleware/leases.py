@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import StoreUnavailable
@@ -21,8 +22,11 @@ __all__ = ["Leases"]
 
 log = Log()
 
-#: Keys of successes and pending releases that are remembered at most; the oldest go first.
+#: Keys of successes, pending releases and pending marks that are remembered at most; the oldest go first.
 _REMEMBERED = 100_000
+
+#: Seconds that a store which did not answer is taken for down, where messages may run without it: not each batch waits for its timeout.
+_DOWN_FOR = 1.0
 
 
 class Leases:
@@ -39,6 +43,9 @@ class Leases:
         self._trips: deque[float] = deque([0.0], maxlen=64)
         self._succeeded: dict[bytes, float] = {}
         self._releases: deque[Release] = deque(maxlen=_REMEMBERED)
+        self._marks: deque[Complete] = deque()
+        self._down_until = 0.0
+        self.marks_dropped = 0  #: finished messages that the store was never told of
         self._random = random.Random()  # its own generator: a user's random.seed() must not make two workers draw the same tokens
 
     def __len__(self) -> int:
@@ -56,27 +63,53 @@ class Leases:
         releases: Sequence[Release] = (),
         renews: Sequence[Renew] = (),
     ) -> ExchangeResult:
-        """One trip to the store, with the releases that could not be delivered before.
+        """One trip to the store, with the releases and marks that could not be delivered before.
 
-        Raises `StoreUnavailable`; the releases are then kept for the next trip.
+        Raises `StoreUnavailable`; those are then kept for the next trip.
         """
-        pending = list(self._releases)
+        pending, marks = list(self._releases), list(self._marks)
         self._releases.clear()
+        self._marks.clear()
         claimed = {claim.key.id for claim in claims}
-        first, rest = [r for r in pending if r.key.id in claimed], [r for r in pending if r.key.id not in claimed]
         try:
-            if first:  # a release and a claim of one key never share a trip
-                await self._trip(Exchange(releases=first, lease=self.lease, retention=self.retention))
-                pending = rest
-            result = await self._trip(Exchange(claims, completes, [*releases, *rest], renews, self.lease, self.retention))
+            if claimed and (pending or marks):  # what is released or completed and what is claimed never share a trip
+                first, first_marks = [r for r in pending if r.key.id in claimed], [m for m in marks if m.key.id in claimed]
+                if first or first_marks:
+                    await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
+                    pending, marks = [r for r in pending if r.key.id not in claimed], [m for m in marks if m.key.id not in claimed]
+            result = await self._trip(Exchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention))
         except BaseException:
             self._releases.extend([*pending, *releases])
+            self._marks.extendleft(reversed(marks))
             raise
-        return result
+        return replace(result, completes=result.completes[: len(completes)]) if marks else result
+
+    def release_later(self, release: Release) -> None:
+        """Release with the next trip that the store answers; nothing waits for that."""
+        self._releases.append(release)
+
+    def mark_later(self, complete: Complete) -> None:
+        """Tell the store of a finished message with the next trip that it answers; nothing waits for that."""
+        if len(self._marks) >= _REMEMBERED:
+            self._marks.popleft()
+            self.marks_dropped += 1
+            if self.marks_dropped == 1:
+                log.error("the store is away for so long that finished messages are not marked any more", marks=_REMEMBERED)
+        self._marks.append(complete)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the store did not answer a moment ago."""
+        return self._clock() < self._down_until
 
     async def _trip(self, exchange: Exchange) -> ExchangeResult:
         started = self._clock()
-        result = await self.store.exchange(exchange)
+        try:
+            result = await self.store.exchange(exchange)
+        except StoreUnavailable:
+            self._down_until = self._clock() + _DOWN_FOR
+            raise
+        self._down_until = 0.0
         self._trips.append(self._clock() - started)
         return result
 
@@ -97,8 +130,8 @@ class Leases:
             entry.token = 0
 
     async def flush(self) -> None:
-        """Deliver the releases that are waiting. Raises `StoreUnavailable`."""
-        if self._releases:
+        """Deliver the releases and marks that are waiting. Raises `StoreUnavailable`."""
+        if self._releases or self._marks:
             await self.exchange()
 
     def expired(self, entry: Entry) -> bool:

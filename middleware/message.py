@@ -51,11 +51,16 @@ class Delivery(NamedTuple):
 class Message(Generic[T_co]):
     """One message as a handler sees it; read-only. Coordinates are those of the origin record, on every attempt."""
 
-    __slots__ = ("_delivery", "_value")
+    __slots__ = ("_delivery", "_value", "fencing_token")
+
+    fencing_token: int | None
+    """Grows with every claim of this message that follows another: a resource that remembers the highest one it saw can
+    refuse a worker that was thought dead. `None` without a claim: no `Dedup`, no key, or the store is down."""
 
     def __init__(self, delivery: Delivery, value: T_co) -> None:
         self._delivery = delivery
         self._value = value
+        self.fencing_token = None
 
     @property
     def value(self) -> T_co:

@@ -48,6 +48,11 @@ class Pipeline:
         """How many messages ran without a claim because their key was `None` or empty."""
         return self._admission.undeduplicated
 
+    @property
+    def unprotected(self) -> int:
+        """How many messages ran without a claim because the store was down."""
+        return self._admission.unprotected
+
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         stopped = self._admission.prepare(entries)
         if stopped is None:

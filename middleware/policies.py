@@ -34,6 +34,11 @@ class Dedup:
     retention: Annotated[float | str, "how long a finished message is remembered"] = 86400.0
     namespace: Annotated[str, "part of every key, so that installations can share a store"] = "ackwise"
     epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
+    on_store_down: Annotated[
+        Literal["block", "fail_open", "fail_closed"],
+        "what happens while the store does not answer: `block` waits with its messages held, `fail_open` runs them without a claim and "
+        "marks them later, `fail_closed` stops the app",
+    ] = "block"
     message_id_header: Annotated[str, "the header that identifies a message where there is no key function"] = "message-id"
 
     def __post_init__(self) -> None:
@@ -51,6 +56,8 @@ class Dedup:
             )
         if isinstance(self.epoch, bool) or not isinstance(self.epoch, int) or not 0 <= self.epoch < 2**31:
             raise ConfigurationError(f"epoch of Dedup is {self.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
+        if self.on_store_down not in ("block", "fail_open", "fail_closed"):
+            raise ConfigurationError(f"on_store_down of Dedup is {self.on_store_down!r}; it is 'block', 'fail_open' or 'fail_closed'")
         if self.key is not None and not callable(self.key):
             raise ConfigurationError(f"key of Dedup is {self.key!r}; it must be a function that takes a message and answers its key")
 
@@ -70,9 +77,9 @@ class Events:
     """
 
     sink: Annotated[str | EventSink, "the folder that events are exported to; setting it turns Events on"]
-    mode: Annotated[
-        Literal["before_settle", "async"], "whether events are durable before anything is acknowledged, or written behind"
-    ] = "before_settle"
+    mode: Annotated[Literal["before_settle", "async"], "whether events are durable before anything is acknowledged, or written behind"] = (
+        "before_settle"
+    )
 
     def __post_init__(self) -> None:
         if self.mode not in ("before_settle", "async"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, Failure, Later, Reason
@@ -35,6 +35,10 @@ class Assignment(Protocol):
         ...
 
 
+#: What the outcome of a message says that ran without a claim, since the store was down.
+_UNPROTECTED: Final = json.dumps({"store": "down"})
+
+
 class Settlement:
     """The last phase of the pipeline of `agent`."""
 
@@ -56,7 +60,9 @@ class Settlement:
         if self._leases is None:
             return
         doubtful = [
-            entry for entry in ruled if entry.stage is Stage.RULED and entry.token and _needs_copy(entry) and self._leases.expired(entry)
+            entry
+            for entry in ruled
+            if entry.stage is Stage.RULED and entry.token and not entry.unprotected and _needs_copy(entry) and self._leases.expired(entry)
         ]
         if not doubtful:
             return
@@ -185,16 +191,19 @@ class Settlement:
 
     def _outcome_events(self, entry: Entry) -> list[Event]:
         duration = round((self._worker.monotonic() - entry.started_at) * 1e6) if entry.exec_id is not None else None
+        how = _UNPROTECTED if entry.unprotected else None
         events = []
         if entry.exec_id is not None and isinstance(entry.disposition, Later | Dead):
             events.append(
                 self._worker.event(
-                    EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id, duration_us=duration
+                    EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id, duration_us=duration, attrs=how
                 )
             )
         match entry.disposition:
             case Done():
-                events.append(self._worker.event(EventCode.SUCCEEDED, self._agent.name, entry, exec_id=entry.exec_id, duration_us=duration))
+                events.append(
+                    self._worker.event(EventCode.SUCCEEDED, self._agent.name, entry, exec_id=entry.exec_id, duration_us=duration, attrs=how)
+                )
             case Duplicate(stale, leader):
                 attrs = None if leader is None else json.dumps({"leader": leader})
                 events.append(
@@ -218,22 +227,26 @@ class Settlement:
         completes: list[tuple[Entry, Complete]] = []
         releases: list[tuple[Entry, Release]] = []
         for entry in recorded:
-            if entry.key is None or not entry.token:
+            if entry.key is None or not entry.token or self._leases is None:
                 continue
-            match entry.disposition:
-                case Later():
-                    releases.append((entry, Release(entry.key, entry.token, sent_back=entry.delivery.attempt + 1)))
-                case Dead():
-                    completes.append((entry, Complete(entry.key, entry.token, Outcome.DEAD)))
-                case _:
-                    completes.append((entry, Complete(entry.key, entry.token, Outcome.OK)))
+            if isinstance(entry.disposition, Later):
+                release = Release(entry.key, entry.token, sent_back=entry.delivery.attempt + 1)
+                if entry.unprotected:
+                    self._leases.release_later(release)
+                else:
+                    releases.append((entry, release))
+            else:
+                complete = Complete(entry.key, entry.token, Outcome.DEAD if isinstance(entry.disposition, Dead) else Outcome.OK)
+                if entry.unprotected:
+                    self._leases.mark_later(complete)
+                else:
+                    completes.append((entry, complete))
         held: set[int] = set()
         if self._leases is not None and (completes or releases):
             try:
                 result = await self._leases.exchange(completes=[c for _, c in completes], releases=[r for _, r in releases])
             except StoreUnavailable as error:
-                self._worker.hold([entry for entry, _ in completes], "done, but the store does not know it yet", error)
-                held = {id(entry) for entry, _ in completes}
+                held = self._untold(completes, self._leases, error)
             else:
                 restored = [entry for (entry, _), ack in zip(completes, result.completes, strict=True) if ack is Ack.RESTORED]
                 self._tell_restored(restored)
@@ -250,6 +263,15 @@ class Settlement:
             if entry.leader is not None and entry.stage is Stage.SETTLED and entry.leader.stage is not Stage.SETTLED:
                 entry.stage = Stage.RECORDED
                 entry.hold(entry.leader.not_before, entry.leader.why)
+
+    def _untold(self, completes: Sequence[tuple[Entry, Complete]], leases: Leases, error: StoreUnavailable) -> set[int]:
+        """The store does not know that they are done: they are held until it does, unless nothing is to wait for the store."""
+        if self._worker.dedup is not None and self._worker.dedup.on_store_down == "fail_open":
+            for _, complete in completes:
+                leases.mark_later(complete)
+            return set()
+        self._worker.hold([entry for entry, _ in completes], "done, but the store does not know it yet", error)
+        return {id(entry) for entry, _ in completes}
 
     def _tell_restored(self, restored: Sequence[Entry]) -> None:
         if restored:
