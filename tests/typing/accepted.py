@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def by_id(message: Message[Order]) -> str | None:
     return message.value.id or None
 
 
-Dedup("memory://", key=by_id)
+Dedup("memory://", key=by_id, on_store_down="fail_open")
 
 
 # Middleware and observers
@@ -119,6 +120,7 @@ async def bill(batch: Batch[Order]) -> ConsumeStatus | None:
         assert_type(message, Message[Order])
         assert_type(message.value.id, str)
         assert_type(message.header("trace"), bytes | None)
+        assert_type(message.fencing_token, int | None)
         if message.reconsume_times > 3:
             batch.dead(message, "tired")
         batch.later(message, delay="5m")
@@ -269,3 +271,8 @@ def run_it() -> int:
     except AckwiseError:
         return 4
     return 0
+
+
+async def serve_it(stop: asyncio.Event) -> None:
+    """An app runs in an event loop of the user's, too."""
+    await app.serve(stop)

@@ -58,6 +58,11 @@ async def named(value: Order) -> None:
     """Names its model."""
 
 
+@app.agent("orders", within=None)  # type: ignore[call-overload, untyped-decorator]  # a duration is seconds or a text
+async def endless(batch: Batch[Order]) -> None:
+    """Waits for how long?"""
+
+
 # A model and an annotation that contradict each other
 
 
@@ -120,6 +125,7 @@ Dedup()  # type: ignore[call-arg]  # Dedup needs a store
 Dedup("memory://", key=not_a_key)  # type: ignore[arg-type]  # a key is text, bytes or None
 Dedup("memory://", key=keyed_by_value)  # type: ignore[arg-type]  # a key function takes a message
 Dedup("memory://", key=lambda message: message.id)  # type: ignore[attr-defined]  # the payload is message.value
+Dedup("memory://", on_store_down="wait")  # type: ignore[arg-type]  # there are three ways
 Dedup("memory://", leese=3)  # type: ignore[call-arg]  # a setting that there is not
 Events("events", mode="later")  # type: ignore[arg-type]  # there are two modes
 DeadLetter(7)  # type: ignore[arg-type]  # a topic is a text
