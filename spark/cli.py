@@ -1,35 +1,47 @@
-"""`ackwise reconcile`: judges the events below one or more folders and prints what it found."""
+"""`ackwise reconcile`: judges the events below one or more folders, prints what it found and writes a page about it."""
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.config import ReconcileConfig
 
 if TYPE_CHECKING:
     from ackwise.spark.report import RunReport
+    from ackwise.spark.sources import Evidence
 
 __all__ = ["reconcile"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
-_OURS: Final = {"verdicts", "logical", "missing", "summary.json", ".summary.json", ".live"}
+_OURS: Final = {"verdicts", "logical", "missing", "report.html", ".report.html", "summary.json", ".summary.json", ".live"}
+#: What must not be left of an earlier run while this one has not ended.
+_CONCLUSIONS: Final = ("summary.json", "report.html")
+
+_MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
 
 def reconcile(
     events: Annotated[
-        list[Path], typer.Argument(metavar="EVENTS...", help="The folders that [bold]Events[/bold] was given.", show_default=False)
+        list[Path],
+        # Not checked by typer, whose answer to a folder that may not be read is not a sentence.
+        typer.Argument(metavar="EVENTS...", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
     ],
-    out: Annotated[Path | None, typer.Option(help="Where the tables and summary.json go. Default: runs/ in the first folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where report.html, summary.json and the tables go. Default: runs/ in the first folder.")
+    ] = None,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")
     ] = None,
@@ -54,6 +66,8 @@ def reconcile(
         lease=None if lease is None else parse_duration(lease, what="--lease"),
         retention=None if retention is None else parse_duration(retention, what="--retention"),
     )
+    if _MEMORY.fullmatch(driver_memory) is None:
+        raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")
     report = _run(events, out, config, master, driver_memory)
     if as_json:
         from ackwise.spark.report import to_json
@@ -62,7 +76,7 @@ def reconcile(
     else:
         from ackwise.spark.tables import show
 
-        show(report, Console())
+        show(report, to_stdout())
     raise typer.Exit(int(report.exit_code))
 
 
@@ -73,43 +87,71 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
 
         from ackwise.spark.job import reconcile as judge
         from ackwise.spark.session import explain, local_session
-        from ackwise.spark.sources import gathered
+        from ackwise.spark.sources import check_root, gathered
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
+    # A log that can't be rolled is read where it is, so nobody has to be told of each.
+    logging.getLogger("ackwise").addHandler(logging.NullHandler())
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    folder = _prepared(out or roots[0] / "runs" / run_id, roots)
     started = time.monotonic()
-    console = Console(stderr=True)
+    console = to_stderr()
 
     def progress(step: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:5.1f} s  {step}[/]", highlight=False)
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s  {step}[/]")
 
+    for root in roots:
+        check_root(root)
+    folder = out or roots[0] / "runs" / run_id
     try:
-        progress("gathering the events")
-        with gathered(roots, folder / ".live") as evidence:
-            progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
-            with local_session(evidence.size, master=master, driver_memory=driver_memory) as spark:
-                return judge(spark, evidence, out=folder, run_id=run_id, config=config, progress=progress)
+        with _prepared(folder):
+            progress("gathering the events")
+            with gathered(roots, folder / ".live") as evidence:
+                _refuse_nothing(evidence)
+                progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
+                with local_session(evidence.size, master=master, driver_memory=driver_memory) as spark:
+                    return judge(spark, evidence, out=folder, run_id=run_id, config=config, progress=progress)
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:
         raise AckwiseError(f"Spark failed: {explain(error)}; nothing was concluded") from error
 
 
-def _prepared(folder: Path, roots: Sequence[Path]) -> Path:
-    """The folder to write to, made if it is not there and without the summary of an earlier run."""
-    for root in roots:
-        if not root.is_dir():
-            raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given")
+@contextmanager
+def _prepared(folder: Path) -> Iterator[None]:
+    """Makes the folder to write to, without the conclusions of an earlier run; if nothing comes of it, no empty one is left."""
+    made: list[Path] = []
     try:
+        made += [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         strangers = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
         if strangers:
             raise ConfigurationError(f"{folder} holds {strangers[0]!r}, which is not of an earlier run; give an empty folder to --out")
-        (folder / "summary.json").unlink(missing_ok=True)
+        for name in _CONCLUSIONS:
+            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigurationError(f"{folder} can't be written ({error.strerror}); give another folder to --out") from error
-    return folder
+    try:
+        yield
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _refuse_nothing(evidence: Evidence) -> None:
+    """Raise `ConfigurationError` if there is nothing to judge: that is not the same as nothing being wrong."""
+    if evidence.files:
+        return
+    places = ", ".join(map(str, evidence.roots))
+    if evidence.unreadable:
+        raise ConfigurationError(f"no events below {places} can be read: {evidence.unreadable[0]}")
+    if evidence.foreign:
+        raise ConfigurationError(
+            f"no Parquet file below {places} is named as events are, {evidence.foreign[0].name} among them; "
+            "give the folder that Events was given"
+        )
+    raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")
 
 
 def _time(text: str) -> float:

@@ -12,10 +12,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ackwise.middleware.disposition import OUR_REASONS
 from ackwise.middleware.events import EventCode
 from ackwise.spark.schema import is_about_a_message, is_any
 
-__all__ = ["HIGHEST_BIT", "RANKS", "RANK_BASE", "attempt_bit", "fold"]
+__all__ = ["HIGHEST_BIT", "OTHER_REASON", "RANKS", "RANK_BASE", "REASONS", "attempt_bit", "fold"]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
 RANK_BASE: Final = 16
@@ -28,6 +29,10 @@ RANKS: Final = {
     EventCode.SENT_BACK: 5,
 }
 
+#: Why a message is a dead letter, as a number. What handlers say themselves is one: it may be any text, and hold data.
+REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
+OTHER_REASON: Final = 0
+
 #: Attempts beyond share this bit: a long has no more.
 HIGHEST_BIT: Final = 62
 
@@ -37,7 +42,7 @@ def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
 
     `bits` has a bit for each code; `attempts`, `claimed`, `settled` one for each attempt that was seen, claimed, or had
     an outcome. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
-    failures). `live_claim` is the newest claim by one of `live_writers`.
+    failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter.
     """
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
     outcome = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
@@ -70,6 +75,7 @@ def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
             F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
             F.min(F.when(success, ts)).alias("ok_ts"),
             F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
+            F.max(F.when(is_any(EventCode.DEAD_LETTERED), _reason())).alias("reason"),
             F.min(ts).alias("first_ts"),
             F.max(ts).alias("last_ts"),
             F.max("record_ts").alias("record_ts"),
@@ -95,3 +101,10 @@ def _rank() -> Column:
     for code, value in RANKS.items():
         rank = F.when(is_any(code), F.lit(value)).otherwise(rank)
     return rank
+
+
+def _reason() -> Column:
+    number = F.lit(OTHER_REASON)
+    for reason, value in REASONS.items():
+        number = F.when(F.col("error") == reason, F.lit(value)).otherwise(number)
+    return number

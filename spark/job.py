@@ -10,7 +10,7 @@ books      do they add up?
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +23,18 @@ from ackwise.spark.completeness import Around, Hole, blindness
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import context, delay_partitions, scopes
 from ackwise.spark.coverage import count, stretches
+from ackwise.spark.delays import Delays
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
-from ackwise.spark.fold import fold
+from ackwise.spark.fold import REASONS, fold
 from ackwise.spark.ledger import absent, offset_words
-from ackwise.spark.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
+from ackwise.spark.page.compose import report_data
+from ackwise.spark.page.render import render
+from ackwise.spark.report import OWN_REASON, PAGE, DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally, to_json
 from ackwise.spark.results import findings, logical_rows, logical_tallies, missing_rows, names, offsets, tallies, verdict_rows
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.survey import around, committed, holes, survey
+from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, settle_suppressed
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
@@ -57,7 +61,7 @@ class Judgement:
 def reconcile(
     spark: SparkSession, evidence: Evidence, *, out: Path, run_id: str, config: ReconcileConfig, progress: Progress = lambda step: None
 ) -> RunReport:
-    """Judge the events of `evidence` and write tables and `summary.json` to the folder `out`.
+    """Judge the events of `evidence` and write tables, `report.html` and `summary.json` to the folder `out`.
 
     `summary.json` is written last: a folder that has it is complete. `progress` is told what is being done. Raises
     `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
@@ -69,10 +73,9 @@ def reconcile(
         found.judged.unpersist()
     books = keep(found.facts, found.commits, counts.booked, counts.absent)
     check(books)
-    report = _report(found, counts, books, evidence, run_id, str(out))
-    unfinished = out / ".summary.json"
-    unfinished.write_text(to_json(report), encoding="utf-8")
-    unfinished.replace(out / "summary.json")
+    report = _report(found, counts, books, evidence, run_id, str(out), config)
+    _write_text(out / PAGE, render(report_data(report)))
+    _write_text(out / "summary.json", to_json(report))
     return report
 
 
@@ -121,16 +124,19 @@ class _Counts:
     findings: Sequence[Row]
     missing: Sequence[Row]
     logical: Sequence[Row]
-    listed: int
+    dead_letters: Sequence[DeadLetters]
+    delays: Sequence[Delays]
+    timeline: Timeline
 
 
 def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int, progress: Progress) -> _Counts:
     """Write the tables and count. What is listed is asked for only where the counts say that there is something."""
-    named, classes = names(spark, found.facts), absent()
+    named, classes, time = names(spark, found.facts), absent(), _time(found.facts)
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
-    counted = tallies(found.settled).collect()
-    kinds = _tallies(found.facts, counted)
+    counted = tallies(found.settled, time).collect()
+    by_kind = [row for row in counted if row["mk"] is not None]
+    kinds = _tallies(found.facts, by_kind)
     suspects = findings(found.settled, named, listed).collect() if any(kind.is_anomaly for kind in kinds) else []
     progress("comparing messages of one key")
     failed = logical(found.settled)
@@ -142,19 +148,33 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     is_missing = any(number for of_partition in without.values() for name, number in of_partition.items() if name != GAP)
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
     first = absentees.orderBy("group_id", "topic", "partition", "start").limit(listed).collect() if is_missing else []
-    return _Counts(kinds, _booked(found, counted), without, suspects, first, hashes, listed)
+    return _Counts(
+        tallies=kinds,
+        booked=_booked(found, by_kind),
+        absent=without,
+        findings=suspects,
+        missing=first,
+        logical=hashes,
+        dead_letters=_dead_letters(found.facts, counted),
+        delays=_delays(found.facts, counted),
+        timeline=timeline(
+            time, ((Verdict(row["verdict"]), row["bucket"], row["messages"]) for row in counted if row["bucket"] is not None)
+        ),
+    )
 
 
 def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:
     """Offsets with events, by `pk` and verdict."""
     of_view = {view.mk: view.pk for view in found.facts.views}
     if len(of_view) == len(set(of_view.values())):
-        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_booked"]]
+        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["messages"]) for row in counted if row["is_booked"]]
     # Messages of several handlers may share an offset.
     return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
 
 
-def _report(found: Judgement, counts: _Counts, books: Sequence[Book], evidence: Evidence, run_id: str, output: str) -> RunReport:
+def _report(
+    found: Judgement, counts: _Counts, books: Sequence[Book], evidence: Evidence, run_id: str, output: str, config: ReconcileConfig
+) -> RunReport:
     facts = found.facts
     return RunReport(
         run_id=run_id,
@@ -168,11 +188,15 @@ def _report(found: Judgement, counts: _Counts, books: Sequence[Book], evidence: 
         tallies=counts.tallies,
         findings=[_finding(row) for row in counts.findings],
         missing=[_missing(row) for row in counts.missing],
-        listed=counts.listed,
+        listed=config.listed,
         logical=[_logical(facts, row) for row in counts.logical],
+        dead_letters=counts.dead_letters,
+        delays=counts.delays,
+        timeline=counts.timeline if counts.timeline.counts else None,
         unreadable=evidence.unreadable,
         warnings=_warnings(found, evidence),
         output=output,
+        config=config,
     )
 
 
@@ -182,8 +206,33 @@ def _tallies(facts: Facts, rows: Sequence[Row]) -> list[Tally]:
     for row in rows:
         view = views[row["mk"]]
         topic = facts.partitions[view.pk].topic
-        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["count"]
+        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["messages"]
     return [Tally(*kind, number) for kind, number in sorted(found.items())]
+
+
+def _time(facts: Facts) -> Buckets:
+    """From the first event of a message to the last."""
+    about = [row for row in facts.rows if row.message_events]
+    return buckets(min((row.first_ts for row in about), default=0), max((row.last_ts for row in about), default=0))
+
+
+def _dead_letters(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
+    named, known = {number: reason for reason, number in REASONS.items()}, scopes(facts)
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        if row["reason"] is not None:
+            (_, group), handler, _ = known[row["scope"]]
+            found[group, handler, named.get(row["reason"], OWN_REASON)] += row["messages"]
+    return [DeadLetters(*kind, messages) for kind, messages in sorted(found.items())]
+
+
+def _delays(facts: Facts, rows: Iterable[Row]) -> list[Delays]:
+    known, found = scopes(facts), defaultdict[tuple[str, str], Counter[int]](Counter)
+    for row in rows:
+        if row["late"] is not None:
+            (_, group), handler, _ = known[row["scope"]]
+            found[group, handler][row["late"]] += row["messages"]
+    return [Delays(*kind, dict(sorted(late.items()))) for kind, late in sorted(found.items())]
 
 
 def _finding(row: Row) -> Finding:
@@ -230,6 +279,13 @@ def _missing_events(found: Judgement) -> int:
 
 def _collect(frame: DataFrame, kind: type[_Row]) -> list[_Row]:
     return [kind(*row) for row in frame.collect()]
+
+
+def _write_text(path: Path, text: str) -> None:
+    """All of it or nothing, so that nobody opens half a report."""
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
 
 
 def _write(rows: DataFrame, folder: Path) -> None:

@@ -7,16 +7,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from ackwise.spark.books import Book
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.delays import Delays
 from ackwise.spark.facts import Writer
+from ackwise.spark.timeline import Timeline
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, Verdict
 
-__all__ = ["Finding", "LogicalFinding", "Missing", "RunReport", "SCHEMA_VERSION", "Tally", "to_json"]
+__all__ = ["OWN_REASON", "PAGE", "SCHEMA_VERSION", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally", "to_json"]
 
 #: Of `summary.json`.
 SCHEMA_VERSION: Final = 1
+#: What the page for people is called, beside `summary.json`.
+PAGE: Final = "report.html"
+#: What stands for the reasons that handlers give themselves: they may be any text, and hold data.
+OWN_REASON: Final = "given by the handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,16 @@ class LogicalFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """How many messages of one handler are dead letters for one reason."""
+
+    group: str
+    handler: str
+    reason: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """Everything that a run found."""
 
@@ -97,9 +115,19 @@ class RunReport:
     """The first, at most `listed`."""
     listed: int
     logical: Sequence[LogicalFinding]
+    dead_letters: Sequence[DeadLetters]
+    delays: Sequence[Delays]
+    timeline: Timeline | None
+    """None without messages."""
     unreadable: Sequence[str]
     warnings: Sequence[str]
     output: str
+    config: ReconcileConfig
+
+    @property
+    def page(self) -> str:
+        """Where the page for people is."""
+        return str(Path(self.output) / PAGE)
 
     @property
     def verdicts(self) -> Mapping[Verdict, int]:
@@ -163,6 +191,9 @@ def to_json(report: RunReport) -> str:
             "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
             "missing": [_plain(missing) for missing in report.missing],
             "listed": report.listed,
+            "dead_letters": [_plain(letters) for letters in report.dead_letters],
+            "delays": [_delays(delays) for delays in report.delays],
+            "timeline": None if report.timeline is None else _timeline(report.timeline),
             "missing_events": report.missing_events,
             "unreadable": list(report.unreadable),
             "warnings": list(report.warnings),
@@ -171,6 +202,8 @@ def to_json(report: RunReport) -> str:
             "files": report.files,
             "bytes": report.bytes,
             "output": report.output,
+            "report": report.page,
+            "config": {field.name: getattr(report.config, field.name) for field in fields(report.config)},
         },
         indent=2,
     )
@@ -180,9 +213,10 @@ def _named(counts: Mapping[Any, int]) -> dict[str, int]:
     return {key.name: number for key, number in counts.items()}
 
 
-def _plain(value: Tally | Finding | Missing | LogicalFinding) -> dict[str, Any]:
+def _plain(value: Tally | Finding | Missing | LogicalFinding | DeadLetters) -> dict[str, Any]:
     found: dict[str, Any] = {field.name: getattr(value, field.name) for field in fields(value)}
-    found["verdict"] = found["verdict"].name
+    if "verdict" in found:
+        found["verdict"] = found["verdict"].name
     if "flags" in found:
         found["flags"] = [flag.name for flag in found["flags"]]
     return found
@@ -216,6 +250,24 @@ def _writer(writer: Writer) -> dict[str, Any]:
         "first": _time(writer.first_ts),
         "last": _time(writer.last_ts),
         "last_seq": writer.last_seq,
+    }
+
+
+def _delays(delays: Delays) -> dict[str, Any]:
+    return {
+        "group": delays.group,
+        "handler": delays.handler,
+        "messages": delays.messages,
+        "early": delays.early,
+        "late_ms": {f"p{round(100 * share)}": delays.percentile(share) for share in (0.5, 0.9, 0.99, 1.0)},
+    }
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "begin": _time(timeline.begin),
+        "seconds": timeline.width / 1_000_000,
+        "verdicts": {verdict.name: list(counts) for verdict, counts in timeline.counts.items()},
     }
 
 

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from ackwise.middleware.events import EventCode
 from ackwise.spark.books import GAP
 from ackwise.spark.facts import Facts
-from ackwise.spark.fold import RANK_BASE, RANKS
+from ackwise.spark.fold import OTHER_REASON, RANK_BASE, RANKS
+from ackwise.spark.timeline import Buckets
 from ackwise.spark.vocabulary import ANOMALIES, Flag, LogicalVerdict, Verdict
 
 __all__ = ["findings", "logical_rows", "logical_tallies", "missing_rows", "names", "offsets", "tallies", "verdict_rows"]
@@ -68,9 +69,24 @@ def missing_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
     return known.select(*_OFFSETS, "start", "end", F.col("class").alias("verdict")).where(F.col("verdict") != GAP)
 
 
-def tallies(settled: DataFrame) -> DataFrame:
-    """`mk`, `verdict`, `flags`, `is_booked`, `count`: how many messages of each kind; booked are those the books must have."""
-    return settled.withColumn("is_booked", _is_booked()).groupBy("mk", "verdict", "flags", "is_booked").count()
+def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
+    """How many `messages` there are of each kind, counted at once in four ways; columns of the other ways are null.
+
+    By `mk`, `verdict`, `flags` and `is_booked` (the books must have it); by `verdict` and `bucket` of `time`; dead letters by
+    `scope` and `reason`, as `fold` numbers them; and retries by `scope` and `late`, milliseconds after they were due.
+    """
+    bucket = F.floor((F.col("told_ts") - time.begin) / time.width).cast("int")
+    kinds = settled.select(
+        *("mk", "scope", "verdict", "flags"),
+        _is_booked().alias("is_booked"),
+        F.greatest(F.least(bucket, F.lit(time.number - 1)), F.lit(0)).alias("bucket"),
+        F.when(F.col("verdict") == Verdict.DEAD_LETTERED, F.coalesce("state.reason", F.lit(OTHER_REASON))).alias("reason"),
+        _lateness().alias("late"),
+    )
+    ways = [["mk", "verdict", "flags", "is_booked"], ["verdict", "bucket"], ["scope", "reason"], ["scope", "late"]]
+    # Two steps: the first one, which sees every message, is not multiplied by the ways.
+    counted = kinds.groupBy(*kinds.columns).count().groupingSets(ways, *kinds.columns).agg(F.sum("count").alias("messages"))
+    return counted.where("mk IS NOT NULL OR bucket IS NOT NULL OR reason IS NOT NULL OR late IS NOT NULL")
 
 
 def logical_tallies(failed: DataFrame) -> DataFrame:
@@ -97,6 +113,19 @@ def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
 
 def _with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(named.where("mk IS NOT NULL").drop("pk")), "mk")
+
+
+def _lateness() -> Column:
+    """Milliseconds from the time that the last retry was due to the claim of its run; without a claim, to the end of it.
+
+    In two digits, which bounds how many there are. Null where the message was not sent back, or has not come again since.
+    """
+    attempt, rank = F.expr(f"state.last DIV {RANK_BASE}"), F.col("state.last") % RANK_BASE
+    came = (attempt > 1) & (rank != RANKS[EventCode.SENT_BACK])
+    run = F.when(F.col("state.last_claimed") == attempt, F.col("state.claim_ts")).otherwise(F.col("told_ts"))
+    late = F.when(came, F.floor((run - F.col("state.due")) / 1000))
+    unit = F.pow(F.lit(10), F.greatest(F.floor(F.log10(F.greatest(F.abs(late), F.lit(1)))) - 1, F.lit(0)))
+    return (F.floor(late / unit) * unit).cast("long")
 
 
 def _is_booked() -> Column:

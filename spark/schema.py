@@ -86,6 +86,7 @@ def project(events: DataFrame) -> DataFrame:
         F.coalesce(F.col("dedup_epoch"), F.lit(0)).alias("dedup_epoch"),
         F.col("lost").cast("long").alias("lost"),
         F.col("took_unreleased").cast("long").alias("took"),
+        "error",
         "role",
         "from_commit",
         "attrs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ _SMALL: Final = 256 * 2**20  # bytes of Parquet up to which the time goes into s
 
 #: A short job ends before the second compiler has paid for itself.
 _SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+#: How Java begins to say what went wrong.
+_EXCEPTION: Final = re.compile(r'^(Exception in thread "[^"]*" )?([\w.$]+(Exception|Error): )*')
 
 #: What Spark has to say comes as an exception, too; its log would repeat it with a hundred lines of stack.
 _QUIET: Final = """\
@@ -80,8 +84,9 @@ def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        said = [line.strip() for line in output.read_text(errors="replace").splitlines() if not line.startswith(("WARNING", "\tat"))]
-        raise ConfigurationError(f"Spark does not start: {' '.join(said[:2]) or explain(error)}") from error
+        lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if not line.startswith(("WARNING", "\tat"))]
+        said = _EXCEPTION.sub("", " ".join(lines[:2])) or explain(error)
+        raise ConfigurationError(f"Spark does not start: {said.rstrip('.')}") from error
     finally:
         for descriptor, saved in zip((1, 2), terminal, strict=True):
             os.dup2(saved, descriptor)

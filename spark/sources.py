@@ -9,6 +9,7 @@ Every file is named to Spark: a folder would bring in what others left there, an
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from ackwise.spark.schema import EVENT_SCHEMA
 from ackwise.stores.journal import recover, snapshot
 from ackwise.stores.journal.layout import writer_and_first_seq
 
-__all__ = ["Evidence", "gathered", "read_events"]
+__all__ = ["Evidence", "check_root", "gathered", "read_events"]
 
 _FILE_NAME = re.compile(r"events-([0-9a-f]{16})-(\d{12,})-(\d{12,})\.parquet")
 _MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
@@ -55,7 +56,7 @@ def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
     Raises `ConfigurationError` if a root is no folder of events or pyarrow is missing, `OSError` if one can't be listed.
     """
     for root in roots:
-        _check(root)
+        check_root(root)
     scratch.mkdir(parents=True, exist_ok=True)
     try:
         yield _gather(roots, scratch)
@@ -86,7 +87,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
         # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
         files.extend(snapshot(recovery.live, scratch))
         held.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
-        for path in sorted((root / "events").rglob("*.parquet")):
+        for path in _parquet_files(root / "events"):
             name = _FILE_NAME.fullmatch(path.name)
             if path.name.startswith((".", "_")):
                 continue
@@ -102,12 +103,31 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
     return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))
 
 
-def _check(root: Path) -> None:
-    if not root.is_dir():
-        raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given")
+def check_root(root: Path) -> None:
+    """Raise `ConfigurationError` unless `root` is a folder that `Events` may have been given. Writes nothing."""
+    try:
+        names = set(os.listdir(root))
+    except NotADirectoryError:
+        raise ConfigurationError(f"{root} is a file; give the folder that Events was given") from None
+    except FileNotFoundError:
+        raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given") from None
+    except OSError as error:
+        raise ConfigurationError(f"{root} can't be read ({error.strerror}); let this user read it") from error
     # A worker makes the folders at its first event; until then there is nothing, or what earlier runs left.
-    if not any((root / name).is_dir() for name in ("events", "wal")) and any(path.name != "runs" for path in root.iterdir()):
+    if not names & {"events", "wal"} and names - {"runs"}:
         raise ConfigurationError(f"{root} holds no events, neither a folder `events` nor `wal`; give the folder that Events was given")
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """All below `folder`, in order. Raises `OSError` for a folder that may not be read: `rglob` would take it for an empty one."""
+    if not folder.exists():
+        return []
+    found = os.walk(folder, onerror=_raise)
+    return sorted(Path(place, name) for place, _, names in found for name in names if name.endswith(".parquet"))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _is_whole(path: Path) -> bool:

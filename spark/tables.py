@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,28 +13,11 @@ from rich.table import Table
 
 from ackwise.spark.books import Book
 from ackwise.spark.report import RunReport
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, ExitCode, Flag, Verdict
+from ackwise.spark.suspects import suspects
+from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, INCONCLUSIVE, MEANINGS, ExitCode, Flag, Verdict
 
-__all__ = ["MEANINGS", "show"]
+__all__ = ["show"]
 
-#: What each verdict says, in a few words.
-MEANINGS: Final = {
-    Verdict.LOST: "received, committed past, and never finished",
-    Verdict.NEVER_SEEN: "committed past without having been received",
-    Verdict.RETRY_LOST: "sent back, and its copy is nowhere",
-    Verdict.PHANTOM_SUPPRESSED: "suppressed as done, and nobody did it",
-    Verdict.STUCK: "claimed by a worker that died, and not taken up since",
-    Verdict.MULTI_EXECUTED: "run with success more than once",
-    Verdict.UNKNOWN_EXPORT_GAP: "the events that would say are missing",
-    Verdict.IN_FLIGHT: "being run",
-    Verdict.RETRYING: "sent back, to be delivered again",
-    Verdict.PENDING: "received, and not begun",
-    Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
-    Verdict.DEAD_LETTERED: "in the dead-letter topic",
-    Verdict.SKIPPED: "skipped on purpose",
-    Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
-    Verdict.EXACTLY_ONCE: "run with success, once",
-}
 _OUTCOMES: Final = {
     ExitCode.CLEAN: "[green]clean[/]: every committed message is accounted for",
     ExitCode.ANOMALIES: "[red]anomalies[/]: {anomalies:,} things to look at",
@@ -58,6 +41,7 @@ def show(report: RunReport, console: Console) -> None:
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
     console.print(_OUTCOMES[report.exit_code].format(anomalies=report.anomalies))
     console.print(f"[dim]{_facts(report)}[/]", soft_wrap=True)
+    console.print(f"report: {escape(report.page)}", soft_wrap=True)
 
 
 def _facts(report: RunReport) -> str:
@@ -95,61 +79,30 @@ def _verdicts(report: RunReport) -> Table:
     for verdict, number in report.verdicts.items():
         table.add_row(verdict.name, _count(number, verdict), MEANINGS[verdict])
     for flag, number in report.flags.items():
-        table.add_row(f"[dim]+ {flag.name}[/]", _count(number, flag), f"[dim]{_FLAG_MEANINGS[flag]}[/]")
+        table.add_row(f"[dim]+ {flag.name}[/]", _count(number, flag), f"[dim]{FLAG_MEANINGS[flag]}[/]")
     return table
 
 
 def _findings(report: RunReport) -> Table:
     """One row for all messages of a partition that look alike."""
-    alike: dict[tuple[Verdict, str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
-    for missing in report.missing:
-        where = f"{missing.topic}/{missing.partition}"
-        alike[missing.verdict, missing.group, where, "", "no event"].append((missing.start, missing.end - 1))
-    for found in report.findings:
-        where = f"{found.topic}/{found.partition}"
-        last = f"{found.last_event}, attempt {found.attempt}" if found.attempt > 1 else found.last_event
-        evidence = ", ".join([last, *(f"+{flag.name}" for flag in found.flags)])
-        alike[found.verdict, found.group, where, found.handler, evidence].append((found.offset, found.offset))
+    found = suspects(report)
     table = Table(
         title=f"To look at, the first {report.listed}", title_justify="left", caption="the tables verdicts and missing have all of them"
     )
-    with_group = len({group for _, group, *_ in alike}) > 1
+    with_group = len({suspect.group for suspect in found}) > 1
     for name in ("verdict", *(["group"] if with_group else []), "partition", "offsets", "handler", "evidence"):
         table.add_column(name, overflow="fold")
-    for (verdict, *cells), spans in sorted(alike.items())[:_SHOWN]:
-        group, where, handler, evidence = map(escape, cells)
-        name = f"[red]{verdict.name}[/]" if verdict in ANOMALIES else verdict.name
-        table.add_row(name, *([group] if with_group else []), where, _spans(spans), handler, evidence)
+    for suspect in found[:_SHOWN]:
+        name = f"[red]{suspect.verdict.name}[/]" if suspect.verdict in ANOMALIES else suspect.verdict.name
+        group = [escape(suspect.group)] if with_group else []
+        table.add_row(name, *group, escape(suspect.partition), suspect.offsets, escape(suspect.handler), escape(suspect.evidence))
     return table
-
-
-def _spans(spans: Iterable[tuple[int, int]]) -> str:
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in joined)
 
 
 def _count(number: int, kind: Verdict | Flag) -> str:
     if number == 0:
         return "[dim]0[/]"
-    colour = "red" if kind in ANOMALIES or kind is Flag.COMMITTED_PAST else "yellow" if kind in INCONCLUSIVE else ""
+    # A flag may be equal to a verdict: both are numbers.
+    verdict = kind if isinstance(kind, Verdict) else None
+    colour = "red" if verdict in ANOMALIES or kind is Flag.COMMITTED_PAST else "yellow" if verdict in INCONCLUSIVE else ""
     return f"[{colour}]{number:,}[/]" if colour else f"{number:,}"
-
-
-_FLAG_MEANINGS: Final = {
-    Flag.COMMITTED_PAST: "still open, and the group has committed past it",
-    Flag.AMBIGUOUS_EXEC: "somebody else may have run it and died",
-    Flag.UNCLAIMED: "run without a claim",
-    Flag.REPEATED: "run with success again, without a claim",
-    Flag.HAD_FAILURES: "a run of it failed",
-    Flag.RETRIED: "sent back at least once",
-    Flag.RESCUED_FROM_DLQ: "a dead letter that was run as well",
-    Flag.DUP_AND_OK: "delivered again after it was done",
-    Flag.ATTEMPT_HOLE: "no events of one of its attempts",
-    Flag.NEG_LATENCY: "done before it was begun, by the clocks",
-    Flag.BEYOND_TTL: "further apart than the store remembers",
-}

@@ -24,7 +24,8 @@ def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: in
 
     `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. Messages that
     were suppressed are judged as such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold`
-    found; of messages that nobody will ask about it is dropped, which keeps the rows of a healthy group small.
+    found; of messages that nobody will ask about it is dropped, which keeps the rows of a healthy group small. `told_ts`
+    is when the first success was told, else the last event.
     """
     known = states.join(F.broadcast(context), "mk")
     span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
@@ -34,7 +35,8 @@ def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: in
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)
     return judged.select(
         *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind", "verdict", "flags"),
-        *("record_ts", "dedup_hash", "ok_ts"),
+        *("record_ts", "dedup_hash"),
+        F.coalesce("ok_ts", "last_ts").alias("told_ts"),
         F.coalesce("sx_max", "ox_max").alias("exec_id"),
         (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
         (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
@@ -69,7 +71,7 @@ def logical(settled: DataFrame) -> DataFrame:
     """
     under_claim = F.col("ran_under_claim")
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
-    ok_ts = F.when(under_claim, F.col("ok_ts"))
+    ok_ts = F.when(under_claim, F.col("told_ts"))
     folded = (
         settled.where("dedup_hash IS NOT NULL")
         .groupBy("scope", "dedup_hash")

@@ -5,7 +5,22 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["ANOMALIES", "INCONCLUSIVE", "PLAIN", "ExitCode", "Flag", "LogicalVerdict", "Verdict"]
+__all__ = [
+    "ACTIONS",
+    "ANOMALIES",
+    "FLAG_ACTIONS",
+    "FLAG_MEANINGS",
+    "INCONCLUSIVE",
+    "LOGICAL_ACTIONS",
+    "LOSSES",
+    "MEANINGS",
+    "PLAIN",
+    "UNDER_WAY",
+    "ExitCode",
+    "Flag",
+    "LogicalVerdict",
+    "Verdict",
+]
 
 
 class Verdict(enum.IntEnum):
@@ -88,3 +103,59 @@ ANOMALIES: Final = frozenset(
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
 #: Verdicts of which nobody will ask how they came about, unless a flag stands beside them.
 PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
+#: Verdicts by which a message did not have the effect that it should have had.
+LOSSES: Final = frozenset({Verdict.LOST, Verdict.NEVER_SEEN, Verdict.RETRY_LOST, Verdict.PHANTOM_SUPPRESSED})
+#: Verdicts that a later run will replace by others.
+UNDER_WAY: Final = frozenset({Verdict.IN_FLIGHT, Verdict.RETRYING, Verdict.PENDING})
+
+#: What each verdict says, in a few words.
+MEANINGS: Final = {
+    Verdict.LOST: "received, committed past, and never finished",
+    Verdict.NEVER_SEEN: "committed past without having been received",
+    Verdict.RETRY_LOST: "sent back, and its copy is nowhere",
+    Verdict.PHANTOM_SUPPRESSED: "suppressed as done, and nobody did it",
+    Verdict.STUCK: "claimed by a worker that died, and not taken up since",
+    Verdict.MULTI_EXECUTED: "run with success more than once",
+    Verdict.UNKNOWN_EXPORT_GAP: "the events that would say are missing",
+    Verdict.IN_FLIGHT: "being run",
+    Verdict.RETRYING: "sent back, to be delivered again",
+    Verdict.PENDING: "received, and not begun",
+    Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
+    Verdict.DEAD_LETTERED: "in the dead-letter topic",
+    Verdict.SKIPPED: "skipped on purpose",
+    Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
+    Verdict.EXACTLY_ONCE: "run with success, once",
+}
+FLAG_MEANINGS: Final = {
+    Flag.COMMITTED_PAST: "still open, and the group has committed past it",
+    Flag.AMBIGUOUS_EXEC: "somebody else may have run it and died",
+    Flag.UNCLAIMED: "run without a claim",
+    Flag.REPEATED: "run with success again, without a claim",
+    Flag.HAD_FAILURES: "a run of it failed",
+    Flag.RETRIED: "sent back at least once",
+    Flag.RESCUED_FROM_DLQ: "a dead letter that was run as well",
+    Flag.DUP_AND_OK: "delivered again after it was done",
+    Flag.ATTEMPT_HOLE: "no events of one of its attempts",
+    Flag.NEG_LATENCY: "done before it was begun, by the clocks",
+    Flag.BEYOND_TTL: "further apart than the store remembers",
+}
+#: What somebody should do. Members of different enumerations may be equal, so each has a table of its own.
+ACTIONS: Final = {
+    Verdict.LOST: "Send the origin records again.",
+    Verdict.NEVER_SEEN: "Fetch these offsets. If the broker has nothing there, some other worker of the group read the topic; "
+    "else send the records again.",
+    Verdict.RETRY_LOST: "Send the origin records again.",
+    Verdict.PHANTOM_SUPPRESSED: "The store remembers what nobody did: remove these keys from it, then send the records again.",
+    Verdict.STUCK: "See whether their partitions are consumed at all; the next delivery runs them.",
+    Verdict.MULTI_EXECUTED: "Undo the effect that was done again, if there is one. After a kill these are the runs whose effect was done "
+    "and not yet marked.",
+    Verdict.UNKNOWN_EXPORT_GAP: "Find the missing files or logs that are named under “Evidence”, and run reconcile again.",
+    Verdict.DEAD_LETTERED: "Look at the dead-letter topic, mend the cause, and send again what should still be done.",
+}
+FLAG_ACTIONS: Final = {
+    Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
+    Flag.REPEATED: "They ran without a claim, so nothing could prevent it: turn deduplication on and give them a key.",
+}
+LOGICAL_ACTIONS: Final = {
+    LogicalVerdict.LOGICAL_DUPLICATE: "Undo the effects that were done again, if there are any. The table “logical” has the records.",
+}

@@ -30,6 +30,12 @@ def modules() -> Iterator[str]:
             yield file.relative_to(CHECKOUT).as_posix()
 
 
+def templates() -> Iterator[str]:
+    """What the report's page is made of, relative to the checkout."""
+    for file in (CHECKOUT / "spark" / "page" / "templates").iterdir():
+        yield file.relative_to(CHECKOUT).as_posix()
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution, and the wheel that was built from it."""
@@ -44,10 +50,10 @@ def wheel(built: Path) -> Path:
     return wheel
 
 
-def test_the_wheel_holds_the_modules_of_the_four_folders_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_modules_and_templates_of_the_four_folders_and_nothing_else(wheel: Path) -> None:
     about = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"
     metadata = {f"{about}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
-    ours = {f"ackwise/{name}" for name in ("__init__.py", "py.typed", *modules())}
+    ours = {f"ackwise/{name}" for name in ("__init__.py", "py.typed", *modules(), *templates())}
     assert set(zipfile.ZipFile(wheel).namelist()) == ours | metadata
 
 
@@ -55,7 +61,17 @@ def test_the_source_distribution_has_what_is_needed_to_build_and_to_test(built: 
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "py.typed", "__init__.py", "tests/conftest.py", *modules()} <= names
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "py.typed",
+        "__init__.py",
+        "tests/conftest.py",
+        *modules(),
+        *templates(),
+    } <= names
     assert not [name for name in names if name.startswith((".venv", ".git/", "dist/"))]
 
 

@@ -51,16 +51,6 @@ def test_the_time_of_these_tests_is_that_of_the_histories() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_an_empty_root_is_clean(tmp_path: Path) -> None:
-    result = reconciled(tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "clean" in result.output
-    (run,) = (tmp_path / "runs").iterdir()
-    assert (summary(run)["exit_code"], summary(run)["books"]) == (0, [])
-
-
-@pytest.mark.spark
 def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(tmp_path: Path, spark: SparkSession) -> None:
     write_parquet(tmp_path / "out" / "verdicts" / "part-0.parquet", History("earlier").events)
     (tmp_path / "out" / "summary.json").write_text("{}")
@@ -76,7 +66,9 @@ def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(
         (2, "DEAD_LETTERED", ["HAD_FAILURES"]),
     ]
     assert [row["state"] is None for row in rows] == [True, False, False]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["logical", "missing", "summary.json", "verdicts"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "logical", "missing", "report.html", "summary.json", "verdicts",
+    ]  # fmt: skip
 
 
 @pytest.mark.spark

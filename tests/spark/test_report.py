@@ -11,15 +11,29 @@ import pytest
 from rich.console import Console
 
 from ackwise.spark.books import Book
+from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.facts import Fate, Partition, Writer
 from ackwise.spark.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
-from ackwise.spark.tables import MEANINGS, show
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, Verdict
+from ackwise.spark.tables import show
+from ackwise.spark.vocabulary import (
+    ACTIONS,
+    ANOMALIES,
+    FLAG_ACTIONS,
+    FLAG_MEANINGS,
+    INCONCLUSIVE,
+    LOGICAL_ACTIONS,
+    MEANINGS,
+    ExitCode,
+    Flag,
+    LogicalVerdict,
+    Verdict,
+)
 
 PARTITION = Partition(7, ("c", "g"), "orders", "", 0, 1, 0)
 EMPTY = RunReport(
     run_id="r", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[], findings=[],
-    missing=[], listed=50, logical=[], unreadable=[], warnings=[], output="/out",
+    missing=[], listed=50, logical=[], dead_letters=[], delays=[], timeline=None, unreadable=[], warnings=[], output="/out",
+    config=ReconcileConfig(),
 )  # fmt: skip
 
 
@@ -78,8 +92,15 @@ def test_the_retry_book_says_what_became_of_what_was_sent_back() -> None:
     assert dict(replace(EMPTY, tallies=tallies).retries) == {Verdict.RETRYING: 1, Verdict.EXACTLY_ONCE: 3}
 
 
-def test_every_verdict_has_a_meaning() -> None:
+def test_every_verdict_and_every_flag_has_a_meaning() -> None:
     assert set(MEANINGS) == set(Verdict)
+    assert set(FLAG_MEANINGS) == set(Flag)
+
+
+def test_whatever_makes_the_exit_code_other_than_0_has_an_action() -> None:
+    assert set(ACTIONS) >= ANOMALIES | INCONCLUSIVE
+    assert Flag.COMMITTED_PAST in FLAG_ACTIONS
+    assert LogicalVerdict.LOGICAL_DUPLICATE in LOGICAL_ACTIONS
 
 
 FULL = replace(

@@ -1,0 +1,37 @@
+"""How late retries came: for each handler, how many of its messages were late by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Delays"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """The last retry of each message of one handler, measured from its due time on."""
+
+    group: str
+    handler: str
+    late: Mapping[int, int]
+    """Milliseconds, in two digits, to messages. Below 0: it came before it was due."""
+
+    @property
+    def messages(self) -> int:
+        """How many were measured."""
+        return sum(self.late.values())
+
+    @property
+    def early(self) -> int:
+        """How many came before they were due."""
+        return sum(number for late, number in self.late.items() if late < 0)
+
+    def percentile(self, share: float) -> int:
+        """As late as this or less, in milliseconds, came `share` (0 to 1) of them."""
+        seen = 0
+        for late, number in sorted(self.late.items()):
+            seen += number
+            if seen >= share * self.messages:
+                return late
+        return max(self.late, default=0)

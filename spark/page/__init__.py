@@ -1,0 +1,1 @@
+"""The report as one HTML page: data first, markup last."""

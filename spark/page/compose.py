@@ -1,0 +1,197 @@
+"""The whole page as data, from what a run found. Pure: the same report gives the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from ackwise.middleware.duration import format_duration
+from ackwise.spark.books import Book
+from ackwise.spark.facts import Fate, Writer
+from ackwise.spark.page.answers import actions, headline, loss, repeat, waiting
+from ackwise.spark.page.charts import delays_data, timeline_data
+from ackwise.spark.page.data import BookRow, BooksData, Number, ReasonRow, ReportData, SuspectRow, Tone, VerdictRow, WriterRow
+from ackwise.spark.page.tone import tone_of
+from ackwise.spark.page.words import clock, counted, date, duration, instant
+from ackwise.spark.report import RunReport
+from ackwise.spark.suspects import suspects
+from ackwise.spark.vocabulary import FLAG_MEANINGS, MEANINGS, ExitCode, Flag, Verdict
+
+__all__ = ["report_data"]
+
+_Kind = TypeVar("_Kind", Verdict, Flag)
+_SHOWN: Final = 200  # rows of a table, before it says how many more there are
+
+_OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
+    ExitCode.CLEAN: ("clean", "good"),
+    ExitCode.ANOMALIES: ("anomalies", "bad"),
+    ExitCode.INCONCLUSIVE: ("inconclusive", "doubt"),
+}
+
+
+def report_data(report: RunReport) -> ReportData:
+    """Put in words what a run found."""
+    outcome, tone = _OUTCOMES[report.exit_code]
+    subject, gaps = _subject(report), _gaps(report)
+    return ReportData(
+        title=f"{outcome} – {subject}",
+        headline=headline(report),
+        with_group=len({writer.group for writer in report.writers}) > 1,
+        outcome=outcome,
+        tone=tone,
+        exit_code=int(report.exit_code),
+        subject=subject,
+        answers=[loss(report), repeat(report)],
+        actions=actions(report),
+        waiting=waiting(report),
+        books=_books(report.books) if report.books else None,
+        verdicts=_rows(report, report.verdicts, MEANINGS),
+        flags=_rows(report, report.flags, FLAG_MEANINGS),
+        suspects=_suspects(report),
+        suspects_sentence=_suspects_sentence(report),
+        delays=delays_data(report.delays, _SHOWN) if report.delays else None,
+        dead_letters=_dead_letters(report),
+        timeline=None if report.timeline is None else timeline_data(report.timeline, _untimed(report)),
+        evidence=gaps or ["Every event that a writer numbered is there, and every log could be read to its end."],
+        evidence_tone="doubt" if gaps else "good",
+        writers=[_writer(writer) for writer in report.writers[:_SHOWN]],
+        hidden_writers=max(0, len(report.writers) - _SHOWN),
+        read=_read(report),
+    )
+
+
+def _books(books: Sequence[Book]) -> BooksData:
+    present = sorted({verdict for book in books for verdict in book.verdicts})
+    rows = [_book_row(book, present) for book in books[:_SHOWN]]
+    wrong = sum(1 for book in books if book.balance)
+    offsets = sum(book.expected for book in books)
+    sentence = (
+        f"{wrong:,} of {counted(len(books), 'partition')} do not balance. Nothing on this page can be relied on."
+        if wrong
+        else f"The books balance: {counted(offsets, 'offset')} in {counted(len(books), 'partition')}, each with exactly one verdict."
+    )
+    total = BookRow(
+        group="",
+        partition="all",
+        first=0,
+        end=0,
+        offsets=offsets,
+        verdicts=[_number(sum(book.verdicts.get(verdict, 0) for book in books), verdict) for verdict in present],
+        gaps=sum(book.gaps for book in books),
+        balance=sum(book.balance for book in books),
+        rewound=False,
+    )
+    return BooksData(
+        sentence=sentence,
+        tone="bad" if wrong else "good",
+        columns=[verdict.name for verdict in present],
+        rows=rows,
+        total=total,
+        hidden=len(books) - len(rows),
+    )
+
+
+def _book_row(book: Book, present: Iterable[Verdict]) -> BookRow:
+    return BookRow(
+        group=book.partition.group[1],
+        partition=f"{book.partition.topic}/{book.partition.partition}",
+        first=book.start,
+        end=book.committed,
+        offsets=book.expected,
+        verdicts=[_number(book.verdicts.get(verdict, 0), verdict) for verdict in present],
+        gaps=book.gaps,
+        balance=book.balance,
+        rewound=book.rewound,
+    )
+
+
+def _number(value: int, verdict: Verdict) -> Number:
+    return Number(value, tone_of(verdict) if value else "plain")
+
+
+def _rows(report: RunReport, numbers: Mapping[_Kind, int], meanings: Mapping[_Kind, str]) -> list[VerdictRow]:
+    total = sum(report.verdicts.values())
+    found = {kind: number for kind, number in numbers.items() if number}
+    return [VerdictRow(kind.name or "", number, _share(number, total), tone_of(kind), meanings[kind]) for kind, number in found.items()]
+
+
+def _suspects(report: RunReport) -> list[SuspectRow]:
+    return [
+        SuspectRow(found.verdict.name, tone_of(found.verdict), found.group, found.partition, found.offsets, found.handler, found.evidence)
+        for found in suspects(report)[:_SHOWN]
+    ]
+
+
+def _suspects_sentence(report: RunReport) -> str:
+    messages = sum(tally.messages for tally in report.tallies if tally.is_anomaly)
+    hidden = [name for name, number in (("messages", messages - len(report.findings)),) if number > 0]
+    if len(report.missing) >= report.listed:
+        hidden.append("ranges without events")
+    limit = f" At most {report.listed} messages and {report.listed} ranges of offsets are listed." if hidden else ""
+    return f"By partition, what looks alike in one row.{limit} The tables “verdicts” and “missing” beside this page have all of them."
+
+
+def _dead_letters(report: RunReport) -> list[ReasonRow]:
+    total = sum(letters.messages for letters in report.dead_letters)
+    ordered = sorted(report.dead_letters, key=lambda letters: (-letters.messages, letters.group, letters.handler, letters.reason))
+    return [
+        ReasonRow(letters.group, letters.handler, letters.reason, letters.messages, _share(letters.messages, total)) for letters in ordered
+    ]
+
+
+def _untimed(report: RunReport) -> int:
+    return sum(sum(book.absent.values()) for book in report.books)
+
+
+def _gaps(report: RunReport) -> list[str]:
+    tails = sum(1 for writer in report.writers if writer.tail_is_unknown)
+    found = [*report.unreadable, *report.warnings]
+    if tails:
+        found.append(
+            f"What {counted(tails, 'writer')} did last is unknown: {'it' if tails == 1 else 'they'} died with events not exported."
+        )
+    return found
+
+
+def _writer(writer: Writer) -> WriterRow:
+    return WriterRow(
+        writer=f"{writer.writer_id & (2**64 - 1):016x}",
+        client=writer.client,
+        group=writer.group[1],
+        mode=writer.mode,
+        fate=str(writer.fate),
+        tone="doubt" if writer.tail_is_unknown else "plain",
+        first=instant(writer.first_ts),
+        last=instant(writer.last_ts),
+        events=writer.last_seq + 1,
+        note="its last events are unknown" if writer.tail_is_unknown else "killed or cut off" if writer.fate is Fate.DEAD else "",
+    )
+
+
+def _read(report: RunReport) -> list[tuple[str, str]]:
+    config = report.config
+    tolerances = f"grace {format_duration(config.grace)}, writers dead after {format_duration(config.writer_timeout)}"
+    for name, value in (("lease", config.lease), ("retention", config.retention)):
+        tolerances += "" if value is None else f", {name} {format_duration(value)}"
+    return [
+        ("Folders", ", ".join(report.roots)),
+        ("Files", f"{report.files:,} ({report.bytes / 1e6:,.1f} MB)"),
+        ("Judged as of", instant(report.as_of) if report.as_of else "no event"),
+        ("Tolerances", tolerances),
+        ("Run", report.run_id),
+        ("Tables", report.output),
+    ]
+
+
+def _subject(report: RunReport) -> str:
+    groups = sorted({writer.group[1] for writer in report.writers if writer.group[1]})
+    named = ", ".join(groups[:3]) + (f" and {len(groups) - 3} more groups" if len(groups) > 3 else "")
+    if not report.writers:
+        return named or "no events"
+    first, last = min(writer.first_ts for writer in report.writers), max(writer.last_ts for writer in report.writers)
+    until = f"{instant(last)}" if date(first) != date(last) else f"{clock(last)} UTC"
+    return f"{named}, {instant(first).removesuffix(' UTC')} – {until} ({duration(last - first)})"
+
+
+def _share(number: int, total: int) -> float:
+    return round(number / total, 4) if total else 0.0

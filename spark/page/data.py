@@ -1,0 +1,228 @@
+"""What the page says, as plain values in the order in which they are read: numbers and sentences, and no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Action",
+    "Answer",
+    "BookRow",
+    "BooksData",
+    "DelayRow",
+    "DelaysData",
+    "Lane",
+    "LateClass",
+    "Number",
+    "ReasonRow",
+    "ReportData",
+    "SuspectRow",
+    "TimelineData",
+    "Tone",
+    "VerdictRow",
+    "WriterRow",
+]
+
+Tone = Literal["good", "bad", "doubt", "plain"]
+"""How a thing is meant, for a colour and a sign beside the words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One of the two questions that everybody asks first."""
+
+    question: str
+    answer: str
+    tone: Tone
+    because: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do about all that have one verdict."""
+
+    name: str
+    number: int
+    of: str
+    """What was counted: messages, offsets, keys."""
+    tone: Tone
+    meaning: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A count in a table, and how it is meant."""
+
+    value: int
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class BookRow:
+    """One partition; `first` and `end` are the offsets from which and before which it is booked."""
+
+    group: str
+    partition: str
+    first: int
+    end: int
+    offsets: int
+    verdicts: Sequence[Number]
+    gaps: int
+    balance: int
+    rewound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BooksData:
+    """The books; the numbers in `verdicts` of a row are those of `columns`."""
+
+    sentence: str
+    tone: Tone
+    columns: Sequence[str]
+    rows: Sequence[BookRow]
+    total: BookRow
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """A verdict or a flag; `share` of all messages, 0 to 1."""
+
+    name: str
+    number: int
+    share: float
+    tone: Tone
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRow:
+    """Offsets of one partition, all with one verdict on the same evidence."""
+
+    verdict: str
+    tone: Tone
+    group: str
+    partition: str
+    offsets: str
+    handler: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class LateClass:
+    """How many retries were late by so much; `share` of the fullest class, 0 to 1."""
+
+    label: str
+    number: int
+    share: float
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRow:
+    """How late the retries of one handler came: half of them by `p50` or less, and so on."""
+
+    group: str
+    handler: str
+    messages: int
+    early: int
+    p50: str
+    p90: str
+    p99: str
+    most: str
+
+
+@dataclass(frozen=True, slots=True)
+class DelaysData:
+    """How late retries came."""
+
+    sentence: str
+    classes: Sequence[LateClass]
+    rows: Sequence[DelayRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonRow:
+    """How many dead letters of one handler have one reason; `share` of all, 0 to 1."""
+
+    group: str
+    handler: str
+    reason: str
+    number: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One verdict over time: a number for each bucket, and the height of its bar from 0 to 100."""
+
+    name: str
+    tone: Tone
+    total: int
+    most: int
+    description: str
+    numbers: Sequence[int]
+    heights: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineData:
+    """When it happened; `times` are the beginnings of the buckets."""
+
+    sentence: str
+    begin: str
+    middle: str
+    end: str
+    times: Sequence[str]
+    lanes: Sequence[Lane]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRow:
+    """One process that wrote events."""
+
+    writer: str
+    client: str
+    group: str
+    mode: str
+    fate: str
+    tone: Tone
+    first: str
+    last: str
+    events: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """Everything on the page, from top to bottom."""
+
+    title: str
+    headline: str
+    with_group: bool
+    """There are several, so that tables have to say which."""
+    outcome: str
+    tone: Tone
+    exit_code: int
+    subject: str
+    """Which groups, and when."""
+    answers: Sequence[Answer]
+    actions: Sequence[Action]
+    waiting: str
+    """A sentence on what is still under way; empty if nothing is."""
+    books: BooksData | None
+    verdicts: Sequence[VerdictRow]
+    flags: Sequence[VerdictRow]
+    suspects: Sequence[SuspectRow]
+    suspects_sentence: str
+    delays: DelaysData | None
+    dead_letters: Sequence[ReasonRow]
+    timeline: TimelineData | None
+    evidence: Sequence[str]
+    evidence_tone: Tone
+    writers: Sequence[WriterRow]
+    hidden_writers: int
+    read: Sequence[tuple[str, str]]
