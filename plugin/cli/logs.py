@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line, default=str)
 
 
 def print_log(level: LogLevel, form: LogFormat) -> None:
@@ -38,3 +38,5 @@ def print_log(level: LogLevel, form: LogFormat) -> None:
     logging.basicConfig(level=level.upper(), handlers=[printing])
     if level == "info":
         logging.getLogger("aiokafka").setLevel(logging.WARNING)
+    if level == "debug":  # it would log every request and answer as a whole: payloads, and SASL passwords
+        logging.getLogger("aiokafka.conn").setLevel(logging.INFO)
