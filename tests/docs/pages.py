@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import types
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CHECKOUT", "Snippet", "pages", "snippets", "text"]
+__all__ = ["CHECKOUT", "Snippet", "pages", "run", "snippets", "text"]
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -44,3 +45,11 @@ def snippets(page: str) -> list[Snippet]:
         Snippet(page, written.count("\n", 0, fence.start("code")) + 1, *fence.group("language", "file", "reason", "code"))
         for fence in _FENCE.finditer(written)
     ]
+
+
+def run(page: str, module: types.ModuleType) -> None:
+    """Run the Python blocks of a page from top to bottom; they share the namespace of `module`."""
+    for snippet in snippets(page):
+        if snippet.language == "python" and snippet.reason is None:
+            code = "\n" * (snippet.line - 1) + snippet.code  # so that a traceback shows the line of the page
+            exec(compile(code, CHECKOUT / page, "exec"), vars(module))

@@ -15,6 +15,9 @@ import ackwise
 #: `test_module.test_function`, or a method of the suite that stores pass.
 NAMED = re.compile(r"`(test_\w+|StoreConformance)\.(test_\w+)`")
 
+#: A file or folder of the checkout.
+FILE = re.compile(r"`((?:docs|examples|middleware|plugin|spark|stores|tests)/[\w./-]*)`")
+
 GUARANTEES = sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs" / "guarantees").glob("*.md"))
 
 
@@ -63,3 +66,8 @@ def test_every_name_of_the_reference_says_what_it_is() -> None:
 def test_a_link_in_the_readme_leads_to_a_file() -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text("README.md"))
     assert [link for link in links if not (CHECKOUT / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if FILE.search(text(page))])
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    assert [name for name in FILE.findall(text(page)) if not (CHECKOUT / name).exists()] == []

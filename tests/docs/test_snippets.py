@@ -10,22 +10,23 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 import types
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from tests.docs.pages import CHECKOUT, Snippet, pages, snippets, text
+from tests.docs.pages import CHECKOUT, Snippet, pages, run, snippets, text
 
 from ackwise import App
 from ackwise.plugin.cli import main as command_line
 
 #: What is not run, and how often on which page; the page says why.
 NOT_RUN = {"docs/topics.md": 1}
+
+#: Columns of a block beside both lists of a page, in a window of ordinary width.
+WIDEST = 88
 
 #: Its Python blocks are files, which tests/docs/test_tutorial.py writes and starts.
 TUTORIAL = "docs/tutorial.md"
@@ -45,6 +46,17 @@ def test_every_block_of_a_page_is_found_and_says_its_language(page: str) -> None
     assert {snippet.language for snippet in snippets(page)} <= {"python", "toml", "bash", "text"}
 
 
+def test_a_snippet_is_not_wider_than_a_page() -> None:
+    lines = [
+        (named(snippet), line)
+        for page in pages()
+        for snippet in snippets(page)
+        if snippet.language != "text"
+        for line in snippet.code.splitlines()
+    ]
+    assert [(where, line) for where, line in lines if len(line) > WIDEST] == []
+
+
 def test_what_is_not_run_is_counted() -> None:
     assert Counter(snippet.page for page in pages() for snippet in snippets(page) if snippet.reason) == NOT_RUN
 
@@ -52,21 +64,9 @@ def test_what_is_not_run_is_counted() -> None:
 # Python
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A module for the blocks of one page, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    module = types.ModuleType("page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module
-
-
 @pytest.mark.parametrize("page", sorted({snippet.page for snippet in of("python")} - {TUTORIAL}))
 def test_the_blocks_of_a_page_run_from_top_to_bottom(page: str, here: types.ModuleType) -> None:
-    for snippet in snippets(page):
-        if snippet.language == "python" and snippet.reason is None:
-            code = "\n" * (snippet.line - 1) + snippet.code  # so that a traceback shows the line of the page
-            exec(compile(code, CHECKOUT / page, "exec"), vars(here))
+    run(page, here)
     for value in list(vars(here).values()):
         if isinstance(value, App):
             value.agents()  # what only shows when all is known

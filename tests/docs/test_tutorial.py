@@ -18,6 +18,8 @@ PAGE = "docs/tutorial.md"
 #: Done already, and done in another terminal.
 ELSEWHERE = ["pip install '.[demo,java]'\n", "python broker.py\n"]
 
+RECONCILE = "ackwise reconcile events\n"
+
 WORKER = "ackwise run billing:app &\n"
 
 
@@ -63,7 +65,7 @@ def brokers(folder: Path) -> Iterator[str]:
     """What broker.py prints."""
     broker = subprocess.Popen([sys.executable, "broker.py"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert broker.stdout is not None
-    address = broker.stdout.readline().strip().removeprefix("export BROKERS=")
+    address = broker.stdout.readline().strip().removeprefix("export ACKWISE_BROKERS=")
     if not address and os.environ.get("CI") != "true":
         pytest.skip("needs a real Kafka: broker.py could not start one")
     yield address
@@ -73,7 +75,7 @@ def brokers(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def terminal(folder: Path, brokers: str) -> Iterator[Terminal]:
-    terminal = Terminal(folder, BROKERS=brokers)
+    terminal = Terminal(folder, ACKWISE_BROKERS=brokers)
     yield terminal
     terminal.close()
 
@@ -108,7 +110,8 @@ def test_everything_that_the_tutorial_says_comes_true(folder: Path, terminal: Te
         if snippet.language == "text":
             assert said == snippet.code
         elif snippet.language == "bash" and snippet.code not in ELSEWHERE:
-            said, _ = typed[snippet.code] = terminal.type(snippet.code)
+            said, code = typed[snippet.code] = terminal.type(snippet.code)
+            assert code == 0 or snippet.code == RECONCILE
             if following and following[0] == snippet.code:
                 wait_until(*following[1:])
                 following = next(waits, None)
@@ -123,4 +126,4 @@ def test_everything_that_the_tutorial_says_comes_true(folder: Path, terminal: Te
         "DUPLICATE_SUPPRESSED": 1,
     }
     assert summary["verdicts"]["EXACTLY_ONCE"] + summary["verdicts"].get("MULTI_EXECUTED", 0) == 502
-    assert typed["ackwise reconcile events\n"][1] == int(summary["verdicts"].get("MULTI_EXECUTED", 0) > 0)
+    assert typed[RECONCILE][1] == int(summary["verdicts"].get("MULTI_EXECUTED", 0) > 0)

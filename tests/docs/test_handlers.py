@@ -1,0 +1,110 @@
+"""What the programs of the pages do with messages."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from tests.docs.pages import run
+from tests.servers import RawKafka
+
+from ackwise import Batch, ConsumeLater, Message
+from ackwise.middleware.disposition import Dead, Later
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.store import ClaimStore
+from ackwise.stores.testing import StoreConformance
+
+
+def message(offset: int, value: Any) -> Message[Any]:
+    origin = Origin("orders", 0, offset, 0)
+    return Message(Delivery(*origin, None, None, (), origin), value)
+
+
+def batch(*values: Any) -> Batch[Any]:
+    return Batch([message(offset, value) for offset, value in enumerate(values)])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+async def test_the_ten_lines_bill_the_small_order_and_send_back_the_large_one(
+    page: str, here: types.ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(page, here)
+    orders = batch({"id": "a", "amount": 5}, {"id": "b", "amount": 10_001})
+    assert await here.bill(orders) is None
+    assert [orders.ruling(0), orders.ruling(1)] == [None, Later(delay=3600)]
+    assert capsys.readouterr().out == "billed a\n"
+
+
+async def test_the_order_that_opens_later_comes_back_then(here: types.ModuleType) -> None:
+    run("docs/how-to/delays.md", here)
+    with pytest.raises(ConsumeLater) as raised:
+        await here.bill(message(0, {"opens_in": 90}))
+    assert raised.value.delay == 90
+    assert await here.bill(message(0, {"opens_in": 0})) is None
+
+
+def test_a_deduplicated_order_is_known_by_its_id(here: types.ModuleType) -> None:
+    run("docs/how-to/dedup.md", here)
+    assert here.replay.key(message(0, {"order_id": "a"})) == "a"
+
+
+async def test_the_negative_amount_alone_is_dead(here: types.ModuleType) -> None:
+    run("docs/how-to/dead-letters.md", here)
+    orders = batch(here.Order("a", 5), here.Order("b", -5))
+    await here.bill(orders)
+    assert [orders.ruling(0), orders.ruling(1)] == [None, Dead("negative amount")]
+
+
+async def test_the_session_is_committed_only_if_the_handler_succeeded(here: types.ModuleType) -> None:
+    run("docs/how-to/middleware.md", here)
+
+    async def write(order: Message[Any]) -> None:
+        here.session.get().execute("CREATE TABLE IF NOT EXISTS orders (id)")
+        here.session.get().execute("INSERT INTO orders VALUES (?)", (order.value,))
+        if order.value == "bad":
+            raise ValueError("the bank is closed")
+
+    await here.in_session(message(0, "good"), write)
+    with pytest.raises(ValueError, match="the bank is closed"):
+        await here.in_session(message(1, "bad"), write)
+    with here.closing(here.sqlite3.connect("ledger.db")) as ledger:
+        assert ledger.execute("SELECT id FROM orders").fetchall() == [("good",)]
+
+
+class TestTheStoreOfThePage(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def page(self, here: types.ModuleType) -> None:
+        run("docs/how-to/store.md", here)
+        self.made = here.TestDictStore().make
+
+    def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
+        store: ClaimStore = self.made(place, clock)
+        return store
+
+
+async def test_the_loop_ships_what_is_not_for_venice(
+    raw_kafka: RawKafka, here: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=raw_kafka.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic("packages", 1, 1)])
+    await admin.close()
+    await raw_kafka.produce("packages", b'{"id": "a", "city": "Venice"}', b'{"id": "b", "city": "Rome"}')
+    monkeypatch.setenv("BROKERS", raw_kafka.bootstrap)
+    run("docs/how-to/loop.md", here)
+    loop = asyncio.create_task(here.main())
+    for _ in range(300):
+        copies = await raw_kafka.records("delivery.delay.1h") if "delivery.delay.1h" in await raw_kafka.topics() else []
+        if copies or loop.done():
+            break
+        await asyncio.sleep(0.2)
+    loop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loop
+    assert [copy.value for copy in copies] == [b'{"id": "a", "city": "Venice"}']
+    assert capsys.readouterr().out == "shipped b\n"
