@@ -32,11 +32,10 @@ class JsonLines(logging.Formatter):
 
 
 def print_log(level: LogLevel, form: LogFormat) -> None:
-    """Print what is logged from `level` on to stderr, and of the Kafka client no less than warnings unless debugging."""
+    """Print what is logged from `level` on to stderr, and of the Kafka client warnings only unless debugging."""
     printing = logging.StreamHandler(sys.stderr)
     printing.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[printing])
-    if level == "info":
-        logging.getLogger("aiokafka").setLevel(logging.WARNING)
-    if level == "debug":  # it would log every request and answer as a whole: payloads, and SASL passwords
-        logging.getLogger("aiokafka.conn").setLevel(logging.INFO)
+    # Never its own debug level: it logs requests, answers and records as a whole there, with payloads and SASL passwords.
+    client = {"debug": logging.INFO, "error": logging.ERROR}.get(level, logging.WARNING)
+    logging.getLogger("aiokafka").setLevel(client)
