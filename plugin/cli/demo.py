@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.addresses import parse_brokers
+from ackwise.plugin.cli.console import to_stderr, to_stdout
+from ackwise.plugin.registry import open_store
 
 if TYPE_CHECKING:
     from ackwise.plugin.demo.run import Options, Played, Progress
@@ -27,6 +27,7 @@ _FEWEST = 500
 
 
 def demo(
+    kafka: Annotated[bool, typer.Option("--kafka", help="Start a real Kafka here, and two workers. Needs Java; 44 MB, once.")] = False,
     brokers: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka to play on. Default: one embedded here.")] = None,
     store: Annotated[str | None, typer.Option(metavar="URL", help="Where claims are kept. Default: SQLite in --out.")] = None,
     messages: Annotated[int, typer.Option(min=_FEWEST, help="How many messages the shop sends.")] = 20_000,
@@ -37,80 +38,71 @@ def demo(
     """Play an order-billing service whose worker is killed with SIGKILL, and check its books. Needs nothing external.
 
     The shop sends orders, some of them twice, some that fail for a while or for ever, and bytes that are no order. The
-    worker bills them into a ledger of its own, is killed half-way and started again. Exit code 1 if an order is lost, the
-    books do not balance, or more orders were billed again than were in flight at the kill: at most one batch of 50 on each
-    of the 8 partitions, since an effect that was done and not yet marked is done again. 2 if a stage could not be played.
+    worker bills them into a ledger of its own, is killed half-way and started again; with --kafka another one goes on
+    beside it.
+
+    Exit code 0: nothing was lost and the books balance. 1: an order is lost, the books do not balance, or more orders
+    were billed again than were in flight at the kill: at most one batch of 50 on each of the 8 partitions, whichever
+    worker has it, since an effect that was done and not yet marked is done again. 2: a stage could not be played.
+    128 + n: ended by signal n.
     """
     from ackwise.plugin.demo.run import Options
 
-    folder = out or Path(f"demo-{time.strftime('%Y%m%d-%H%M%S')}")
-    if folder.exists():
-        raise ConfigurationError(f"{folder} is there already; give --out a new folder")
-    options = Options(messages, seed, folder, brokers, store)
+    if kafka and brokers is not None:
+        raise ConfigurationError("--kafka starts a Kafka and --brokers names one that runs; give one of the two")
+    if brokers is not None:
+        parse_brokers(brokers)
+    if store is not None:
+        open_store(store)  # a mistake in it shows here, and not in the log of a worker
+    options = Options(messages, seed, out or Path(f"demo-{time.strftime('%Y%m%d-%H%M%S')}"), brokers, store, kafka)
     played = _play(options)
     failed = bool(played.outcome.failures)
     if as_json:
-        typer.echo(json.dumps(_facts(played, seed, failed)))
+        typer.echo(json.dumps(_facts(played, options, failed)))
     else:
         _show(played, options)
     raise typer.Exit(int(failed))
 
 
 def _play(options: Options) -> Played:
-    from aiokafka.errors import KafkaConnectionError
+    from aiokafka.errors import KafkaError
 
     from ackwise.plugin.demo.run import play
 
     try:
-        with _progress() as progress:
-            return asyncio.run(_until_signalled(play(options, progress)))
-    except KafkaConnectionError as error:
-        raise AckwiseError(f"no broker answers at {options.brokers} ({error}); start one, or leave out --brokers") from error
-
-
-async def _until_signalled(playing: Coroutine[Any, Any, Played]) -> Played:
-    """Ends the worker, too, when it is told to end."""
-    task = asyncio.ensure_future(playing)
-    signals: list[int] = []
-
-    def end(number: int) -> None:
-        signals.append(number)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise SystemExit(128 + signals[0]) from None
+        with _progress() as (progress, say):
+            return play(options, progress, say)
+    except KafkaError as error:
+        raise AckwiseError(f"the demo can't be played on this Kafka ({error}); leave out --brokers for one of its own") from error
 
 
 _STAGES = {
+    "start": "Kafka starts",
     "send": "the shop sends its orders",
-    "bill": "the worker bills them",
-    "kill": "the worker is killed",
+    "bill": "the workers bill them",
+    "kill": "a worker is killed",
     "reconcile": "Spark checks the books",
 }
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """Bars on stderr, so that stdout holds the result alone."""
+def _progress() -> Iterator[tuple[Progress, Callable[[str], None]]]:
+    """Bars on stderr, so that stdout holds the result alone; and what is said between them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, Any] = {}
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with Progress(*columns, console=to_stderr()) as bars:
 
         def progress(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(_STAGES[stage], total=total)
             bars.update(tasks[stage], completed=done)
 
-        yield progress
+        yield progress, lambda sentence: bars.console.print(escape(sentence))
 
 
-def _facts(played: Played, seed: int, failed: bool) -> dict[str, Any]:
+def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
     outcome = played.outcome
     return {
         "sent": outcome.sent,
@@ -121,8 +113,9 @@ def _facts(played: Played, seed: int, failed: bool) -> dict[str, Any]:
         "dead": outcome.dead,
         "lost": outcome.lost,
         "ledger": {"expected": outcome.expected_cents, "actual": outcome.actual_cents},
+        "workers": options.workers,
         "kills": outcome.kills,
-        "seed": seed,
+        "seed": options.seed,
         "report": {
             "exit": played.reconcile_exit,
             "verdicts": dict(played.verdicts),
@@ -137,8 +130,10 @@ def _facts(played: Played, seed: int, failed: bool) -> dict[str, Any]:
 def _show(played: Played, options: Options) -> None:
     from rich.table import Table
 
-    outcome, console = played.outcome, Console()
-    table = Table(title=f"Order billing, killed {outcome.kills}×, seed {options.seed}", title_justify="left", show_header=False)
+    outcome, console = played.outcome, to_stdout()
+    workers = "a worker" if options.workers == 1 else f"{options.workers} workers"
+    title = f"Order billing by {workers}, killed {outcome.kills}×, seed {options.seed}"
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
@@ -157,17 +152,17 @@ def _show(played: Played, options: Options) -> None:
         table.add_row(*row)
     console.print(table)
     said = ", ".join(f"{name} {number:,}" for name, number in {**played.verdicts, **played.flags}.items() if number)
-    console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}", highlight=False)
+    console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}")
     if outcome.repeated_by_kill:
         console.print(
             "[dim]What the kill did: billed, but not yet marked as done, so billed again. Where the first time reached the "
             "events, reconcile says MULTI_EXECUTED, elsewhere AMBIGUOUS_EXEC.[/dim]"
         )
     for failure in outcome.failures:
-        console.print(f"[red]failed[/red] {escape(failure)}", highlight=False)
+        console.print(f"[red]failed[/red] {escape(failure)}")
     if not outcome.failures:
         console.print("[green]Nothing was lost and the books balance.[/green]")
-    console.print(f"Ledger, events, logs and report are in {escape(str(options.out))}", highlight=False)
+    console.print(f"Ledger, events, logs and report are in {escape(str(options.out))}")
 
 
 def _money(cents: int) -> str:

@@ -1,6 +1,6 @@
 """The ledger of the demo: an append-only file, durable before the handler says that it succeeded. Nothing of Ackwise is in it.
 
-One JSON line per order that was billed. A line that a crash tore is not an entry.
+One JSON line per order that was billed, from any number of workers. A line that a crash tore is not an entry.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ class LedgerWriter:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if os.fstat(self._file).st_size:
-            os.write(self._file, b"\n")  # ends the line that a crash may have torn
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Write `entries` and wait for the disk. Raises `OSError`; some of them may be there then."""
-        data = b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+        # The first line end closes what another worker may have torn when it was killed.
+        data = b"\n" + b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
         while data:
             data = data[os.write(self._file, data) :]
         os.fsync(self._file)

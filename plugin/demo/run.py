@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.outcome import Observed, Outcome, judge
 from ackwise.plugin.demo.processes import DemoFailed, Process, run_to_end, start
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, Scenario, make_scenario
-from ackwise.plugin.demo.shop import PARTITIONS, Observer, observe, open_topic, send
-from ackwise.plugin.localbroker import embedded_broker
+from ackwise.plugin.demo.shop import PARTITIONS, Observer, count_members, observe, open_topic, send
+from ackwise.plugin.localbroker import embedded_broker, local_kafka
 
 __all__ = ["IN_FLIGHT", "Options", "Played", "play"]
 
-#: Messages that can be claimed and unfinished at one moment: a batch on each partition of the source and of the retry topic.
+#: Messages that can be claimed and unfinished at one moment: a batch on each partition of the source and of the retry
+#: topic. A partition belongs to one worker at a time, so this is the bound for any number of them.
 IN_FLIGHT: Final = MAX_BATCH * PARTITIONS * 2
 
 #: Seconds: between looks at the ledger, until a stage without any progress has failed, for a drain.
@@ -28,6 +32,8 @@ _LOOK, _STALLED, _DRAIN = 0.05, 60.0, 40.0
 
 #: Silence after which the reconciliation takes a writer for dead.
 _WRITER_TIMEOUT: Final = "5s"
+
+T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]
 """Told about a stage: its name, how much is done, and how much there is."""
@@ -42,6 +48,12 @@ class Options:
     out: Path
     brokers: str | None = None  #: an embedded one if left out
     store: str | None = None  #: SQLite in `out` if left out
+    kafka: bool = False  #: start a real one, with its data in `out`
+
+    @property
+    def workers(self) -> int:
+        """How many bill at the same time; the embedded broker takes one live member per group."""
+        return 2 if self.kafka else 1
 
 
 class Played(NamedTuple):
@@ -63,46 +75,85 @@ class _Place(NamedTuple):
     is_embedded: bool
 
 
-async def play(options: Options, progress: Progress) -> Played:
-    """Send, run the worker, kill it half-way, run it again until nothing is left, and check the books.
+def play(options: Options, progress: Progress, say: Callable[[str], None]) -> Played:
+    """Run the workers, send, kill one half-way, run it again until nothing is left, and check the books. Blocks.
 
-    Raises `DemoFailed` where a stage can't be played, `ConfigurationError` for options that can't work.
+    `say` is told about a download. Raises `DemoFailed` where a stage can't be played, `ConfigurationError` for options
+    that can't work, `Unavailable` without a broker, and `SystemExit` (128 + the signal) when it is told to end.
     """
-    options.out.mkdir(parents=True, exist_ok=False)
     scenario = make_scenario(options.messages, options.seed)
-    with _place(options) as place:
-        observed = await _bill(options, scenario, place, progress)
+    with _place(options, progress, say) as place:
+        observed = _run(_bill(options, scenario, place, progress))
     progress("reconcile", 0, 1)
-    code, report = await _reconcile(options.out)
+    code, report = _run(_reconcile(options.out))
     progress("reconcile", 1, 1)
     said = json.loads(report.read_text())
     return Played(judge(scenario, observed), code, report, said["verdicts"], said["flags"])
 
 
 @contextmanager
-def _place(options: Options) -> Iterator[_Place]:
+def _place(options: Options, progress: Progress, say: Callable[[str], None]) -> Iterator[_Place]:
+    """The folder, and a broker while the block runs. Not a coroutine: an interrupt must end a download at once."""
     group = f"billing-{time.strftime('%Y%m%d-%H%M%S')}"  # so that a second demo meets neither topics nor claims of the first
     if options.brokers is not None:
+        _run(require_broker(options.brokers))
+    _make(options.out)
+    if options.brokers is not None:
         yield _Place(options.brokers, group, f"{group}-orders", is_embedded=False)
-        return
-    with embedded_broker() as broker:
-        yield _Place(broker.bootstrap, group, f"{group}-orders", is_embedded=True)
+    elif options.kafka:
+        progress("start", 0, 1)
+        with local_kafka(options.out / "kafka", say=say) as kafka:
+            progress("start", 1, 1)
+            yield _Place(kafka.bootstrap, group, f"{group}-orders", is_embedded=False)
+    else:
+        with embedded_broker() as broker:
+            yield _Place(broker.bootstrap, group, f"{group}-orders", is_embedded=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigurationError(f"{folder} is there already; give --out a new folder") from None
+    except OSError as error:
+        raise ConfigurationError(f"{folder} can't be made ({error.strerror}); give --out a folder that can") from error
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(_until_signalled(work))
+
+
+async def _until_signalled(work: Coroutine[Any, Any, T]) -> T:
+    """Ends the workers, too, when it is told to end."""
+    task = asyncio.ensure_future(work)
+    signals: list[int] = []
+
+    def end(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signals[0]) from None
 
 
 async def _bill(options: Options, scenario: Scenario, place: _Place, progress: Progress) -> Observed:
     if not place.is_embedded:
         await open_topic(place.brokers, place.topic)
-    sent = len(scenario.records)
-    positions = await send(place.brokers, place.topic, scenario.records, lambda done: progress("send", done, sent))
     ledger = LedgerReader(options.out / "ledger.jsonl")
-    async with _worker(1, options, place) as worker:
-        half = len(scenario.prices) // 2
-        await _wait_for_ledger(worker, ledger, half, lambda done: progress("bill", done, len(scenario.fates)))
-        await worker.kill()
-    progress("kill", 1, 1)
-    async with _worker(2, options, place) as worker, observe(place.brokers, place.group, place.topic, LEVELS) as observer:
-        await _wait_for_all(worker, ledger, observer, scenario, lambda done: progress("bill", done, len(scenario.fates)))
-        await worker.drain(_DRAIN)
+    async with AsyncExitStack() as running:
+        workers = [await running.enter_async_context(_worker(number, options, place)) for number in range(1, options.workers + 1)]
+        if len(workers) > 1:
+            await _wait_for_members(workers, place)
+        sending = _send(scenario, place, progress)
+        positions, _ = await asyncio.gather(sending, _kill_half_way(workers, ledger, scenario, progress))
+        workers[0] = await running.enter_async_context(_worker(options.workers + 1, options, place))
+        observer = await running.enter_async_context(observe(place.brokers, place.group, place.topic, LEVELS))
+        await _wait_for_all(workers, ledger, observer, scenario, lambda done: progress("bill", done, len(scenario.fates)))
+        await asyncio.gather(*(worker.drain(_DRAIN) for worker in workers))
         return Observed(
             positions=positions,
             ledger=ledger.refresh(),
@@ -111,6 +162,27 @@ async def _bill(options: Options, scenario: Scenario, place: _Place, progress: P
             in_flight=IN_FLIGHT,
             kills=1,
         )
+
+
+async def _send(scenario: Scenario, place: _Place, progress: Progress) -> list[tuple[int, int]]:
+    sent = len(scenario.records)
+    return await send(place.brokers, place.topic, scenario.records, lambda done: progress("send", done, sent))
+
+
+async def _kill_half_way(workers: Sequence[Process], ledger: LedgerReader, scenario: Scenario, progress: Progress) -> None:
+    patience = _Patience(workers)
+    while (done := len(ledger.refresh())) < len(scenario.prices) // 2:
+        progress("bill", done, len(scenario.fates))
+        await patience.wait(done)
+    await workers[0].kill()
+    progress("kill", 1, 1)
+
+
+async def _wait_for_members(workers: Sequence[Process], place: _Place) -> None:
+    """Until each worker has its partitions: one that comes late would find everything billed."""
+    patience = _Patience(workers)
+    while (members := await count_members(place.brokers, place.group)) < len(workers):
+        await patience.wait(members)
 
 
 def _worker(number: int, options: Options, place: _Place) -> AbstractAsyncContextManager[Process]:
@@ -125,18 +197,11 @@ def _worker(number: int, options: Options, place: _Place) -> AbstractAsyncContex
     return start("run", "ackwise.plugin.demo.worker:app", log=options.out / f"worker-{number}.log", environment=environment)
 
 
-async def _wait_for_ledger(worker: Process, ledger: LedgerReader, entries: int, progress: Callable[[int], None]) -> None:
-    patience = _Patience(worker)
-    while (done := len(ledger.refresh())) < entries:
-        progress(done)
-        await patience.wait(done)
-
-
 async def _wait_for_all(
-    worker: Process, ledger: LedgerReader, observer: Observer, scenario: Scenario, progress: Callable[[int], None]
+    workers: Sequence[Process], ledger: LedgerReader, observer: Observer, scenario: Scenario, progress: Callable[[int], None]
 ) -> None:
-    """Until every order is billed or dead, and worker and relay have nothing left to do."""
-    patience, open_keys = _Patience(worker), set(scenario.fates)
+    """Until every order is billed or dead, and workers and relays have nothing left to do."""
+    patience, open_keys = _Patience(workers), set(scenario.fates)
     seen = 0
     while True:
         entries, letters = ledger.refresh(), await observer.refresh_dead_letters()
@@ -152,19 +217,21 @@ async def _wait_for_all(
 class _Patience:
     """Waits, and gives up once nothing moved for a while."""
 
-    def __init__(self, worker: Process) -> None:
-        self._worker = worker
+    def __init__(self, workers: Sequence[Process]) -> None:
+        self._workers = workers
         self._done = -1
         self._since = time.monotonic()
 
     async def wait(self, done: int) -> None:
-        """Until the next look. Raises `DemoFailed` if the worker ended, or `done` stands still for too long."""
-        self._worker.check_alive()
+        """Until the next look. Raises `DemoFailed` if a worker ended, or `done` stands still for too long."""
+        for worker in self._workers:
+            worker.check_alive()
         now = time.monotonic()
         if done != self._done:
             self._done, self._since = done, now
         elif now - self._since > _STALLED:
-            raise DemoFailed(f"billing stands still at {done} orders since {_STALLED:.0f} s; the worker's log is {self._worker.log}")
+            logs = ", ".join(str(worker.log) for worker in self._workers)
+            raise DemoFailed(f"nothing moves since {_STALLED:.0f} s, with {done} done; the workers say why in {logs}")
         await asyncio.sleep(_LOOK)
 
 

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, for_code
 
 from ackwise.plugin.demo.outcome import DeadLetterSeen
 from ackwise.plugin.demo.scenario import Record
 
-__all__ = ["PARTITIONS", "Observer", "observe", "open_topic", "send"]
+__all__ = ["PARTITIONS", "Observer", "count_members", "observe", "open_topic", "send"]
 
 PARTITIONS: Final = 4
 
@@ -22,11 +23,33 @@ _CHUNK: Final = 1000
 
 
 async def open_topic(brokers: str, topic: str) -> None:
-    """Create `topic` on a real broker."""
+    """Create `topic` on a real broker. Raises `KafkaError`."""
+    async with _admin(brokers) as admin:
+        response: Any = await admin.create_topics([NewTopic(topic, PARTITIONS, replication_factor=1)])
+        for _, code, *_ in response.topic_errors:
+            if code:
+                raise for_code(code)
+
+
+async def count_members(brokers: str, group: str) -> int:
+    """How many members of `group` have their partitions; 0 while they are being handed out. Not for the embedded broker."""
+    async with _admin(brokers) as admin:
+        try:
+            (answer,) = await admin.describe_consumer_groups([group])
+        except KafkaError as error:
+            if error.retriable:  # the first group of a cluster has to wait for its coordinator
+                return 0
+            raise
+    described: Any = answer.to_object()["groups"][0]
+    return len(described["members"]) if described["state"] == "Stable" else 0
+
+
+@asynccontextmanager
+async def _admin(brokers: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, PARTITIONS, replication_factor=1)])
+        await admin.start()
+        yield admin
     finally:
         await admin.close()
 
@@ -88,14 +111,12 @@ class Observer:
 async def observe(brokers: str, group: str, topic: str, levels: Sequence[str]) -> AsyncIterator[Observer]:
     """An observer, connected while the block runs. The dead-letter topic must be there."""
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=None, auto_offset_reset="earliest", enable_auto_commit=False)
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    await consumer.start()
     try:
+        await consumer.start()
         consumer.assign([TopicPartition(f"{group}.dlq", partition) for partition in range(PARTITIONS)])
-        await admin.start()
-        yield Observer(group, topic, levels, consumer, admin)
+        async with _admin(brokers) as admin:
+            yield Observer(group, topic, levels, consumer, admin)
     finally:
-        await admin.close()
         await consumer.stop()
 
 

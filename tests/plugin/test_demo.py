@@ -64,5 +64,5 @@ def test_a_folder_that_is_there_is_refused(tmp_path: Path) -> None:
 def test_a_broker_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = ackwise("demo", "--brokers", "127.0.0.1:1", "--out", str(tmp_path / "out"))
     assert done.returncode == 2
-    assert "no broker answers at 127.0.0.1:1" in done.stderr
+    assert "no broker answers (127.0.0.1:1: connection refused)" in done.stderr
     assert "Traceback" not in done.stderr
