@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -134,6 +134,7 @@ class World:
     decode: Callable[[bytes | None], Any] = decode
     lease: float = 2.0
     store_timeout: float = 5.0
+    on_store_down: Literal["block", "fail_open", "fail_closed"] = "block"
     sent: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -174,12 +175,13 @@ class World:
         quick = {"commit_interval": 0.1, "clock_skew": 0.0, "revoke_timeout": 5.0, "drain_timeout": 5.0}
         settings = HostSettings(self.brokers, self.group, **{**quick, **self.settings})
         store = TappedStore(SQLiteStore(self.folder / f"{self.group}.db", timeout=self.store_timeout), tap)
+        claims = Dedup(store, key=lambda message: str(message.value["id"]), lease=self.lease, on_store_down=self.on_store_down)
         return Host(
             settings,
             [Agent("bill", (self.topic,), "batch", handler or mixed, self.decode, max_batch=self.max_batch)],
             later=ConsumeLater(**{"max_reconsume_times": 16, "levels": "1s 2s", **self.later}),
             dead_letter=DeadLetter(),
-            dedup=Dedup(store, key=lambda message: str(message.value["id"]), lease=self.lease) if self.dedup else None,
+            dedup=claims if self.dedup else None,
             store=store if self.dedup else None,
             sink=TappedSink(Journal(self.folder / f"{self.group}.events", group_id=self.group), tap),
         )
