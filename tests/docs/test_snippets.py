@@ -20,7 +20,7 @@ import typer
 from tests.docs.pages import CHECKOUT, Snippet, pages, run, snippets, text
 
 from ackwise import App
-from ackwise.plugin.cli import main as command_line
+from ackwise.plugin.cli.main import new_app
 
 #: What is not run, and how often on which page; the page says why.
 NOT_RUN = {"docs/topics.md": 1}
@@ -98,8 +98,7 @@ def commands() -> list[tuple[Snippet, str]]:
 
 @functools.cache
 def root() -> Any:
-    command_line._add_commands()  # those of other folders, as `main` adds them
-    return typer.main.get_command(command_line.app)
+    return typer.main.get_command(new_app())
 
 
 @pytest.mark.parametrize(("snippet", "line"), commands(), ids=lambda value: named(value) if isinstance(value, Snippet) else value)
