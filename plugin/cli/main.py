@@ -23,7 +23,7 @@ from ackwise.plugin.cli.run import run
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
 from ackwise.plugin.cli.topics import check, create
 
-__all__ = ["app", "main"]
+__all__ = ["main", "new_app"]
 
 #: What the user can mend: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
 _USER_MISTAKE: Final = 2
@@ -32,7 +32,8 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 
 _HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack index, consume-later, dead letters, deduplication.
 
-[bold]ackwise run app:app[/bold] runs a worker, [bold]ackwise demo[/bold] shows one being killed and its books being checked.
+[bold]ackwise demo[/bold] shows a worker being killed and its books being checked, [bold]ackwise doctor[/bold] looks whether
+one can run here, and [bold]ackwise run app:app[/bold] runs it.
 
 Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can mend, said in one
 sentence. 3: reconcile can't tell. 128 + n: ended by signal n."""
@@ -51,7 +52,26 @@ class _Root(TyperGroup):
             ctx.exit(_USER_MISTAKE)
 
 
-app = typer.Typer(name="ackwise", cls=_Root, help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+def new_app() -> typer.Typer:
+    """Our commands, and those of other folders and distributions. One that can't be loaded says so when called, and hinders no other."""
+    app = typer.Typer(
+        name="ackwise", cls=_Root, help=_flowing(_HELP), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+    )
+    app.callback()(_root)
+    _add(app, "run", run)
+    _add(app, "demo", demo)
+    _add(app, "explain", explain)
+    _add(app, "doctor", doctor)
+    topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
+    _add(topics, "check", check)
+    _add(topics, "create", create)
+    app.add_typer(topics, name="topics")
+    for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
+        try:
+            _add(app, point.name, point.load())
+        except ImportError as error:
+            _add(app, point.name, _unavailable(point.name, error))
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +80,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")] = False,
     show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from before its sentence.")] = False,
@@ -68,27 +87,13 @@ def _root(
     """What holds for every command."""
 
 
-def _add(name: str, function: Callable[..., None], group: typer.Typer = app) -> None:
-    # Line ends of a docstring are those of an editor, not of the reader's terminal.
-    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
-    group.command(name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(function)
+def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
+    app.command(name, help=_flowing(inspect.getdoc(function) or ""))(function)
 
 
-def _add_commands() -> None:
-    """Ours, and those of other folders and distributions. One that can't be loaded says so when it is called, and hinders no other."""
-    _add("run", run)
-    _add("demo", demo)
-    _add("explain", explain)
-    topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
-    _add("check", check, topics)
-    _add("create", create, topics)
-    _add("doctor", doctor)
-    app.add_typer(topics, name="topics")
-    for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
-        try:
-            _add(point.name, point.load())
-        except ImportError as error:
-            _add(point.name, _unavailable(point.name, error))
+def _flowing(text: str) -> str:
+    """Line ends are those of an editor, not of the reader's terminal; paragraphs stay."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _unavailable(name: str, error: ImportError) -> Callable[[], None]:
@@ -104,7 +109,6 @@ def main() -> None:
     # Python prints what nobody listens to. What the Kafka client has to say is in our sentence, or in the log of `run`.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())
     try:
-        _add_commands()
-        app(prog_name="ackwise")
+        new_app()(prog_name="ackwise")
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
