@@ -16,7 +16,7 @@ from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.execution import HANG_WARNING
 from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
-from ackwise.middleware.policies import Events
+from ackwise.middleware.policies import Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
 from ackwise.middleware.settlement import PUBLISH_AGAIN
@@ -135,12 +135,23 @@ class _Failures:
         )
         yield self._held("a commit fails", "nothing; the next commit makes it good", self._commit_interval, "with the next commit")
         if self._dedup is not None:
-            yield self._held("the store is down before the handler runs", "held; the same claim is asked again", back_off)
-            yield self._held(
-                "the store is down after it ran", "held; the store is told again, nothing is run again", back_off, "once the store knows"
-            )
+            yield from self._of_store(self._dedup, back_off)
         if self._slots.events is not None:
             yield self._of_disk(self._slots.events, back_off)
+
+    def _of_store(self, dedup: Dedup, back_off: str) -> Iterator[Failure]:
+        before, after = "the store is down before the handler runs", "the store is down after it ran"
+        match dedup.on_store_down:
+            case "block":
+                yield self._held(before, "held; the same claim is asked again", back_off)
+            case "fail_open":
+                yield self._held(before, "run without a claim, maybe a second time; the store is told later", "", "as otherwise")
+            case "fail_closed":
+                yield self._held(before, "not run; the worker stops", "")
+        if dedup.on_store_down == "fail_open":
+            yield self._held(after, "settled; the store is told later", back_off, _AT_ONCE)
+        else:
+            yield self._held(after, "held; the store is told again, nothing is run again", back_off, "once the store knows")
 
     def _of_disk(self, events: Events, back_off: str) -> Failure:
         when = "the disk of the event log fails"

@@ -11,7 +11,7 @@ from tests.middleware.conftest import Spine
 from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject
 from ackwise.middleware.disposition import Reason
 from ackwise.middleware.entry import Stage
-from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.plugin.around import inspect_middleware, wrap
 from ackwise.plugin.config import Config
 from ackwise.plugin.explain import Explanation
@@ -178,6 +178,38 @@ async def test_a_duplicate_is_not_run_and_its_offset_passes_at_once() -> None:
     assert await spine.run([second]) == [Stage.SETTLED]
     assert (ROWS["a duplicate of a finished message"].then, ROWS["a duplicate of a finished message"].offset) == ("not run", "at once")
     assert spine.watermark.commit == 102
+
+
+def row_of(when: str, on_store_down: Literal["block", "fail_open", "fail_closed"]) -> Failure:
+    app = App("billing", config=Config())
+    app.use(Dedup("memory://", on_store_down=on_store_down))
+    app.agent("orders")(bill)
+    return next(failure for failure in app.explain().failures if failure.when == when)
+
+
+async def test_with_fail_open_a_message_runs_and_its_offset_passes_while_the_store_is_down() -> None:
+    spine = Spine(returning(None), dedup={"on_store_down": "fail_open"})
+    spine.store.fail = lambda exchange: True
+    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
+    row = row_of("the store is down before the handler runs", "fail_open")
+    assert (row.then, row.offset) == ("run without a claim, maybe a second time; the store is told later", "as otherwise")
+
+
+async def test_with_fail_open_what_ran_is_settled_while_the_store_is_down() -> None:
+    spine = Spine(returning(None), dedup={"on_store_down": "fail_open"})
+    spine.store.fail = lambda exchange: not exchange.claims
+    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
+    row = row_of("the store is down after it ran", "fail_open")
+    assert (row.then, row.offset) == ("settled; the store is told later", "at once")
+
+
+async def test_with_fail_closed_nothing_is_run_and_the_worker_stops_while_the_store_is_down() -> None:
+    spine = Spine(raising(AssertionError()), dedup={"on_store_down": "fail_closed"})
+    spine.store.fail = lambda exchange: True
+    with pytest.raises(StoreUnavailable):
+        await spine.run(spine.entries(1))
+    assert spine.watermark.commit == 100
+    assert row_of("the store is down before the handler runs", "fail_closed").then == "not run; the worker stops"
 
 
 def test_every_reason_for_a_dead_letter_has_a_row() -> None:
