@@ -32,8 +32,9 @@ fix: $(FOR_DEV) ## format, and repair what the linter can
 bench: $(FOR_DEV) $(FOR_BENCH) ## the benchmarks, with those whom Ackwise is compared with
 	$(BIN)/python -m benchmarks
 
+# With --quiet, --strict would see no warnings and never fail.
 docs: $(FOR_DEV) ## the documentation as a site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove everything that was made here, the environment too
 	rm -rf $(VENV) .venv-bench dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-*
