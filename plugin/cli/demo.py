@@ -92,14 +92,19 @@ def _progress() -> Iterator[tuple[Progress, Callable[[str], None]]]:
 
     columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, Any] = {}
-    with Progress(*columns, console=to_stderr()) as bars:
+    bars = Progress(*columns, console=to_stderr())
 
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(_STAGES[stage], total=total)
-            bars.update(tasks[stage], completed=done)
+    def progress(stage: str, done: int, total: int) -> None:
+        bars.start()  # not before: an error at the start is one line
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(_STAGES[stage], total=total)
+        bars.update(tasks[stage], completed=done)
 
+    try:
         yield progress, lambda sentence: bars.console.print(escape(sentence))
+    finally:
+        if tasks:
+            bars.stop()
 
 
 def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:

