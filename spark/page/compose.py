@@ -12,7 +12,7 @@ from ackwise.spark.page.answers import actions, headline, loss, repeat, waiting
 from ackwise.spark.page.charts import delays_data, timeline_data
 from ackwise.spark.page.data import BookRow, BooksData, Number, ReasonRow, ReportData, SuspectRow, Tone, VerdictRow, WriterRow
 from ackwise.spark.page.tone import tone_of
-from ackwise.spark.page.words import clock, counted, date, duration, instant
+from ackwise.spark.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
 from ackwise.spark.vocabulary import FLAG_MEANINGS, MEANINGS, ExitCode, Flag, Verdict
@@ -65,11 +65,11 @@ def _books(books: Sequence[Book]) -> BooksData:
     rows = [_book_row(book, present) for book in books[:_SHOWN]]
     wrong = sum(1 for book in books if book.balance)
     offsets = sum(book.expected for book in books)
-    sentence = (
-        f"{wrong:,} of {counted(len(books), 'partition')} do not balance. Nothing on this page can be relied on."
-        if wrong
-        else f"The books balance: {counted(offsets, 'offset')} in {counted(len(books), 'partition')}, each with exactly one verdict."
-    )
+    gaps, partitions = sum(book.gaps for book in books), counted(len(books), "partition")
+    each = f"{gaps:,} {were(gaps)} never in the log, every other one has exactly one verdict" if gaps else "each has exactly one verdict"
+    sentence = f"The books balance. Of {counted(offsets, 'offset')} in {partitions}, {each}."
+    if wrong:
+        sentence = f"{wrong:,} of {partitions} {'does' if wrong == 1 else 'do'} not balance. Nothing on this page can be relied on."
     total = BookRow(
         group="",
         partition="all",
@@ -77,7 +77,7 @@ def _books(books: Sequence[Book]) -> BooksData:
         end=0,
         offsets=offsets,
         verdicts=[_number(sum(book.verdicts.get(verdict, 0) for book in books), verdict) for verdict in present],
-        gaps=sum(book.gaps for book in books),
+        gaps=gaps,
         balance=sum(book.balance for book in books),
         rewound=False,
     )

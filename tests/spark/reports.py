@@ -1,0 +1,97 @@
+"""Made-up reports: a clean run, one with everything that can go wrong, and one that can't tell. Needs no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ackwise.spark.books import Book
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.delays import Delays
+from ackwise.spark.facts import Fate, Partition, Writer
+from ackwise.spark.report import DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally
+from ackwise.spark.timeline import Timeline
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+
+__all__ = ["ANOMALIES", "CLEAN", "EMPTY", "HOSTILE", "INCONCLUSIVE", "REPORTS"]
+
+SECOND: Final = 1_000_000
+NOW: Final = 1_767_225_600 * SECOND
+ONCE, DEAD, LOST, NEVER = Verdict.EXACTLY_ONCE, Verdict.DEAD_LETTERED, Verdict.LOST, Verdict.NEVER_SEEN
+MULTI, STUCK, UNKNOWN, PENDING = Verdict.MULTI_EXECUTED, Verdict.STUCK, Verdict.UNKNOWN_EXPORT_GAP, Verdict.PENDING
+
+#: A name that would do harm if it were printed as it is.
+HOSTILE: Final = "<script>alert('x')</script>\"&amp;"
+
+EMPTY: Final = RunReport(
+    run_id="20260101T000000Z-0001", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[],
+    findings=[], missing=[], listed=50, logical=[], dead_letters=[], delays=[], timeline=None, unreadable=[], warnings=[],
+    output="/out", config=ReconcileConfig(),
+)  # fmt: skip
+
+
+def writer(number: int, group: str, fate: Fate, *, tail_is_unknown: bool = False) -> Writer:
+    mode = "async" if tail_is_unknown else "before_settle"
+    return Writer(number, f"w{number}", ("c", group), NOW - 90 * SECOND, NOW - number * SECOND, 999, mode, fate, tail_is_unknown)
+
+
+def partition(number: int, group: str = "billing", topic: str = "orders") -> Partition:
+    return Partition(number, ("c", group), topic, "", number, 1, 0)
+
+
+CLEAN: Final = replace(
+    EMPTY,
+    as_of=NOW,
+    files=2,
+    bytes=1_200_000,
+    writers=[writer(1, "billing", Fate.ENDED)],
+    books=[Book(partition(number), 0, 500, False, {ONCE: 499}, {}, 1) for number in (0, 1)],
+    tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 990), Tally("billing", "bill", "orders", ONCE, Flag.RETRIED, 8)],
+    delays=[Delays("billing", "bill", {40: 3, 510: 4, 1200: 1})],
+    timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {ONCE: [100, 200, 300, 300, 98, 0]}),
+)
+
+ANOMALIES: Final = replace(
+    CLEAN,
+    writers=[writer(1, "billing", Fate.DEAD), writer(2, "billing", Fate.LIVE), writer(3, "mail", Fate.ENDED)],
+    books=[
+        Book(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
+        Book(partition(1), 20, 520, False, {ONCE: 500}, {}, 0),
+        Book(partition(0, "mail", HOSTILE), 0, 10, False, {ONCE: 10}, {}, 0),
+    ],
+    tallies=[
+        Tally("billing", "bill", "orders", ONCE, Flag(0), 970),
+        Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC, 3),
+        Tally("billing", "bill", "orders", LOST, Flag.HAD_FAILURES, 4),
+        Tally("billing", "bill", "orders", MULTI, Flag.AMBIGUOUS_EXEC, 6),
+        Tally("billing", "bill", "orders", DEAD, Flag.HAD_FAILURES, 12),
+        Tally("billing", "bill", "orders", STUCK, Flag.COMMITTED_PAST, 1),
+        Tally("billing", "bill", "orders", PENDING, Flag(0), 2),
+        Tally("mail", HOSTILE, HOSTILE, ONCE, Flag(0), 10),
+    ],
+    findings=[
+        *(Finding("billing", "bill", "orders", 0, at, LOST, Flag.HAD_FAILURES, 1, "FAILED", NOW) for at in (3, 4, 9, 20)),
+        Finding("mail", HOSTILE, HOSTILE, 0, 7, STUCK, Flag.COMMITTED_PAST, 2, "CLAIMED", NOW),
+    ],
+    missing=[Missing("billing", "orders", 0, 60, 65, NEVER)],
+    logical=[LogicalFinding("billing", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)],
+    dead_letters=[DeadLetters("billing", "bill", "undecodable", 3), DeadLetters("billing", "bill", "max-reconsume-times", 9)],
+    delays=[Delays("billing", "bill", {-40: 1, 510: 4, 1200: 1, 64_000: 1}), Delays("mail", HOSTILE, {700: 2})],
+    timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {LOST: [0, 4, 0, 0, 0, 0], DEAD: [0, 0, 6, 6, 0, 0], ONCE: [1, 1, 1, 400, 400, 0]}),
+    warnings=[f"1 Parquet files, such as {HOSTILE}, are not named as events are and were not read"],
+)
+
+INCONCLUSIVE: Final = replace(
+    CLEAN,
+    writers=[writer(1, "billing", Fate.DEAD, tail_is_unknown=True)],
+    missing_events=4,
+    books=[Book(partition(0), 0, 500, False, {ONCE: 480}, {UNKNOWN: 20}, 0)],
+    tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 480)],
+    missing=[Missing("billing", "orders", 0, 480, 500, UNKNOWN)],
+    delays=[],
+    timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {ONCE: [480]}),
+    unreadable=["/events/wal/ab.wal can’t be read from event 9 on: torn"],
+    warnings=["4 events of 1 writers are missing; what depends on them is UNKNOWN_EXPORT_GAP"],
+)
+
+REPORTS: Final = {"clean": CLEAN, "anomalies": ANOMALIES, "inconclusive": INCONCLUSIVE, "empty": EMPTY}
