@@ -120,7 +120,9 @@ def test_everything_that_the_tutorial_says_comes_true(folder: Path, terminal: Te
     counted, *repeated = next(said for command, (said, _) in typed.items() if command.startswith("cut ")).splitlines()
     assert int(counted) == 502
     assert len(repeated) <= 10
-    (summary,) = (json.loads(path.read_text()) for path in (folder / "events" / "runs").glob("*/summary.json"))
+    (run,) = (path for path in (folder / "events" / "runs").iterdir() if not path.name.startswith("."))
+    assert (run / "report.html").read_text("utf-8").startswith("<!")
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert {name: summary["verdicts"][name] for name in ("DEAD_LETTERED", "DUPLICATE_SUPPRESSED")} == {
         "DEAD_LETTERED": 2,
         "DUPLICATE_SUPPRESSED": 1,
