@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Later, Reason
 from ackwise.middleware.duration import parse_duration
@@ -24,7 +24,11 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     over the prefix and survive an exception. Source: RocketMQ `ConsumeConcurrentlyContext`.
     """
 
-    __slots__ = ("_ack_index", "_delay_level", "_index", "_messages", "_rulings")
+    __slots__ = ("_ack_index", "_delay_level", "_index", "_messages", "_rulings", "connection")
+
+    connection: Any
+    """What to write through under `Transactional`, in the transaction that marks these messages as done: a driver's
+    connection or a session. Neither commit it nor roll it back. `None` without that policy."""
 
     def __init__(self, messages: Sequence[Message[T_co]]) -> None:
         self._messages = tuple(messages)
@@ -32,6 +36,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         self._rulings: dict[int, Disposition] = {}
         self._ack_index: int | None = None
         self._delay_level = 0
+        self.connection = None
 
     @overload
     def __getitem__(self, index: int) -> Message[T_co]: ...

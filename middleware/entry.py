@@ -10,6 +10,7 @@ from ackwise.middleware.disposition import Disposition
 from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.store import ClaimKey
+from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.wire import Copy
 
 __all__ = ["Entry", "Run", "Stage"]
@@ -34,11 +35,14 @@ class Stage(enum.IntEnum):
 class Run:
     """One execution of a handler, which may be called off when a claim is lost or the worker stops."""
 
-    __slots__ = ("called_off", "task")
+    __slots__ = ("called_off", "raised", "stopped", "task", "transaction")
 
-    def __init__(self) -> None:
+    def __init__(self, transaction: Transaction | None = None) -> None:
         self.task: asyncio.Task[None] | None = None
         self.called_off = False
+        self.transaction = transaction  #: what the handler writes in
+        self.raised: BaseException | None = None  #: what the handler raised in a transaction, which has to be rolled back
+        self.stopped: BaseException | None = None  #: what the handler raised to stop the app
 
     def call_off(self) -> None:
         """Cancel the handler; what it has not ruled on stays undecided."""

@@ -4,6 +4,7 @@ AckwiseError
 ├── ConfigurationError       you did it; refused at start, before anything is consumed
 ├── InvalidRuling            you did it; a ruling that the batch can't take
 ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
+├── TransactionAborted       you did it; the handler ended or broke the transaction that it writes in
 └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
     ├── StoreUnavailable     the claim store did not answer
     ├── PublishUnavailable   the broker did not acknowledge a copy
@@ -20,6 +21,7 @@ __all__ = [
     "PublishRefused",
     "PublishUnavailable",
     "StoreUnavailable",
+    "TransactionAborted",
     "Unavailable",
 ]
 
@@ -38,6 +40,10 @@ class InvalidRuling(AckwiseError):
 
 class InvalidHandlerResult(AckwiseError):
     """A handler returned something other than `None` or a `ConsumeStatus`; its messages come back later."""
+
+
+class TransactionAborted(AckwiseError):
+    """The handler committed, rolled back or broke the transaction that it writes in; its messages come back later."""
 
 
 class Unavailable(AckwiseError):

@@ -15,6 +15,7 @@ from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
+from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Execution", "Undecided"]
@@ -37,15 +38,20 @@ class Execution:
         self._worker = worker
         self._leases = worker.leases
 
-    async def run(self, entries: Sequence[Entry]) -> BaseException | None:
-        """Run what is ADMITTED in one task; answers what the handler raised if that stops the app."""
+    async def run(self, entries: Sequence[Entry], transaction: Transaction | None = None) -> Run:
+        """Run what is ADMITTED in one task.
+
+        In a `transaction` a failure of several messages rules on none of them: the caller rolls back and finds the
+        culprit. What is left undecided there is the caller's as well.
+        """
+        run = Run(transaction)
         ready = [entry for entry in entries if entry.stage is Stage.ADMITTED]
         if not ready:
-            return None
-        run, now = Run(), self._worker.monotonic()
+            return run
+        now = self._worker.monotonic()
         for entry in ready:
             entry.run, entry.started_at, entry.exec_id = run, now, next(self._worker.exec_ids)
-            if entry.token and not entry.unprotected:
+            if (entry.token and not entry.unprotected) or (transaction is not None and entry.key is not None):
                 self._worker.record(
                     self._worker.event(
                         EventCode.CLAIMED,
@@ -56,25 +62,28 @@ class Execution:
                         exec_id=entry.exec_id,
                     )
                 )
-        stops: list[BaseException] = []
         handle = self._handle_batch if self._agent.kind == "batch" else self._handle_messages
-        run.task = asyncio.create_task(handle(ready, run, stops), name=f"ackwise handler {self._agent.name}")
+        run.task = asyncio.create_task(handle(ready, run), name=f"ackwise handler {self._agent.name}")
         await self._wait_for_handler(run, run.task, ready)
-        undecided = [entry for entry in ready if entry.stage is Stage.ADMITTED]
         for entry in ready:
             entry.run = None
-        for entry in undecided:
-            self._give_up(entry, stopped=bool(stops))
-        if undecided and not run.called_off:
-            self._worker.hold(undecided, "nobody decided on them")
-        return stops[0] if stops else None
+        if transaction is None:
+            self._give_up([entry for entry in ready if entry.stage is Stage.ADMITTED], run)
+        return run
 
-    async def _handle_batch(self, ready: Sequence[Entry], run: Run, stops: list[BaseException]) -> None:
-        batch = self._agent.batch([cast(Message[Any], entry.message) for entry in ready])
+    async def _handle_batch(self, ready: Sequence[Entry], run: Run) -> None:
+        messages = [cast(Message[Any], entry.message) for entry in ready]
+        batch = self._agent.batch(messages)
+        if run.transaction is not None:
+            batch.connection = run.transaction.connection
+            for message in messages:
+                message.connection = batch.connection
         call = cast(Callable[[Batch[Any]], Awaitable[object]], self._agent.call)
         result = await self._outcome(call, batch, run)
         if isinstance(result, Raised) and isinstance(result.error, STOPS):
-            stops.append(result.error)
+            run.stopped = result.error
+        elif isinstance(result, Raised) and run.transaction is not None:
+            self._fail(ready, run, result)
         elif result is not None:
             self._rule(ready, batch, result)
         else:  # called off, or undecided: what it ruled on single messages stands
@@ -82,20 +91,31 @@ class Execution:
                 if (ruling := batch.ruling(index)) is not None:
                     tell_broken(self._agent.name, self._decide(entry, ruling))
 
-    async def _handle_messages(self, ready: Sequence[Entry], run: Run, stops: list[BaseException]) -> None:
+    async def _handle_messages(self, ready: Sequence[Entry], run: Run) -> None:
         call = cast(Callable[[Message[Any]], Awaitable[object]], self._agent.call)
         for entry in ready:
             message = cast(Message[Any], entry.message)
+            if run.transaction is not None:
+                message.connection = run.transaction.connection
             entry.started_at = self._worker.monotonic()
             result = await self._outcome(call, message, run)
             if result is None:
                 return
             if isinstance(result, Raised) and isinstance(result.error, STOPS):
-                stops.append(result.error)
+                run.stopped = result.error
+                return
+            if isinstance(result, Raised) and run.transaction is not None:
+                self._fail(ready, run, result)
                 return
             self._rule([entry], Batch([message]), result)
             if run.called_off:
                 return
+
+    def _fail(self, ready: Sequence[Entry], run: Run, result: Raised) -> None:
+        """Nothing that was written counts, so no ruling from before does either; only of one alone it is known who failed."""
+        run.raised = result.error
+        if len(ready) == 1:
+            self._rule(ready, Batch([cast(Message[Any], ready[0].message)]), result)
 
     async def _outcome(self, call: Callable[[Any], Awaitable[object]], argument: object, run: Run) -> Returned | Raised | None:
         """What the handler did; `None` if it was called off before it came to an end."""
@@ -149,17 +169,20 @@ class Execution:
             self._leases.remember_success(entry.key.id)
         return [] if broken is None else [broken]
 
-    def _give_up(self, entry: Entry, *, stopped: bool) -> None:
-        """The handler ended without a decision on `entry`: it comes up again, with a claim of its own."""
-        if self._leases is not None and entry.token:
-            if entry.claim_lost:
-                self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
-            if stopped:
-                self._leases.drop(entry)  # not released, so that it counts as lost
-            else:
-                self._leases.give_back(entry)
-        entry.forget_claim()
-        entry.hold(self._worker.monotonic(), "its handler was called off")
+    def _give_up(self, undecided: Sequence[Entry], run: Run) -> None:
+        """The handler ended without a decision on them: they come up again, with claims of their own."""
+        for entry in undecided:
+            if self._leases is not None and entry.token:
+                if entry.claim_lost:
+                    self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
+                if run.stopped is not None:
+                    self._leases.drop(entry)  # not released, so that it counts as lost
+                else:
+                    self._leases.give_back(entry)
+            entry.forget_claim()
+            entry.hold(self._worker.monotonic(), "its handler was called off")
+        if undecided and not run.called_off:
+            self._worker.hold(undecided, "nobody decided on them")
 
     async def _wait_for_handler(self, run: Run, task: asyncio.Task[None], ready: Sequence[Entry]) -> None:
         waited = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 __all__ = ["Delivery", "Headers", "Message", "Origin"]
 
@@ -51,16 +51,19 @@ class Delivery(NamedTuple):
 class Message(Generic[T_co]):
     """One message as a handler sees it; read-only. Coordinates are those of the origin record, on every attempt."""
 
-    __slots__ = ("_delivery", "_value", "fencing_token")
+    __slots__ = ("_delivery", "_value", "connection", "fencing_token")
 
     fencing_token: int | None
     """Grows with every claim of this message that follows another: a resource that remembers the highest one it saw can
     refuse a worker that was thought dead. `None` without a claim: no `Dedup`, no key, or the store is down."""
+    connection: Any
+    """What to write through under `Transactional`, as `Batch.connection`."""
 
     def __init__(self, delivery: Delivery, value: T_co) -> None:
         self._delivery = delivery
         self._value = value
         self.fencing_token = None
+        self.connection = None
 
     @property
     def value(self) -> T_co:

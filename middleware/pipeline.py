@@ -59,7 +59,7 @@ class Pipeline:
             async with self._turn(entries) as may_run:
                 if may_run:
                     await self._admission.claim(entries)
-                    stopped = await self._execution.run(entries)
+                    stopped = (await self._execution.run(entries)).stopped
         _follow(entries)
         await self._settle(entries, assignment)
         if stopped is not None:
