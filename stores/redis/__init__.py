@@ -1,0 +1,14 @@
+"""`RedisStore`: claims in Redis, on one server or on a cluster, decided there by one script.
+
+It is a best-effort store: a fail-over may forget what was acknowledged (`docs/stores/redis.md`).
+"""
+
+try:
+    import redis  # noqa: F401  - asked for here, so that a missing driver is told of in one sentence
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("its driver is not installed: pip install 'ackwise[redis]'", name=error.name) from None
+
+from ackwise.stores.redis.store import RedisStore
+from ackwise.stores.redis.url import from_url
+
+__all__ = ["RedisStore", "from_url"]

@@ -1,0 +1,250 @@
+"""`RedisStore`: the claim store itself; what it says to Redis is in `script.lua`, how it gets there in `connection.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.store import Exchange, ExchangeResult
+from ackwise.stores.redis.address import Address
+from ackwise.stores.redis.advice import advice
+from ackwise.stores.redis.connection import Cluster, Connection, NotReplicated, OneServer, Replicas
+from ackwise.stores.redis.layout import Layout
+from ackwise.stores.redis.question import questions, result
+from ackwise.stores.redis.reasons import is_misconfigured, reason
+
+__all__ = ["RedisStore"]
+
+_BUCKETS = 16
+"""Of a cluster, unless told otherwise: an exchange of 100 keys still asks each node for a handful of keys at a time."""
+
+
+class RedisStore:
+    """A claim store in Redis, at a URL or through a client that you have; as wide as everybody who uses that Redis.
+
+    URLs: `redis://user:password@host:6379/0`, `rediss://` with TLS, `redis+cluster://host:6379,host:6380` and `rediss+cluster://`
+    for a cluster, `redis+unix:///path`. `client` is a `redis.asyncio.Redis` or `RedisCluster` without `decode_responses`; its
+    settings stay yours, and it is not closed.
+
+    `timeout` (seconds) is how long an exchange may take, connecting and one repetition included, before it raises `StoreUnavailable`.
+    `namespace` begins every key. `wait` is how many replicas have to acknowledge an exchange within `wait_timeout` seconds (half of
+    `timeout` unless given); otherwise it raises `StoreUnavailable` and nothing of it is believed. `buckets` is how many hash tags
+    spread the keys of a cluster.
+
+    `layout="compact"` keeps completed messages in a seventh of the memory: `keys` is how many there are at a time and `retention`
+    (seconds) the longest that they are remembered; an exchange that wants longer raises `ConfigurationError`.
+    `ca`, `cert` and `key` are PEM files for TLS.
+
+    Raises `ConfigurationError` for what can't work.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: Redis | RedisCluster | None = None,
+        timeout: float = 5.0,
+        namespace: str = "ackwise",
+        layout: str = "plain",
+        retention: float = 86400.0,
+        keys: int = 1_000_000,
+        buckets: int | None = None,
+        wait: int = 0,
+        wait_timeout: float | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        if (url is None) == (client is None):
+            raise ConfigurationError("the Redis store takes either a URL or a client; give one of them")
+        if timeout <= 0:
+            raise ConfigurationError(f"timeout is {timeout}; give the seconds that an exchange with Redis may take, more than 0")
+        if layout not in ("plain", "compact"):
+            raise ConfigurationError(f"layout is {layout!r} for the Redis store; it can be plain or compact")
+        self._address = None if url is None else Address.of(url, ca=ca, cert=cert, key=key)
+        if client is not None:
+            _refuse_unusable(client)
+        self._client = client
+        self._timeout = timeout
+        is_cluster = isinstance(client, RedisCluster) if self._address is None else self._address.is_cluster
+        if buckets is not None and not is_cluster:
+            raise ConfigurationError("buckets is for a cluster, and this is one server; leave it out, or write redis+cluster://")
+        self._layout = Layout(namespace, layout == "compact", retention, keys, (buckets or _BUCKETS) if is_cluster else 0)
+        self._replicas = _replicas(wait, timeout / 2 if wait_timeout is None else wait_timeout, timeout)
+        self._is_cluster = is_cluster
+        self._where = _where(client) if self._address is None else str(self._address)
+        self._connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._where!r}, namespace={self._layout.namespace!r})"
+
+    async def open(self) -> None:
+        """Connect, and mark the namespace as laid out this way. Opening twice does nothing.
+
+        Raises `ConfigurationError` if user, rights, certificate or kind of server are wrong, or if the namespace was laid out
+        otherwise or by a newer Ackwise; `StoreUnavailable` if Redis does not answer.
+        """
+        if self._connection is not None:
+            return
+        connection = self._connect()
+        try:
+            with self._telling_what_is_wrong():
+                async with asyncio.timeout(self._timeout):
+                    await connection.open()
+                    await self._agree(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        """Apply everything, each 500 keys at once, in one round trip.
+
+        Raises `StoreUnavailable` if an answer is missing; what was asked may have been applied, and asking again is safe. On a
+        cluster that is so if any node fails: what the others were asked is applied. An exchange whose caller is cancelled is
+        applied or not, as a whole for each 500 keys, and its connection is given up.
+        """
+        connection = self._connection
+        if connection is None:
+            raise StoreUnavailable(f"{self._where}: the store is not open; open it before the first exchange")
+        if self._layout.compact and exchange.retention > self._layout.retention:
+            raise ConfigurationError(
+                f"{self._where}: the compact layout remembers {self._layout.retention:g} s, and {exchange.retention:g} s are wanted; "
+                f"open another namespace with retention={exchange.retention:g}"
+            )
+        asked = questions(exchange, self._layout, always_write=self._replicas is not None)
+        try:
+            async with asyncio.timeout(self._timeout):
+                answers = await connection.ask(asked) if asked else []
+        except NotReplicated as error:
+            raise StoreUnavailable(self._not_replicated(error)) from None
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise StoreUnavailable(f"{self._where}: {reason(error, self._timeout)}") from None
+        return result(exchange, zip(asked, answers, strict=True))
+
+    async def close(self) -> None:
+        """Give the connections back. Closing twice does nothing; a client that you passed in stays open."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+    async def init(self) -> None:
+        """Mark the namespace as laid out this way, which `open` does as well. Raises as `open` does."""
+        await self._with_connection(self._agree)
+
+    async def check(self) -> list[str]:
+        """What is wrong or unwise about this Redis, a sentence each with what to do. Raises as `open` does."""
+        facts: dict[str, list[str]] = await self._with_connection(lambda connection: connection.on_every_primary(self._examine))
+        return [f"{place or self._where}: {sentence}" for place, sentences in facts.items() for sentence in sentences]
+
+    async def cleanup(self) -> int:
+        """Nothing to do: Redis itself deletes what is forgotten. Raises as `open` does."""
+        await self._with_connection(self._agree)
+        return 0
+
+    def _connect(self) -> Connection:
+        if isinstance(self._client, RedisCluster):
+            return Cluster(self._client, self._replicas, ours=False)
+        if self._client is not None:
+            return OneServer(self._client, self._replicas, ours=False)
+        assert self._address is not None
+        if self._is_cluster:
+            return Cluster(self._address.cluster_client(self._timeout), self._replicas, ours=True)
+        return OneServer(self._address.client(self._timeout), self._replicas, ours=True)
+
+    async def _agree(self, connection: Connection) -> None:
+        """Write how the namespace is laid out, or compare it with what stands there."""
+        mark = self._layout.mark
+        found = await connection.command("GET", mark)
+        if found is None:
+            await connection.command("SET", mark, str(self._layout), "NX")
+            found = await connection.command("GET", mark) or b""
+        self._layout.agree(found.decode("utf-8", "replace"), self._where)
+
+    async def _examine(self, command: Callable[..., Awaitable[Any]]) -> list[str]:
+        info = _facts(await command("INFO", "all"))
+        try:
+            said = await command("CONFIG", "GET", "*")
+        except ResponseError:
+            config = None
+        else:
+            config = _settings(said)
+        found = advice(info, config, self._layout, self._replicas.count if self._replicas else 0)
+        if self._is_cluster:
+            state = _facts(await command("CLUSTER", "INFO"))
+            if state.get("cluster_slots_ok") != "16384":
+                found.append(f"{state.get('cluster_slots_ok')} of the cluster's 16384 slots are served; look at CLUSTER INFO")
+        return found
+
+    async def _with_connection(self, use: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """Use the connection of an open store, or one of its own."""
+        connection = self._connection or self._connect()
+        try:
+            with self._telling_what_is_wrong():
+                async with asyncio.timeout(self._timeout):
+                    if self._connection is None:
+                        await connection.open()
+                    return await use(connection)
+        finally:
+            if connection is not self._connection:
+                await connection.close()
+
+    @contextmanager
+    def _telling_what_is_wrong(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, RedisClusterException, OSError) as error:
+            kind = ConfigurationError if is_misconfigured(error) else StoreUnavailable
+            raise kind(f"{self._where}: {reason(error, self._timeout)}") from None
+
+    def _not_replicated(self, error: NotReplicated) -> str:
+        assert self._replicas is not None
+        return (
+            f"{self._where}: {error.acknowledged} of {self._replicas.count} replicas acknowledged within {self._replicas.timeout:g} s, "
+            "so nothing of the exchange is believed; look whether the replicas run and keep up"
+        )
+
+
+def _refuse_unusable(client: object) -> None:
+    if not isinstance(client, Redis | RedisCluster):
+        name = f"{type(client).__module__}.{type(client).__name__}"
+        raise ConfigurationError(f"client is a {name}; the Redis store takes a redis.asyncio.Redis or a redis.asyncio.RedisCluster")
+    if client.get_encoder().decode_responses:
+        raise ConfigurationError("the client has decode_responses, and records are bytes; give the Redis store a client without it")
+
+
+def _replicas(wait: int, timeout: float, all_in_all: float) -> Replicas | None:
+    if wait < 0:
+        raise ConfigurationError(f"wait is {wait} for the Redis store; give how many replicas have to acknowledge, 0 for none")
+    if not 0 < timeout < all_in_all:
+        raise ConfigurationError(f"wait_timeout is {timeout}; give seconds, more than 0 and less than the timeout ({all_in_all:g})")
+    return Replicas(wait, timeout) if wait else None
+
+
+def _where(client: Redis | RedisCluster | None) -> str:
+    """The address of a client that was passed in, without what it keeps secret."""
+    if isinstance(client, RedisCluster):
+        return f"redis+cluster://{','.join(client.nodes_manager.startup_nodes)}"
+    assert client is not None
+    options = client.connection_pool.connection_kwargs
+    return f"redis+unix://{options['path']}" if "path" in options else f"redis://{options.get('host')}:{options.get('port')}"
+
+
+def _facts(said: Any) -> dict[str, Any]:
+    """INFO as a table; some clients give one, others the text."""
+    if isinstance(said, dict):
+        return said
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {**facts, "aof_enabled": facts.get("aof_enabled") == "1"}
+
+
+def _settings(said: Any) -> dict[str, str]:
+    words = [word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in said]
+    return dict(zip(words[::2], words[1::2], strict=False))
