@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -39,6 +39,11 @@ from ackwise.spark.verdicts import judge, logical, settle_suppressed
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
 __all__ = ["Judgement", "reconcile", "weigh"]
+
+#: As many bars as a narrow screen can still show.
+_MOST_BUCKETS: Final = 60
+#: Messages are counted by partition and bucket at once, in one pass; where there are very many partitions, buckets are fewer.
+_MOST_ROWS: Final = 100_000
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 Progress = Callable[[str], None]
@@ -135,8 +140,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
     counted = tallies(found.settled, time).collect()
-    by_kind = [row for row in counted if row["mk"] is not None]
-    kinds = _tallies(found.facts, by_kind)
+    kinds = _tallies(found.facts, counted)
     suspects = findings(found.settled, named, listed).collect() if any(kind.is_anomaly for kind in kinds) else []
     progress("comparing messages of one key")
     failed = logical(found.settled)
@@ -150,16 +154,14 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     first = absentees.orderBy("group_id", "topic", "partition", "start").limit(listed).collect() if is_missing else []
     return _Counts(
         tallies=kinds,
-        booked=_booked(found, by_kind),
+        booked=_booked(found, counted),
         absent=without,
         findings=suspects,
         missing=first,
         logical=hashes,
         dead_letters=_dead_letters(found.facts, counted),
         delays=_delays(found.facts, counted),
-        timeline=timeline(
-            time, ((Verdict(row["verdict"]), row["bucket"], row["messages"]) for row in counted if row["bucket"] is not None)
-        ),
+        timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
     )
 
 
@@ -167,7 +169,7 @@ def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict
     """Offsets with events, by `pk` and verdict."""
     of_view = {view.mk: view.pk for view in found.facts.views}
     if len(of_view) == len(set(of_view.values())):
-        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["messages"]) for row in counted if row["is_booked"]]
+        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_booked"]]
     # Messages of several handlers may share an offset.
     return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
 
@@ -206,14 +208,15 @@ def _tallies(facts: Facts, rows: Sequence[Row]) -> list[Tally]:
     for row in rows:
         view = views[row["mk"]]
         topic = facts.partitions[view.pk].topic
-        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["messages"]
+        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["count"]
     return [Tally(*kind, number) for kind, number in sorted(found.items())]
 
 
 def _time(facts: Facts) -> Buckets:
     """From the first event of a message to the last."""
     about = [row for row in facts.rows if row.message_events]
-    return buckets(min((row.first_ts for row in about), default=0), max((row.last_ts for row in about), default=0))
+    first, last = min((row.first_ts for row in about), default=0), max((row.last_ts for row in about), default=0)
+    return buckets(first, last, min(_MOST_BUCKETS, max(1, _MOST_ROWS // max(1, len(facts.views)))))
 
 
 def _dead_letters(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
@@ -222,7 +225,7 @@ def _dead_letters(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
     for row in rows:
         if row["reason"] is not None:
             (_, group), handler, _ = known[row["scope"]]
-            found[group, handler, named.get(row["reason"], OWN_REASON)] += row["messages"]
+            found[group, handler, named.get(row["reason"], OWN_REASON)] += row["count"]
     return [DeadLetters(*kind, messages) for kind, messages in sorted(found.items())]
 
 
@@ -231,7 +234,7 @@ def _delays(facts: Facts, rows: Iterable[Row]) -> list[Delays]:
     for row in rows:
         if row["late"] is not None:
             (_, group), handler, _ = known[row["scope"]]
-            found[group, handler][row["late"]] += row["messages"]
+            found[group, handler][row["late"]] += row["count"]
     return [Delays(*kind, dict(sorted(late.items()))) for kind, late in sorted(found.items())]
 
 

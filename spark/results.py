@@ -70,10 +70,10 @@ def missing_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
 
 
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
-    """How many `messages` there are of each kind, counted at once in four ways; columns of the other ways are null.
+    """How many messages there are of each kind, as `count`, for the driver to add up in whatever way it likes.
 
-    By `mk`, `verdict`, `flags` and `is_booked` (the books must have it); by `verdict` and `bucket` of `time`; dead letters by
-    `scope` and `reason`, as `fold` numbers them; and retries by `scope` and `late`, milliseconds after they were due.
+    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the `reason` of
+    a dead letter, as `fold` numbers them, and `late`: by how many milliseconds a retry was.
     """
     bucket = F.floor((F.col("told_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
@@ -83,10 +83,7 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
         F.when(F.col("verdict") == Verdict.DEAD_LETTERED, F.coalesce("state.reason", F.lit(OTHER_REASON))).alias("reason"),
         _lateness().alias("late"),
     )
-    ways = [["mk", "verdict", "flags", "is_booked"], ["verdict", "bucket"], ["scope", "reason"], ["scope", "late"]]
-    # Two steps: the first one, which sees every message, is not multiplied by the ways.
-    counted = kinds.groupBy(*kinds.columns).count().groupingSets(ways, *kinds.columns).agg(F.sum("count").alias("messages"))
-    return counted.where("mk IS NOT NULL OR bucket IS NOT NULL OR reason IS NOT NULL OR late IS NOT NULL")
+    return kinds.groupBy(*kinds.columns).count()
 
 
 def logical_tallies(failed: DataFrame) -> DataFrame:

@@ -10,7 +10,6 @@ from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["Buckets", "Timeline", "buckets", "timeline"]
 
-_MOST: Final = 60  # buckets: as many bars as a narrow screen can still show
 _SECOND: Final = 1_000_000
 #: Widths that a person can count in, in seconds.
 _WIDTHS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
@@ -35,11 +34,13 @@ class Timeline:
     counts: Mapping[Verdict, Sequence[int]]
 
 
-def buckets(first: int, last: int) -> Buckets:
-    """Buckets of the smallest width that does, from microsecond `first` to `last`."""
+def buckets(first: int, last: int, most: int) -> Buckets:
+    """At most so many buckets, of the smallest width that does, from microsecond `first` to `last`."""
     widths = (round(seconds * _SECOND) for seconds in _WIDTHS)
-    weeks = -(-(last - first) // (_WEEK * (_MOST - 1)))
-    width = next((width for width in widths if _number(first, last, width) <= _MOST), weeks * _WEEK)
+    width = next((width for width in widths if _number(first, last, width) <= most), None)
+    if width is None:
+        # One more than fit: the first and the last may be cut.
+        width = ((last - first) // (_WEEK * max(1, most - 1)) + 1) * _WEEK
     return Buckets(first - first % width, width, _number(first, last, width))
 
 
