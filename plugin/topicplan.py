@@ -91,7 +91,11 @@ def review_topics(names: TopicNames, sources: Collection[str], found: Mapping[st
 def _source(topic: str, there: Topic | None) -> TopicReview:
     if there is not None:
         return TopicReview(topic, "source", None, there, "nothing")
-    fault = f"topic {topic!r} does not exist, and an agent consumes it; create it first, or correct the name"
+    # Brokers do not even list what a client may not describe.
+    fault = (
+        f"topic {topic!r}, which an agent consumes, does not exist or is hidden from this client; "
+        "create it first, correct the name, or allow this client to describe it"
+    )
     return TopicReview(topic, "source", None, None, "mend", (fault,))
 
 

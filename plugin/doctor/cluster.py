@@ -17,11 +17,15 @@ from ackwise.plugin.group import Group
 from ackwise.plugin.topicplan import TopicReview, review_topics
 from ackwise.plugin.topics import read_topics
 
-__all__ = ["cluster", "judge_addresses", "judge_requests", "judge_topics", "membership", "record_times", "topics"]
+__all__ = ["cluster", "judge_addresses", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
 
 #: Requests by Kafka's number for them: what a worker sends, and what it sends to make its topics.
 _TO_WORK: Final = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 8: "OffsetCommit", 9: "OffsetFetch", 11: "JoinGroup"}
 _TO_MAKE_TOPICS: Final = {19: "CreateTopics", 32: "DescribeConfigs", 37: "CreatePartitions"}
+
+
+#: Milliseconds of one look for what was fetched.
+_FETCH_MS: Final = 100
 
 
 def judge_addresses(found: Mapping[Address, str | None]) -> Finding:
@@ -100,26 +104,48 @@ async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
     return Finding(subject, "ok", f"{members} {'member' if members == 1 else 'members'} now, committed on {len(committed)} partitions")
 
 
-async def record_times(group: Group) -> Finding:
-    """Whether records claim to be from the future, which shows a clock that is wrong: a producer's, a broker's or ours."""
+async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
+    """Whether this client may read what a worker reads, and whether records of the sources claim to be from the future."""
+    sources = await _partitions(admin, group.sources)
+    ours = await _partitions(admin, [group.names.retry, *group.names.delays])
+    if not sources and not ours:
+        return [Finding("reading", "ok", "there is no topic yet to read")]
     settings = group.settings
-    there = await read_topics(settings, group.sources)
-    partitions = [TopicPartition(source, number) for source, topic in there.items() for number in range(topic.partitions)]
-    if not partitions:
-        return Finding("record times", "ok", "there is no topic to look at")
     options: dict[str, Any] = {"bootstrap_servers": settings.brokers, "enable_auto_commit": False, **settings.client_options}
     consumer = AIOKafkaConsumer(**options)
     try:
         await consumer.start()
-        consumer.assign(partitions)
+        consumer.assign([*sources, *ours])
         now_ms = round((time.time() + settings.clock_skew) * 1000)
-        ahead = {
-            partition: found for partition, found in (await consumer.offsets_for_times(dict.fromkeys(partitions, now_ms))).items() if found
-        }
+        ahead = await consumer.offsets_for_times(dict.fromkeys(sources, now_ms)) if sources else {}
+        early = {partition: (found.offset, (found.timestamp - now_ms) / 1000) for partition, found in ahead.items() if found}
+        return [await _reading(consumer, [*sources, *ours]), judge_times(early)]
     finally:
         await consumer.stop()
-    if not ahead:
-        return Finding("record times", "ok", f"no record of {', '.join(there)} is from the future")
-    (topic, number), found = next(iter(ahead.items()))
-    early = f"{topic}/{number} has a record at offset {found.offset} that is {(found.timestamp - now_ms) / 1000:.1f} s from the future"
-    return Finding("record times", "warning", early, "compare the clocks of this machine, of the brokers and of the producers")
+
+
+async def _partitions(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> list[TopicPartition]:
+    """Those of `topics` that are there. Asks for the list first: asking for a topic by its name may create it."""
+    there = sorted(set(await admin.list_topics()) & set(topics))
+    described = await admin.describe_topics(there) if there else []
+    return [TopicPartition(topic["topic"], partition["partition"]) for topic in described for partition in topic["partitions"]]
+
+
+async def _reading(consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition]) -> Finding:
+    """Fetches from the end, where next to nothing comes, until each partition was answered for once."""
+    await consumer.seek_to_end(*partitions)
+    try:
+        while any(consumer.highwater(partition) is None for partition in partitions):
+            await consumer.getmany(timeout_ms=_FETCH_MS)
+    except TopicAuthorizationFailedError as error:
+        return Finding("reading", "problem", f"this client may not read every topic ({error})", "allow it to")
+    return Finding("reading", "ok", f"{len(partitions)} partitions were read from; whether this client may write was not tried")
+
+
+def judge_times(early: Mapping[TopicPartition, tuple[int, float]]) -> Finding:
+    """Whether some clock is wrong; `early` has the first record from the future in a partition: its offset, and by how many seconds."""
+    if not early:
+        return Finding("record times", "ok", "no record of a source is from the future")
+    (topic, number), (offset, seconds) = next(iter(early.items()))
+    found = f"{topic}/{number} has a record at offset {offset} that is {seconds:.1f} s from the future"
+    return Finding("record times", "warning", found, "compare the clocks of this machine, of the brokers and of the producers")

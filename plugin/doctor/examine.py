@@ -104,7 +104,7 @@ async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
             if group is not None:
                 answers += await look("topics", partial(cluster.topics, group))
                 answers += await look("groups", partial(cluster.membership, admin, group))
-                answers += await look("record times", partial(cluster.record_times, group))
+                answers += await look("records", partial(cluster.records, admin, group))
             return answers
 
     return [*findings, *await look("cluster", ask)]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from tests.servers import RawKafka
+from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
@@ -20,12 +24,15 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.addresses import Address
 from ackwise.plugin.app import App
 from ackwise.plugin.doctor import machine, places
-from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge_topics, record_times
+from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge_topics
 from ackwise.plugin.doctor.examine import examine, look
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import Clocks
-from ackwise.plugin.group import group_of
 from ackwise.plugin.topicplan import Topic, TopicReview
+
+
+#: Its annotations do not export what the module itself does.
+confluent: Any = importlib.import_module("confluent_kafka.admin")
 
 
 def new_app(group: str = "billing", topic: str = "orders", **settings: object) -> App:
@@ -219,9 +226,9 @@ async def test_a_real_kafka_without_the_group_s_topics_has_only_warnings(raw_kaf
 async def test_a_source_that_is_not_there_is_a_problem(raw_kafka: RawKafka) -> None:
     findings = await examine(new_app(raw_kafka.new_group(), "oders"), raw_kafka.bootstrap)
     assert [finding.found for finding in findings if finding.verdict == "problem"] == [
-        "topic 'oders' does not exist, and an agent consumes it"
+        "topic 'oders', which an agent consumes, does not exist or is hidden from this client"
     ]
-    assert by_subject(findings)["record times"].verdict == "ok"
+    assert by_subject(findings)["reading"].found == "there is no topic yet to read"
 
 
 async def test_a_record_from_the_future_shows_a_clock_that_is_wrong(raw_kafka: RawKafka) -> None:
@@ -230,6 +237,52 @@ async def test_a_record_from_the_future_shows_a_clock_that_is_wrong(raw_kafka: R
     await producer.start()
     await producer.send_and_wait(topic, b"early", partition=1, timestamp_ms=round((time.time() + 600) * 1000))
     await producer.stop()
-    finding = await record_times(group_of(new_app("billing", topic, brokers=raw_kafka.bootstrap)))
+    finding = by_subject(await examine(new_app(raw_kafka.new_group(), topic), raw_kafka.bootstrap))["record times"]
     assert finding.verdict == "warning"
     assert finding.found.startswith(f"{topic}/1 has a record at offset 0 that is ")
+
+
+@contextmanager
+def strict_kafka(folder: Path) -> Iterator[tuple[str, Callable[[Any, str, Any], None]]]:
+    """A broker that lets everybody do everything, but for what the function that comes with it denies: kind, name, operation."""
+    rules = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with kafka_or_skip(folder, {**PROPERTIES, **rules}) as broker:
+        admin = confluent.AdminClient({"bootstrap.servers": broker.bootstrap})
+
+        def deny(kind: Any, name: str, operation: Any) -> None:
+            everybody = (confluent.ResourcePatternType.LITERAL, "User:*", "*")
+            allowed = confluent.AclBinding(kind, name, *everybody, confluent.AclOperation.ALL, confluent.AclPermissionType.ALLOW)
+            denied = confluent.AclBinding(kind, name, *everybody, operation, confluent.AclPermissionType.DENY)
+            for made in admin.create_acls([allowed, denied]).values():
+                made.result(30)
+
+        yield broker.bootstrap, deny
+
+
+@pytest.mark.kafka
+@pytest.mark.slow  # it needs a broker of its own, with an authorizer
+async def test_what_this_client_may_not_do_is_a_problem_and_says_what_to_allow(tmp_path: Path) -> None:
+    topic, operation = confluent.ResourceType.TOPIC, confluent.AclOperation
+    with strict_kafka(tmp_path) as (bootstrap, deny):
+        raw = RawKafka(bootstrap)
+        await raw.start()
+        closed, unread, hidden, fine = [await raw.new_topic() for _ in range(4)]
+        await raw.close()
+        deny(topic, closed, operation.DESCRIBE_CONFIGS)
+        deny(topic, unread, operation.READ)
+        deny(topic, hidden, operation.DESCRIBE)
+        deny(confluent.ResourceType.GROUP, "strangers", operation.DESCRIBE)
+
+        async def problems(group: str, source: str) -> list[Finding]:
+            return [finding for finding in await examine(new_app(group, source), bootstrap) if finding.verdict == "problem"]
+
+        assert [(finding.subject, finding.found) for finding in await problems("billing", closed)] == [
+            ("topics", f"the settings of topic {closed!r} can't be read (Topic authorization failed.)")
+        ]
+        assert [(finding.subject, finding.advice) for finding in await problems("billing", unread)] == [("reading", "allow it to")]
+        assert "hidden from this client" in (await problems("billing", hidden))[0].found
+        assert [finding.subject for finding in await problems("strangers", fine)] == ["group strangers"]
+        assert await problems("billing", fine) == []

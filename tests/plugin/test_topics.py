@@ -66,7 +66,7 @@ def everything(topic: Topic = FITTING, **changes: Any) -> dict[str, Topic]:
 
 
 def test_a_source_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="topic 'oders' does not exist"):
+    with pytest.raises(ConfigurationError, match="topic 'oders', which an agent consumes, does not exist"):
         plan({"orders": SOURCE}, ("orders", "oders"))
 
 
