@@ -15,6 +15,7 @@ from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
+from ackwise.middleware.policies import Dedup
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Stale
 from ackwise.middleware.whereabouts import where_raised
@@ -40,9 +41,9 @@ class Admission:
         self._leases = worker.leases
         dedup = worker.dedup
         self._dedup = dedup
-        self._on_store_down = "block" if dedup is None else dedup.on_store_down
+        self._on_store_down = dedup.on_store_down if isinstance(dedup, Dedup) else "block"
         self._identity = None
-        if dedup is not None and worker.leases is not None:
+        if dedup is not None:
             self._identity = identity.Identity(dedup.namespace, worker.group, agent.name, dedup.epoch)
         self.undeduplicated = 0  #: messages whose key was None or ""
         self.unprotected = 0  #: messages that ran without a claim while the store was down
@@ -115,7 +116,7 @@ class Admission:
         """One store call: who may run is ADMITTED, what is finished is RULED, everything else is held."""
         fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
         claimants: list[tuple[Entry, Claim]] = []
-        for entry in self._elect(fetched):
+        for entry in self.elect(fetched):
             if entry.key is None or self._leases is None:
                 entry.stage = Stage.ADMITTED
             else:
@@ -191,7 +192,7 @@ class Admission:
             )
 
     @staticmethod
-    def _elect(fetched: Sequence[Entry]) -> list[Entry]:
+    def elect(fetched: Sequence[Entry]) -> list[Entry]:
         """Of each key the highest attempt leads, the first among equals; equal ones follow it, lower ones are stale."""
         leaders: dict[bytes, Entry] = {}
         for entry in fetched:

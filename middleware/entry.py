@@ -136,5 +136,10 @@ class Entry:
         self.claim_lost = self.abandoned = self.recorded = self.unprotected = False
         self.disposition = self.send_back = self.copy = self.leader = None
 
+    def undo(self) -> None:
+        """Back to where it was fetched, and nothing that its handler did has happened: it was rolled back."""
+        self.forget_claim()
+        self.succeeded = False
+
     def __repr__(self) -> str:
         return f"<Entry {self.delivery.topic}/{self.delivery.partition}/{self.delivery.offset} {self.stage.name} {self.why}>"

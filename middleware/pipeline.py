@@ -18,7 +18,7 @@ from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Assignment, Settlement
 from ackwise.middleware.worker import Worker
 
-__all__ = ["HandlerStopped", "Pipeline"]
+__all__ = ["HandlerStopped", "Pipeline", "follow"]
 
 
 class HandlerStopped(BaseException):
@@ -60,7 +60,7 @@ class Pipeline:
                 if may_run:
                     await self._admission.claim(entries)
                     stopped = (await self._execution.run(entries)).stopped
-        _follow(entries)
+        follow(entries)
         await self._settle(entries, assignment)
         if stopped is not None:
             raise HandlerStopped(stopped)
@@ -80,7 +80,7 @@ class Pipeline:
             yield idle
 
 
-def _follow(entries: Sequence[Entry]) -> None:
+def follow(entries: Sequence[Entry]) -> None:
     """Duplicates inside a batch share their leader's fate: settled with it, no second copy; held with it."""
     for entry in entries:
         leader = entry.leader

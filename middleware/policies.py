@@ -11,8 +11,9 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.message import Message
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["DeadLetter", "Dedup", "Events", "KeyFunction"]
+__all__ = ["DeadLetter", "Dedup", "Events", "KeyFunction", "Transactional"]
 
 KeyFunction = Callable[[Message[Any]], str | bytes | None]
 
@@ -43,9 +44,8 @@ class Dedup:
 
     def __post_init__(self) -> None:
         lease = parse_duration(self.lease, what="lease of Dedup")
-        retention = parse_duration(self.retention, what="retention of Dedup")
         object.__setattr__(self, "lease", lease)
-        object.__setattr__(self, "retention", retention)
+        retention = _checked_identity(self)
         if lease < 0.1:
             raise ConfigurationError(
                 f"lease of Dedup is {lease} s; it must be at least 0.1 s, since it is renewed three times in that time"
@@ -54,12 +54,42 @@ class Dedup:
             raise ConfigurationError(
                 f"retention of Dedup is {retention} s, shorter than its lease of {lease} s; finished messages would run again"
             )
-        if isinstance(self.epoch, bool) or not isinstance(self.epoch, int) or not 0 <= self.epoch < 2**31:
-            raise ConfigurationError(f"epoch of Dedup is {self.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
         if self.on_store_down not in ("block", "fail_open", "fail_closed"):
             raise ConfigurationError(f"on_store_down of Dedup is {self.on_store_down!r}; it is 'block', 'fail_open' or 'fail_closed'")
-        if self.key is not None and not callable(self.key):
-            raise ConfigurationError(f"key of Dedup is {self.key!r}; it must be a function that takes a message and answers its key")
+
+
+@dataclass(frozen=True)
+class Transactional:
+    """Exactly once, as far as one database reaches: what the handler writes there and the mark "done" are one transaction.
+
+    `store` is a URL or a `TransactionalStore`. The handler writes through `batch.connection` or `message.connection`, and
+    neither commits nor rolls back. A batch is one transaction; where the handler raises, it is rolled back and run again
+    in halves until the culprit is alone. `key` and the fields after it are those of `Dedup`, in whose place this policy is.
+    Raises `ConfigurationError` for a setting that can't work.
+    """
+
+    store: Annotated[str | TransactionalStore, "the URL of the database that the handler writes to; setting it turns Transactional on"]
+    key: KeyFunction | None = None
+    retention: Annotated[float | str, "how long a finished message is remembered"] = 7 * 86400.0
+    namespace: Annotated[str, "part of every key, so that installations can share a database"] = "ackwise"
+    epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
+    message_id_header: Annotated[str, "the header that identifies a message where there is no key function"] = "message-id"
+
+    def __post_init__(self) -> None:
+        if _checked_identity(self) <= 0:
+            raise ConfigurationError("retention of Transactional is 0 s; it must be above 0, or finished messages would run again")
+
+
+def _checked_identity(policy: Dedup | Transactional) -> float:
+    """Check what both have in common, make the retention seconds, and answer them."""
+    name = type(policy).__name__
+    retention = parse_duration(policy.retention, what=f"retention of {name}")
+    object.__setattr__(policy, "retention", retention)
+    if isinstance(policy.epoch, bool) or not isinstance(policy.epoch, int) or not 0 <= policy.epoch < 2**31:
+        raise ConfigurationError(f"epoch of {name} is {policy.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
+    if policy.key is not None and not callable(policy.key):
+        raise ConfigurationError(f"key of {name} is {policy.key!r}; it must be a function that takes a message and answers its key")
+    return retention
 
 
 @dataclass(frozen=True)

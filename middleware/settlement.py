@@ -13,6 +13,7 @@ from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, Store
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
+from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.store import Ack, Complete, Outcome, Release
 from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
@@ -51,7 +52,7 @@ class Settlement:
         """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed."""
         ruled = [entry for entry in entries if Stage.RULED <= entry.stage < Stage.SETTLED]
         await self._confirm(ruled)
-        await self._publish(ruled, assignment)
+        await self.publish(ruled, assignment)
         await self._record(ruled)
         await self._tell(ruled)
 
@@ -79,7 +80,8 @@ class Settlement:
             entry.forget_claim()
             entry.hold(self._worker.monotonic(), "its claim was lost")
 
-    async def _publish(self, ruled: Sequence[Entry], assignment: Assignment) -> None:
+    async def publish(self, ruled: Sequence[Entry], assignment: Assignment) -> None:
+        """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
         outgoing = []
         for entry in ruled:
             if entry.stage is not Stage.RULED:
@@ -266,7 +268,7 @@ class Settlement:
 
     def _untold(self, completes: Sequence[tuple[Entry, Complete]], leases: Leases, error: StoreUnavailable) -> set[int]:
         """The store does not know that they are done: they are held until it does, unless nothing is to wait for the store."""
-        if self._worker.dedup is not None and self._worker.dedup.on_store_down == "fail_open":
+        if isinstance(self._worker.dedup, Dedup) and self._worker.dedup.on_store_down == "fail_open":
             for _, complete in completes:
                 leases.mark_later(complete)
             return set()

@@ -14,7 +14,7 @@ from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.policies import Dedup
+from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import ConsumeLater
 
@@ -41,7 +41,7 @@ class Worker:
     retry_topic: str
     dead_letter_topic: str
     delay_topics: Sequence[str]
-    dedup: Dedup | None = None
+    dedup: Dedup | Transactional | None = None
     leases: Leases | None = None
     sink: EventSink | None = None
     clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less

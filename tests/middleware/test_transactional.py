@@ -1,0 +1,381 @@
+"""The spine under `Transactional`: the handler's writes and "done" come true together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import pytest
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import CONSUME_LATER, Reject
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import Message
+from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.policies import Transactional
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import ClaimKey, Outcome, Stale
+from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
+from ackwise.middleware.transactional import TransactionalPipeline
+
+
+class Database:
+    """An inbox and a table of effects, with transactions; `fail` says at which step it is out of reach."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Finish] = {}
+        self.effects: list[object] = []
+        self.begun = self.committed = 0
+        self.fail: Callable[[str], bool] = lambda step: False
+        self.abort: Callable[[], bool] = lambda: False
+        self.commit_in_doubt = False
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    @asynccontextmanager
+    async def begin(self, *, retention: float) -> AsyncIterator[Open]:
+        assert retention > 0
+        self.step("begin")
+        self.begun += 1
+        opened = Open(self)
+        yield opened
+        self.step("commit")
+        self.rows.update(opened.rows)
+        self.effects += opened.connection
+        self.committed += 1
+        if self.commit_in_doubt:
+            self.commit_in_doubt = False
+            raise StoreUnavailable("the connection was cut during COMMIT")
+
+    def step(self, name: str) -> None:
+        if self.fail(name):
+            raise StoreUnavailable(f"the database is out of reach at {name}")
+
+
+class Open:
+    """A transaction of it; its connection is a list that the handler appends to."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.rows: dict[bytes, Finish] = {}
+        self.connection: list[object] = []
+
+    async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
+        self._database.step("claim")
+        assert len({key.id for key in keys}) == len(keys), "each key once"
+        return [self._answer(key) for key in keys]
+
+    def _answer(self, key: ClaimKey) -> TransactionAnswer:
+        row = self._database.rows.get(key.id)
+        if row is None:
+            return Taken()
+        if row.outcome is not None:
+            return Finished(row.outcome, row.origin, row.exec_id)
+        return Stale() if key.attempt < row.next_attempt else Taken()
+
+    async def finish(self, finishes: Sequence[Finish]) -> None:
+        self._database.step("finish")
+        if self.connection and self._database.abort():
+            raise TransactionAborted("the handler rolled back")
+        self.rows.update({finish.key.id: finish for finish in finishes})
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database()
+
+
+@pytest.fixture
+def make(make_spine: Any, database: Database) -> Callable[..., Any]:
+    """A spine whose pipeline is the transactional one, on `database`."""
+
+    def made(handler: Callable[[Any], Any], kind: Literal["batch", "message"] = "batch", **options: Any) -> Any:
+        spine = make_spine(handler, kind=kind, **options)
+        spine.worker = type(spine.worker)(
+            **{name: getattr(spine.worker, name) for name in spine.worker.__slots__ if name not in ("dedup", "leases")},
+            dedup=Transactional(database, key=lambda message: message.raw),
+        )
+        spine.agent = Agent(spine.agent.name, spine.agent.topics, kind, handler, spine.agent.decode)
+        spine.pipeline = TransactionalPipeline(spine.agent, spine.worker, database)
+        return spine
+
+    return made
+
+
+async def write(batch: Batch[Any]) -> None:
+    """The handler of most tests: one effect for each message."""
+    batch.connection.extend(message.raw for message in batch)
+
+
+class Poison:
+    """Writes an effect for each message, and raises if one of `culprits` is among them."""
+
+    def __init__(self, *culprits: int, error: BaseException | None = None) -> None:
+        self.culprits = culprits
+        self.error = error or ValueError("poison")
+        self.calls: list[list[int]] = []
+
+    async def __call__(self, batch: Batch[Any]) -> None:
+        self.calls.append([message.offset for message in batch])
+        for message in batch:
+            batch.connection.append(message.raw)
+            if message.offset in self.culprits:
+                raise self.error
+
+
+def values(entries: Sequence[Entry]) -> list[bytes | None]:
+    return [entry.delivery.value for entry in entries]
+
+
+async def test_a_batch_is_one_transaction_and_its_events_follow_the_commit(make: Any, database: Database) -> None:
+    spine = make(write)
+    entries = spine.entries(3)
+    assert await spine.run(entries) == [Stage.SETTLED] * 3
+    assert (database.begun, database.effects) == (1, values(entries))
+    assert [row.outcome for row in database.rows.values()] == [Outcome.OK] * 3
+    assert spine.sink.codes(101) == [EventCode.CLAIMED, EventCode.SUCCEEDED]
+    assert {row.exec_id for row in database.rows.values()} == {
+        event.exec_id for event in spine.sink.durable if event.code is EventCode.SUCCEEDED
+    }
+
+
+async def test_a_key_that_was_finished_before_is_a_duplicate_and_not_run(make: Any, database: Database) -> None:
+    spine = make(write)
+    await spine.run([spine.entry(100, value=b"a")])
+    assert await spine.run([spine.entry(101, value=b"a"), spine.entry(102, value=b"b")]) == [Stage.SETTLED] * 2
+    assert database.effects == [b"a", b"b"]
+    assert spine.sink.codes(101) == [EventCode.DUP_SUPPRESSED]
+
+
+async def test_its_own_row_tells_of_a_success_whose_event_was_never_written(make: Any, database: Database) -> None:
+    first = make(write)
+    await first.run([first.entry(100, value=b"a")])
+    second = make(write)  # as after a kill between the commit and the event log
+    await second.run([second.entry(100, value=b"a")])
+    told = [event for event in second.sink.durable if event.offset == 100]
+    assert [event.code for event in told] == [EventCode.SUCCEEDED]
+    assert told[0].exec_id == database.rows[next(iter(database.rows))].exec_id
+    assert database.effects == [b"a"]
+
+
+async def test_one_poison_of_many_is_found_by_halving_and_the_others_are_committed(make: Any, database: Database) -> None:
+    handler = Poison(257)
+    spine = make(handler)
+    entries = spine.entries(500)
+    assert await spine.run(entries) == [Stage.SETTLED] * 500
+    assert database.begun <= 2 * 9 + 2, "two transactions for each halving of 500, and one that marks the culprit"
+    assert database.effects == [value for value in values(entries) if value != b"v257"]
+    assert [topic for topic, _ in spine.sent()] == ["billing.delay.10s"]
+    assert spine.watermark.commit == 600
+
+
+async def test_what_was_rolled_back_is_told_as_failed_so_that_no_run_is_in_doubt(make: Any, database: Database) -> None:
+    spine = make(Poison(101))
+    await spine.run(spine.entries(2))
+    c, failed, ok = EventCode.CLAIMED, EventCode.FAILED, EventCode.SUCCEEDED
+    assert spine.sink.codes(100) == [c, failed, c, ok]
+    assert spine.sink.codes(101) == [c, failed, c, failed, EventCode.SENT_BACK]
+
+
+@pytest.mark.parametrize("error", [ConsumeLater(delay=30), Reject("no price"), ConnectionError("away")])
+async def test_every_message_of_a_batch_that_raises_as_a_whole_gets_what_was_raised(
+    make: Any, database: Database, error: Exception
+) -> None:
+    spine = make(Poison(100, 101, 102, error=error))
+    assert await spine.run(spine.entries(3)) == [Stage.SETTLED] * 3
+    assert database.effects == []
+    topic = "billing.dlq" if isinstance(error, Reject) else "billing.delay.30s" if isinstance(error, ConsumeLater) else "billing.delay.10s"
+    assert [to for to, _ in spine.sent()] == [topic] * 3
+
+
+async def test_a_ruling_does_not_survive_a_raise_since_its_writes_do_not(make: Any, database: Database) -> None:
+    async def handler(batch: Batch[Any]) -> None:
+        for message in batch:
+            batch.connection.append(message.raw)
+            batch.done(message)
+        if len(batch) == 1 and batch[0].offset == 100:
+            raise ValueError
+
+    spine = make(handler)
+    await spine.run(spine.entries(1))
+    assert database.effects == []
+    assert spine.sink.codes(100)[-1] is EventCode.SENT_BACK
+
+
+async def test_rulings_of_a_handler_that_returns_count_and_only_what_is_done_is_marked_as_done(make: Any, database: Database) -> None:
+    async def handler(batch: Batch[Any]) -> None:
+        batch.connection.append("all")
+        batch.later(batch[1])
+        batch.dead(batch[2], "no price")
+
+    spine = make(handler)
+    assert await spine.run(spine.entries(3)) == [Stage.SETTLED] * 3
+    assert database.effects == ["all"]
+    assert [(row.outcome, row.next_attempt) for row in database.rows.values()] == [(Outcome.OK, 1), (None, 2), (Outcome.DEAD, 1)]
+
+
+async def test_the_original_of_a_copy_that_is_on_its_way_is_stale(make: Any, database: Database) -> None:
+    calls: list[int] = []
+
+    async def handler(batch: Batch[Any]) -> object:
+        calls.append(batch[0].reconsume_times)
+        return CONSUME_LATER if batch[0].reconsume_times == 0 else None
+
+    spine = make(handler)
+    await spine.run([spine.entry(100, value=b"a")])
+    assert await spine.run([spine.entry(100, value=b"a")]) == [Stage.SETTLED]
+    assert spine.sink.codes(100)[-1] is EventCode.STALE
+    assert await spine.run([spine.returned(spine.publisher.sent[0])]) == [Stage.SETTLED]
+    assert calls == [0, 1]
+
+
+async def test_a_copy_that_is_not_acknowledged_is_held_with_its_decision_and_marks_nothing(make: Any, database: Database) -> None:
+    async def handler(batch: Batch[Any]) -> None:
+        batch.connection.append(batch[0].raw)
+        batch.later(batch[1])
+
+    spine = make(handler)
+    spine.publisher.answer = lambda copy: PublishUnavailable("no broker")
+    entries = spine.entries(2)
+    assert await spine.run(entries) == [Stage.SETTLED, Stage.RULED]
+    assert len(database.rows) == 1
+    spine.publisher.answer = lambda copy: None
+    spine.clock.now += 60
+    assert await spine.run([entries[1]]) == [Stage.SETTLED]
+    assert database.effects == [b"v100"], "it is published, not run again"
+
+
+@pytest.mark.parametrize("step", ["begin", "claim", "finish", "commit"])
+async def test_a_database_that_is_away_holds_everything_and_nothing_is_told_as_done(make: Any, database: Database, step: str) -> None:
+    spine = make(write)
+    database.fail = lambda at: at == step
+    entries = spine.entries(2)
+    assert await spine.run(entries) == [Stage.FETCHED] * 2
+    assert (database.effects, database.rows, spine.watermark.commit) == ([], {}, 100)
+    assert EventCode.SUCCEEDED not in spine.sink.codes(100)
+    database.fail = lambda at: False
+    spine.clock.now += 60
+    assert await spine.run(entries) == [Stage.SETTLED] * 2
+    assert database.effects == [b"v100", b"v101"]
+
+
+async def test_a_commit_in_doubt_is_decided_by_the_keys(make: Any, database: Database) -> None:
+    spine = make(write)
+    database.commit_in_doubt = True
+    entries = spine.entries(2)
+    assert await spine.run(entries) == [Stage.FETCHED] * 2
+    spine.clock.now += 60
+    assert await spine.run(entries) == [Stage.SETTLED] * 2
+    assert database.effects == [b"v100", b"v101"], "it had come through, and nothing is run again"
+    assert spine.sink.codes(100)[-1] is EventCode.SUCCEEDED
+
+
+async def test_a_copy_that_is_there_stands_although_the_commit_failed(make: Any, database: Database) -> None:
+    async def handler(batch: Batch[Any]) -> None:
+        batch.connection.append("all")
+        batch.later(batch[1])
+
+    spine = make(handler)
+    database.fail = lambda at: at == "commit"
+    assert await spine.run(spine.entries(2)) == [Stage.FETCHED, Stage.SETTLED]
+    assert len(spine.sent()) == 1
+    assert spine.watermark.commit == 100
+
+
+async def test_a_handler_that_ends_its_transaction_is_blamed_alone(make: Any, database: Database) -> None:
+    spine = make(write)
+    database.abort = lambda: True
+    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
+    assert (database.effects, len(spine.sent())) == ([], 1)
+    assert spine.sink.codes(100)[-1] is EventCode.SENT_BACK
+
+
+async def test_several_that_end_their_transaction_are_halved_until_one_is_alone(make: Any, database: Database) -> None:
+    culprit = {"here": False}
+
+    async def handler(batch: Batch[Any]) -> None:
+        culprit["here"] = any(message.offset == 102 for message in batch)
+        await write(batch)
+
+    spine = make(handler)
+    database.abort = lambda: culprit["here"]
+    assert await spine.run(spine.entries(4)) == [Stage.SETTLED] * 4
+    assert database.effects == [b"v100", b"v101", b"v103"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_what_stops_the_app_rolls_back_and_rules_on_nothing(make: Any, database: Database, error: BaseException) -> None:
+    spine = make(Poison(101, error=error))
+    entries = spine.entries(3)
+    with pytest.raises(HandlerStopped):
+        await spine.run(entries)
+    assert [entry.stage for entry in entries] == [Stage.FETCHED] * 3
+    assert (database.effects, database.rows, spine.sent()) == ([], {}, [])
+
+
+async def test_a_handler_that_is_called_off_rolls_back_what_it_had_ruled_too(make: Any, database: Database) -> None:
+    async def handler(batch: Batch[Any]) -> None:
+        batch.connection.append("all")
+        batch.done(batch[0])
+        entries[0].run.call_off()
+        await asyncio.Event().wait()
+
+    spine = make(handler)
+    entries = spine.entries(2)
+    assert await spine.run(entries) == [Stage.FETCHED] * 2
+    assert (database.effects, database.rows) == ([], {})
+
+
+async def test_a_handler_of_single_messages_shares_the_transaction_and_its_culprit_is_found(make: Any, database: Database) -> None:
+    async def handler(message: Message[Any]) -> None:
+        message.connection.append(message.raw)
+        if message.offset == 101:
+            raise ValueError
+
+    spine = make(handler, kind="message")
+    assert await spine.run(spine.entries(3)) == [Stage.SETTLED] * 3
+    assert database.effects == [b"v100", b"v102"]
+    assert len(spine.sent()) == 1
+
+
+async def test_a_message_without_a_key_is_run_in_the_transaction_and_marked_nowhere(make: Any, database: Database) -> None:
+    spine = make(write)
+    spine.pipeline._admission._dedup = Transactional(database, key=lambda message: None)
+    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
+    assert (database.effects, database.rows) == ([b"v100"], {})
+
+
+async def test_an_undecodable_value_is_a_dead_letter_without_a_transaction(make: Any, database: Database) -> None:
+    def decode(value: bytes | None) -> object:
+        raise ValueError
+
+    spine = make(write, decode=decode)
+    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
+    assert (database.begun, [to for to, _ in spine.sent()]) == (0, ["billing.dlq"])
+
+
+async def test_equal_keys_in_a_batch_follow_their_leader(make: Any, database: Database) -> None:
+    spine = make(write)
+    entries = [spine.entry(100, value=b"a"), spine.entry(101, value=b"a")]
+    assert await spine.run(entries) == [Stage.SETTLED] * 2
+    assert database.effects == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"retention": 0}, "retention of Transactional is 0 s"),
+        ({"epoch": -1}, "epoch of Transactional is -1"),
+        ({"key": "id"}, "key of Transactional is 'id'"),
+    ],
+)
+def test_settings_that_can_not_work_are_refused(options: Any, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        Transactional("sqlite:///x.db", **options)
