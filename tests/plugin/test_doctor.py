@@ -30,7 +30,6 @@ from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import Clocks
 from ackwise.plugin.topicplan import Topic, TopicReview
 
-
 #: Its annotations do not export what the module itself does.
 confluent: Any = importlib.import_module("confluent_kafka.admin")
 
