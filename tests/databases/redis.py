@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from tests.databases.server import Server, free_port, program, running
+from tests.databases.server import START_TIMEOUT, Server, free_port, program, running
 
 __all__ = ["redis_cluster", "redis_server", "redis_server_of"]
 
@@ -48,4 +49,13 @@ def redis_cluster(folder: Path, masters: int = 3) -> Iterator[Sequence[Server]]:
         create = [program("redis-cli"), "--cluster", "create", *addresses, "--cluster-yes"]
         done = subprocess.run(create, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
+        deadline = time.monotonic() + START_TIMEOUT
+        while not all(_serves_all_slots(node) for node in nodes):  # they still tell each other
+            assert time.monotonic() < deadline, "the nodes of the cluster do not agree"
+            time.sleep(0.05)
         yield nodes
+
+
+def _serves_all_slots(node: Server) -> bool:
+    ask = [program("redis-cli"), "-p", str(node.port), "cluster", "info"]
+    return "cluster_state:ok" in subprocess.run(ask, capture_output=True, check=True, text=True).stdout
