@@ -25,6 +25,8 @@ async def claims(dedup: Dedup | None) -> Finding:
         advice = "use it in tests only; sqlite:///claims.db keeps them on this host"
         return Finding("claims", "warning", "they are kept in memory, gone with the worker and unknown to others", advice)
     if isinstance(dedup.store, str) and (file := _file(dedup.store)) is not None:
+        if not file.parent.exists():
+            return Finding("claims", "problem", f"the folder of {file} does not exist", "create it, or name another")
         return _writable("claims", file.parent, file)
     await store.open()
     await store.close()

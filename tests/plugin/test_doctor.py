@@ -28,6 +28,7 @@ from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge
 from ackwise.plugin.doctor.examine import examine, look
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import Clocks
+from ackwise.plugin.registry import open_store
 from ackwise.plugin.topicplan import Topic, TopicReview
 
 #: Its annotations do not export what the module itself does.
@@ -112,10 +113,17 @@ def test_a_volume_that_is_nearly_full_is_a_warning(monkeypatch: pytest.MonkeyPat
 
 
 async def test_claims_in_a_file_are_looked_at_and_not_made(tmp_path: Path) -> None:
-    finding = await places.claims(Dedup(f"sqlite:///{tmp_path}/deep/claims.db"))
-    assert finding.found.startswith(f"{tmp_path}/deep/claims.db can be written")
-    assert finding.found.endswith(f"{tmp_path}/deep will be made")
+    finding = await places.claims(Dedup(f"sqlite:///{tmp_path}/claims.db"))
+    assert finding.found.startswith(f"{tmp_path}/claims.db can be written")
     assert os.listdir(tmp_path) == []
+
+
+async def test_claims_in_a_folder_that_is_not_there_are_a_problem_since_nobody_makes_it(tmp_path: Path) -> None:
+    finding = await places.claims(Dedup(f"sqlite:///{tmp_path}/deep/claims.db"))
+    assert (finding.verdict, finding.found) == ("problem", f"the folder of {tmp_path}/deep/claims.db does not exist")
+    store = open_store(f"sqlite:///{tmp_path}/deep/claims.db")
+    with pytest.raises(ConfigurationError):  # as a worker
+        await store.open()
 
 
 async def test_claims_that_can_t_be_written_are_a_problem(tmp_path: Path) -> None:
@@ -135,7 +143,9 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
 def test_events_are_looked_at_and_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert places.events(Events(str(tmp_path / "events")))[0].verdict != "problem"
-    assert places.events(Events(f"file://{tmp_path}/events"))[0].found.startswith(f"{tmp_path}/events can be written")
+    by_url = places.events(Events(f"file://{tmp_path}/events"))[0].found
+    assert by_url.startswith(f"{tmp_path}/events can be written")
+    assert by_url.endswith(f"{tmp_path}/events will be made")
     assert places.events(Events(str(tmp_path / "file" / "events")))[0].verdict == "problem"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert places.events(None)[0].verdict == "ok"
