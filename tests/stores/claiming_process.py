@@ -1,16 +1,15 @@
-"""A process that claims keys in a SQLite file and says what it was told, one JSON line per answered exchange.
+"""A process that claims keys in a store and says what it was told, one JSON line per answered exchange.
 
-Arguments: the file, a number that makes this process's tokens its own, and how many batches to claim.
+Arguments: the URL of the store, a number that makes this process's tokens its own, and how many batches to claim.
 The keys are the same for every process, 100 to a batch; what is acquired is completed with the next batch.
 """
 
 import asyncio
 import json
 import sys
-from pathlib import Path
 
 from ackwise.middleware.store import Acquired, Claim, ClaimKey, Complete, Exchange, Outcome
-from ackwise.stores.sqlite import SQLiteStore
+from ackwise.plugin.registry import open_store
 
 BATCH = 100
 
@@ -19,8 +18,8 @@ def key_of(number: int) -> ClaimKey:
     return ClaimKey(number.to_bytes(16, "big"), None, 1)
 
 
-async def claim_batches(path: Path, process: int, batches: int) -> None:
-    store = SQLiteStore(path, timeout=30.0)
+async def claim_batches(url: str, process: int, batches: int) -> None:
+    store = open_store(url)
     await store.open()
     acquired: list[int] = []
     for batch in range(batches + 1):
@@ -36,4 +35,4 @@ async def claim_batches(path: Path, process: int, batches: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(claim_batches(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(claim_batches(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

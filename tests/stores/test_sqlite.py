@@ -53,7 +53,7 @@ def claims(count: int, token: int = 1, first: int = 0) -> list[Claim]:
 
 
 def start(path: Path, process: int, batches: int) -> subprocess.Popen[str]:
-    arguments = [sys.executable, str(PROGRAM), str(path), str(process), str(batches)]
+    arguments = [sys.executable, str(PROGRAM), f"sqlite:///{path}?timeout=30", str(process), str(batches)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
