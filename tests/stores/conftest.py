@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("ackwise.stores.testing")
+pytest.register_assert_rewrite("ackwise.stores.testing", "ackwise.stores.inbox.testing")

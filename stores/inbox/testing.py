@@ -1,0 +1,235 @@
+"""`InboxConformance`: the test suite that every `TransactionalStore` passes, for those here and for yours.
+
+    class TestMyInbox(InboxConformance):
+        def make(self, place): ...
+        async def prepare(self, place): ...
+        async def write(self, connection, effect): ...
+        async def effects(self, place): ...
+
+It needs pytest and a real database; keys are random, so runs may share one.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.store import ClaimKey, Outcome, Stale
+from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+
+__all__ = ["InboxConformance"]
+
+T = TypeVar("T")
+
+HERE = ("orders", 3, 17)
+
+
+class _Boom(Exception):
+    """Rolls a block back."""
+
+
+def _key(attempt: int = 1) -> ClaimKey:
+    return ClaimKey(os.urandom(16), None, attempt)
+
+
+def _done(key: ClaimKey, exec_id: int = 7, outcome: Outcome | None = Outcome.OK, next_attempt: int = 1) -> Finish:
+    return Finish(key, HERE, exec_id, outcome, next_attempt)
+
+
+class _Scene:
+    """One test's inbox, driven without `await`."""
+
+    def __init__(self, suite: InboxConformance, place: Path) -> None:
+        self.runner = asyncio.Runner()
+        self.suite = suite
+        self.place = place
+        self.run(suite.prepare(place))
+        self.inbox = self.open()
+
+    def open(self) -> TransactionalStore:
+        inbox = self.suite.make(self.place)
+        self.run(inbox.open())
+        self.opened = [*getattr(self, "opened", []), inbox]
+        return inbox
+
+    def end(self) -> None:
+        for inbox in self.opened:
+            self.run(inbox.close())
+        self.runner.close()
+
+    def run(self, waiting: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(waiting)
+
+    def consume(
+        self,
+        keys: Sequence[ClaimKey],
+        finishes: Sequence[Finish] = (),
+        *,
+        effects: Sequence[str] = (),
+        boom: bool = False,
+        retention: float = 3600.0,
+        inbox: TransactionalStore | None = None,
+    ) -> list[TransactionAnswer]:
+        """One transaction: claim `keys`, write `effects`, finish `finishes`, and commit or not."""
+        return self.run(self._consume(inbox or self.inbox, keys, finishes, effects, boom, retention))
+
+    async def _consume(
+        self,
+        inbox: TransactionalStore,
+        keys: Sequence[ClaimKey],
+        finishes: Sequence[Finish],
+        effects: Sequence[str],
+        boom: bool,
+        retention: float,
+    ) -> list[TransactionAnswer]:
+        answers: list[TransactionAnswer] = []
+        try:
+            async with inbox.begin(retention=retention) as transaction:
+                answers = await transaction.claim(keys)
+                for effect in effects:
+                    await self.suite.write(transaction.connection, effect)
+                await transaction.finish(finishes)
+                if boom:
+                    raise _Boom
+        except _Boom:
+            pass
+        return answers
+
+    def effects(self) -> list[str]:
+        return sorted(self.run(self.suite.effects(self.place)))
+
+
+class InboxConformance(abc.ABC):
+    """Derive a class whose name starts with `Test`."""
+
+    @abc.abstractmethod
+    def make(self, place: Path) -> TransactionalStore:
+        """An inbox that is not open yet; each call with the same `place`, a folder of this test, names the same database."""
+
+    @abc.abstractmethod
+    async def prepare(self, place: Path) -> None:
+        """Make an empty table for effects, which are short texts and unique in it."""
+
+    @abc.abstractmethod
+    async def write(self, connection: Any, effect: str) -> None:
+        """Write an effect through what a handler gets."""
+
+    @abc.abstractmethod
+    async def effects(self, place: Path) -> list[str]:
+        """What is in the table, as another connection sees it."""
+
+    @abc.abstractmethod
+    async def commit(self, connection: Any) -> None:
+        """What a handler must not do."""
+
+    @pytest.fixture
+    def scene(self, tmp_path: Path) -> Iterator[_Scene]:
+        scene = _Scene(self, tmp_path)
+        yield scene
+        scene.end()
+
+    def test_an_unknown_key_is_taken_and_finished_with_the_effects(self, scene: _Scene) -> None:
+        key = _key()
+        assert scene.consume([key], [_done(key)], effects=["a"]) == [Taken()]
+        assert scene.effects() == ["a"]
+        assert scene.consume([key]) == [Finished(Outcome.OK, HERE, 7)]
+
+    def test_what_is_rolled_back_never_happened(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([key], [_done(key)], effects=["a"], boom=True)
+        assert scene.effects() == []
+        assert scene.consume([key]) == [Taken()]
+
+    def test_a_key_that_was_taken_and_not_finished_is_taken_again(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([key], [], effects=["a"])
+        assert scene.consume([key]) == [Taken()]
+
+    @pytest.mark.parametrize("outcome", list(Outcome))
+    def test_every_outcome_is_remembered_with_origin_and_execution(self, scene: _Scene, outcome: Outcome) -> None:
+        key, exec_id = _key(), 2**62 + 1
+        scene.consume([key], [_done(key, exec_id, outcome)])
+        assert scene.consume([key]) == [Finished(outcome, HERE, exec_id)]
+
+    def test_after_a_send_back_lower_attempts_are_stale_and_the_copy_is_taken(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([key], [_done(key, outcome=None, next_attempt=2)])
+        assert scene.consume([key]) == [Stale()]
+        copy = key._replace(attempt=2)
+        assert scene.consume([copy], [_done(copy, 8, Outcome.OK, 2)]) == [Taken()]
+        assert scene.consume([key, _key()]) == [Finished(Outcome.OK, HERE, 8), Taken()]
+
+    def test_answers_come_in_the_order_of_the_keys(self, scene: _Scene) -> None:
+        keys = [_key() for _ in range(500)]
+        scene.consume(keys[::3], [_done(key) for key in keys[::3]])
+        expected = [Finished(Outcome.OK, HERE, 7) if number % 3 == 0 else Taken() for number in range(500)]
+        assert scene.consume(keys) == expected
+
+    def test_no_keys_and_no_finishes_are_fine(self, scene: _Scene) -> None:
+        assert scene.consume([], [], effects=["a"]) == []
+        assert scene.effects() == ["a"]
+
+    def test_a_key_is_forgotten_after_the_retention(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([key], [_done(key)], retention=0.001)
+        assert scene.consume([key]) == [Taken()]
+
+    def test_a_handler_that_commits_is_found_out(self, scene: _Scene) -> None:
+        key = _key()
+
+        async def consume() -> None:
+            async with scene.inbox.begin(retention=3600.0) as transaction:
+                await transaction.claim([key])
+                await self.commit(transaction.connection)
+                await transaction.finish([_done(key)])
+
+        with pytest.raises(TransactionAborted, match="the handler ended the transaction"):
+            scene.run(consume())
+        assert scene.consume([key]) == [Taken()]
+
+    def test_an_inbox_goes_on_after_a_transaction_that_was_broken(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([], effects=["a"])
+
+        async def consume() -> None:
+            async with scene.inbox.begin(retention=3600.0) as transaction:
+                await transaction.claim([key])
+                await self.write(transaction.connection, "a")  # a second time: refused
+
+        with pytest.raises(Exception):  # noqa: B017, PT011  # the driver's own error, which a handler would see
+            scene.run(consume())
+        assert scene.consume([key], [_done(key)], effects=["b"]) == [Taken()]
+        assert scene.effects() == ["a", "b"]
+
+    def test_two_workers_that_want_one_key_run_it_once(self, scene: _Scene) -> None:
+        keys = [_key() for _ in range(20)]
+        other = scene.open()
+
+        async def worker(inbox: TransactionalStore, name: str) -> list[TransactionAnswer]:
+            async with inbox.begin(retention=3600.0) as transaction:
+                answers = await transaction.claim(keys)
+                await asyncio.sleep(0)
+                taken = [key for key, answer in zip(keys, answers, strict=True) if answer == Taken()]
+                for key in taken:
+                    await self.write(transaction.connection, f"{name}{key.id.hex()[:8]}")
+                await transaction.finish([_done(key) for key in taken])
+                return answers
+
+        async def race() -> list[list[TransactionAnswer]]:
+            return list(await asyncio.gather(worker(scene.inbox, "a"), worker(other, "b")))
+
+        answers = scene.run(race())
+        assert sorted(sum(answer == Taken() for answer in of_one) for of_one in answers) == [0, 20]
+        assert len(scene.effects()) == 20
+
+    def test_what_another_inbox_committed_is_seen_after_a_restart(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([key], [_done(key)], effects=["a"])
+        assert scene.consume([key], inbox=scene.open()) == [Finished(Outcome.OK, HERE, 7)]
