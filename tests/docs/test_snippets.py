@@ -20,7 +20,7 @@ import typer
 from tests.docs.pages import CHECKOUT, Snippet, pages, run, snippets, text
 
 from ackwise import App
-from ackwise.plugin.cli.main import new_app
+from ackwise.plugin.cli.root import new_app
 
 #: What is not run, and how often on which page; the page says why.
 NOT_RUN = {"docs/topics.md": 1}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from ackwise.plugin.cli.main import new_app
+from ackwise.plugin.cli.root import new_app
 
 APP = """
 from ackwise import App

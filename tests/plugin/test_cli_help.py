@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ackwise.plugin.cli.main import new_app
+from ackwise.plugin.cli.root import new_app
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 

@@ -1,0 +1,99 @@
+"""The root of the command line: our commands, and those that other distributions add by entry point."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from importlib.metadata import entry_points, version
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.cli.console import say_error
+from ackwise.plugin.cli.demo import demo
+from ackwise.plugin.cli.doctor import doctor
+from ackwise.plugin.cli.explain import explain
+from ackwise.plugin.cli.run import run
+from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
+from ackwise.plugin.cli.topics import check, create
+
+__all__ = ["new_app"]
+
+#: What the user can mend: a setting, a name, a broker that is not there. 1 is for verdicts, as that of `reconcile`.
+_USER_MISTAKE: Final = 2
+
+_HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack index, consume-later, dead letters, deduplication.
+
+[bold]ackwise demo[/bold] shows a worker being killed and its books being checked, [bold]ackwise doctor[/bold] looks whether
+one can run here, and [bold]ackwise run app:app[/bold] runs it.
+
+Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can mend, said in one
+sentence. 3: reconcile can't tell. 128 + n: ended by signal n."""
+
+
+class _Root(TyperGroup):
+    """Every command ends here: an error of ours is one sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AckwiseError as error:
+            if ctx.params.get("show_traceback"):
+                traceback.print_exception(error)
+            say_error(str(error))
+            ctx.exit(_USER_MISTAKE)
+
+
+def new_app() -> typer.Typer:
+    """Our commands, and those of other folders and distributions. One that can't be loaded says so when called, and hinders no other."""
+    app = typer.Typer(
+        name="ackwise", cls=_Root, help=_flowing(_HELP), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+    )
+    app.callback()(_root)
+    _add(app, "run", run)
+    _add(app, "demo", demo)
+    _add(app, "explain", explain)
+    _add(app, "doctor", doctor)
+    topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
+    _add(topics, "check", check)
+    _add(topics, "create", create)
+    app.add_typer(topics, name="topics")
+    for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
+        try:
+            _add(app, point.name, point.load())
+        except ImportError as error:
+            _add(app, point.name, _unavailable(point.name, error))
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ackwise {version('ackwise')}")
+        raise typer.Exit
+
+
+def _root(
+    _: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")] = False,
+    show_traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from before its sentence.")] = False,
+) -> None:
+    """What holds for every command."""
+
+
+def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
+    app.command(name, help=_flowing(inspect.getdoc(function) or ""))(function)
+
+
+def _flowing(text: str) -> str:
+    """Line ends are those of an editor, not of the reader's terminal; paragraphs stay."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _unavailable(name: str, error: ImportError) -> Callable[[], None]:
+    def command() -> None:
+        """Not available: a package is missing. Exit code 2."""
+        raise AckwiseError(f"ackwise {name} can't be loaded ({error}); install the package that it needs")
+
+    return command
