@@ -1,0 +1,241 @@
+"""One exchange as SQL: the transition table in one statement, its arguments, and the reading of its answer.
+
+Nothing here connects. A statement can be run on any asyncpg connection, in a transaction or not, as long as it reads what
+is committed (READ COMMITTED): `stores/transitions.py` says what it has to answer.
+
+How it works: `seen` looks up each key once; `changed` updates the records that a transition writes, and checks them again on
+the newest version of the row, which it waits for; `added` inserts what is unknown and waits for others who insert the same key.
+What was lost to somebody else meanwhile comes back without an answer, and is asked again: the next statement sees who won.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ackwise.middleware.store import Ack, Acquired, ClaimAnswer, Exchange, ExchangeResult, Outcome
+from ackwise.stores import transitions
+from ackwise.stores.postgres.tables import Tables
+from ackwise.stores.transitions import Place, Record
+
+__all__ = ["Answer", "Asked", "Kind", "Row", "answer", "arguments", "asked", "result", "rounds", "statement"]
+
+AT_ONCE = 1000
+"""Keys of one statement; more gain nothing, and hold the locks of their rows for longer."""
+
+
+class Kind(enum.IntEnum):
+    """What is asked for a key."""
+
+    CLAIM = 1
+    COMPLETE = 2
+    RELEASE = 3
+    RENEW = 4
+
+
+class Asked(NamedTuple):
+    """One request of an exchange, in the words of the statement."""
+
+    place: Place
+    token: int
+    attempt: int
+    kind: Kind
+    value: int | None
+    """The outcome of a complete; what a release sends back."""
+    position: int
+    """Among all requests of the exchange."""
+
+
+Answer = ClaimAnswer | Ack
+
+
+class Row(NamedTuple):
+    """What the statement says of one key: that it was written, or the record that stands against it."""
+
+    position: int
+    """Among those asked by this statement, from 1; 0 where `added` tells the key only."""
+    key: Any
+    day: int | None
+    restored: bool | None
+    epoch: int | None
+    lost: int | None
+    took_unreleased: bool | None
+    token: int | None
+    next_attempt: int | None
+    outcome: int | None
+    leased_for: float | None
+    """Seconds from now."""
+    kept_for: float | None
+    """Seconds from now."""
+
+
+def asked(exchange: Exchange) -> list[Asked]:
+    """All requests in the order in which they are applied: completes, releases, renews, claims."""
+    every: list[Asked] = []
+    for key, token, outcome in exchange.completes:
+        every.append(Asked((key.id, key.day), token, key.attempt, Kind.COMPLETE, outcome, len(every)))
+    for key, token, sent_back in exchange.releases:
+        every.append(Asked((key.id, key.day), token, key.attempt, Kind.RELEASE, sent_back, len(every)))
+    for key, token in exchange.renews:
+        every.append(Asked((key.id, key.day), token, key.attempt, Kind.RENEW, None, len(every)))
+    for key, token in exchange.claims:
+        every.append(Asked((key.id, key.day), token, key.attempt, Kind.CLAIM, None, len(every)))
+    return every
+
+
+def result(exchange: Exchange, answers: Sequence[Any]) -> ExchangeResult:
+    """`answers` by position, as the lists of the protocol."""
+    released = len(exchange.completes)
+    renewed = released + len(exchange.releases)
+    claimed = renewed + len(exchange.renews)
+    return ExchangeResult(
+        list(answers[claimed:]), list(answers[:released]), list(answers[released:renewed]), list(answers[renewed:claimed])
+    )
+
+
+def rounds(every: Iterable[Asked]) -> Iterator[list[Asked]]:
+    """What can travel together: each key once, `AT_ONCE` at most, sorted so that two workers never wait for each other in a circle."""
+    some: dict[Place, Asked] = {}
+    for one in every:
+        if one.place in some or len(some) == AT_ONCE:
+            yield _sorted(some.values())
+            some = {}
+        some[one.place] = one
+    if some:
+        yield _sorted(some.values())
+
+
+def _sorted(some: Iterable[Asked]) -> list[Asked]:
+    return sorted(some, key=lambda one: (one.place[1] is not None, one.place[1] or 0, one.place[0]))
+
+
+def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
+    """What `statement` is executed with."""
+    places, tokens, attempts, kinds, values, _ = zip(*some, strict=True)
+    return (
+        [id.hex() for id, _ in places],
+        [day for _, day in places],
+        tokens,
+        attempts,
+        kinds,
+        values,
+        exchange.lease,
+        exchange.retention,
+    )
+
+
+def answer(one: Asked, row: Row) -> Answer | None:
+    """The answer to a request, or `None` if somebody else was faster and it has to be asked again."""
+    if row.epoch is not None:
+        if one.kind is Kind.CLAIM:
+            return Acquired(row.epoch, row.lost or 0, bool(row.took_unreleased))
+        return Ack.RESTORED if one.kind is Kind.COMPLETE and row.restored else Ack.OK
+    record = _record(row)
+    after, said = _decide(one, record)
+    return said if after is None or after is record else None
+
+
+def _record(row: Row) -> Record | None:
+    """What stands against a request, on a clock that shows 0 now; of the fields that only a granted claim is told nothing is known."""
+    if row.token is None or row.next_attempt is None or row.leased_for is None or row.kept_for is None:
+        return None
+    outcome = Outcome(row.outcome) if row.outcome else None
+    return Record(row.token, 1, row.next_attempt, 0, False, outcome, row.leased_for, row.kept_for)
+
+
+def _decide(one: Asked, record: Record | None) -> tuple[Record | None, Answer]:
+    match one.kind:
+        case Kind.CLAIM:
+            return transitions.claim(record, one.token, one.attempt, 0.0, 0.0, 0.0)
+        case Kind.COMPLETE:
+            return transitions.complete(record, one.token, one.attempt, Outcome.OK, 0.0, 0.0)
+        case Kind.RELEASE:
+            return transitions.release(record, one.token, one.value, 0.0, 0.0)
+        case Kind.RENEW:
+            return transitions.renew(record, one.token, 0.0, 0.0, 0.0)
+
+
+@functools.cache
+def statement(tables: Tables, *, undated: bool, dated: bool) -> str:
+    """The statement for keys without a day, for keys with one, or for both in one trip."""
+    parts = []
+    if undated:
+        parts.append(_part(tables.claims, "u", dated=False))
+    if dated:
+        parts.append(_part(tables.daily_claims, "d", dated=True))
+    with_, select = zip(*parts, strict=True)
+    return f"WITH asked AS MATERIALIZED ({_ASKED}){''.join(with_)}\n{' UNION ALL '.join(select)}"
+
+
+_ASKED = """
+    SELECT n, k, day, token, attempt, kind, value, $8::float8 * interval '1 second' AS retention,
+        CASE WHEN kind IN (1, 4) THEN $7::float8 ELSE 0 END * interval '1 second' AS lease
+    FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::int[], $5::smallint[], $6::int[])
+        WITH ORDINALITY AS a (k, day, token, attempt, kind, value, n)
+"""
+
+
+def _writes(record: str, request: str) -> str:
+    """Whether the transition changes an existing record."""
+    return f"""CASE
+        WHEN {record}.kept_until <= statement_timestamp() THEN {request}.kind IN (1, 2)
+        WHEN {record}.outcome <> 0 THEN false
+        WHEN {request}.kind <> 1 THEN {record}.token = {request}.token
+        ELSE {request}.attempt >= {record}.next_attempt
+            AND ({record}.token IN ({request}.token, 0) OR {record}.leased_until <= clock_timestamp()) END"""
+
+
+# A record that is written although it is done can only be one that was forgotten. To ask the clock again would be wrong:
+# the columns of one row have to agree.
+_FRESH = "r.outcome <> 0 OR r.kept_until <= statement_timestamp()"
+
+
+def _part(table: str, name: str, *, dated: bool) -> tuple[str, str]:
+    """The CTEs for one table, and the query for its answers."""
+    day, same_day, has_day = ("day, ", " AND r.day = {}.day", "IS NOT NULL") if dated else ("", "", "IS NULL")
+    ctes = f""",
+seen_{name} AS MATERIALIZED (
+    SELECT a.*, r.k IS NOT NULL AS known, r.kept_until <= statement_timestamp() AS forgotten, {_writes("r", "a")} AS writes,
+        r.token AS held_by, r.next_attempt, r.outcome, r.leased_until, r.kept_until
+    FROM asked a LEFT JOIN {table} r ON r.k = a.k{same_day.format("a")} WHERE a.day {has_day}
+), changed_{name} AS (
+    UPDATE {table} r SET
+        token = CASE s.kind WHEN 3 THEN 0 ELSE s.token END,
+        epoch = CASE WHEN {_FRESH} THEN 1 WHEN r.token = s.token THEN r.epoch ELSE r.epoch + 1 END,
+        next_attempt = CASE
+            WHEN {_FRESH} OR r.token <> s.token THEN s.attempt
+            WHEN s.kind = 3 THEN coalesce(s.value, r.next_attempt)
+            ELSE r.next_attempt END,
+        lost = CASE
+            WHEN {_FRESH} THEN 0
+            WHEN s.kind = 3 AND s.value IS NOT NULL THEN 0
+            WHEN r.token = s.token THEN r.lost
+            WHEN s.attempt > r.next_attempt THEN 0
+            ELSE r.lost + (r.token <> 0)::int END,
+        took_unreleased = CASE
+            WHEN s.kind = 3 OR {_FRESH} THEN false
+            WHEN r.token = s.token THEN r.took_unreleased
+            ELSE r.token <> 0 END,
+        outcome = CASE s.kind WHEN 2 THEN s.value ELSE 0 END,
+        leased_until = clock_timestamp() + s.lease,
+        kept_until = clock_timestamp() + s.lease + s.retention
+    FROM seen_{name} s WHERE s.writes AND r.k = s.k{same_day.format("s")} AND {_writes("r", "s")}
+    RETURNING s.n, s.forgotten, r.epoch, r.lost, r.took_unreleased
+), added_{name} AS (
+    INSERT INTO {table} (k, {day}token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until)
+    SELECT k, {day}token, 1, attempt, 0, false, CASE kind WHEN 2 THEN value ELSE 0 END,
+        clock_timestamp() + lease, clock_timestamp() + lease + retention
+    FROM seen_{name} WHERE NOT known AND kind IN (1, 2) ORDER BY {day}k
+    ON CONFLICT DO NOTHING
+    RETURNING k, {"day" if dated else "NULL::bigint AS day"}
+)"""
+    answers = f"""
+SELECT n, NULL::uuid, NULL::bigint, forgotten, epoch, lost, took_unreleased,
+    NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::float8 FROM changed_{name}
+UNION ALL SELECT 0, k, day, true, 1, 0, false, NULL, NULL, NULL, NULL, NULL FROM added_{name}
+UNION ALL SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, held_by, next_attempt, outcome,
+    extract(epoch FROM leased_until - clock_timestamp())::float8, extract(epoch FROM kept_until - statement_timestamp())::float8
+    FROM seen_{name} WHERE CASE WHEN known THEN NOT writes ELSE kind IN (3, 4) END"""
+    return ctes, answers

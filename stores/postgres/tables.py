@@ -1,0 +1,77 @@
+"""What the store's tables are called, as SQL."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = ["Tables"]
+
+_LONGEST = 63
+"""Bytes of a name that PostgreSQL keeps; it cuts the rest without a word."""
+_LONGEST_PREFIX = _LONGEST - len("daily_claims_20261121")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables in `schema`, or where the search path leads if that is `None`; each name starts with `prefix`.
+
+    Both may be any text that PostgreSQL takes for a name; they are quoted. Raises `ConfigurationError`.
+    """
+
+    schema: str | None = None
+    prefix: str = "ackwise_"
+
+    def __post_init__(self) -> None:
+        _check("schema", self.schema or "public", _LONGEST)
+        _check("prefix", self.prefix, _LONGEST_PREFIX)
+        if self.schema == "":
+            raise ConfigurationError("schema is empty for the PostgreSQL store; name one, or leave it out for the search path's first")
+
+    @property
+    def versions(self) -> str:
+        """Which version each part of the schema has."""
+        return self.named("schema")
+
+    @property
+    def claims(self) -> str:
+        """The records of keys without a day."""
+        return self.named("claims")
+
+    @property
+    def daily_claims(self) -> str:
+        """The records of keys with a day, partitioned by it."""
+        return self.named("daily_claims")
+
+    @property
+    def other_days(self) -> str:
+        """The partition for days that have none of their own."""
+        return self.named("daily_claims_other")
+
+    @property
+    def schema_name(self) -> str | None:
+        """The schema, quoted."""
+        return None if self.schema is None else _quoted(self.schema)
+
+    def of_day(self, day: datetime.date) -> str:
+        """The partition of one day."""
+        return self.named(f"daily_claims_{day:%Y%m%d}")
+
+    def named(self, name: str) -> str:
+        """The table `name` of ours, quoted and with its schema."""
+        return self.sibling(self.prefix + name)
+
+    def sibling(self, table: str) -> str:
+        """Any table that stands beside ours, quoted and with the schema."""
+        return _quoted(table) if self.schema is None else f"{_quoted(self.schema)}.{_quoted(table)}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _check(what: str, name: str, longest: int) -> None:
+    if "\0" in name or len(name.encode(errors="replace")) > longest:
+        raise ConfigurationError(f"{what} is {name!r} for the PostgreSQL store; give a name of at most {longest} bytes")

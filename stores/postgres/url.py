@@ -1,0 +1,92 @@
+"""The URL of a PostgreSQL store: which options are ours, which go to the driver, and what of it may be shown."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = ["Options", "address_of", "parse"]
+
+_DRIVERS = (
+    "application_name",
+    "host",
+    "passfile",
+    "port",
+    "ssl_min_protocol_version",
+    "sslcert",
+    "sslcrl",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "target_session_attrs",
+)
+"""Options that asyncpg reads, with libpq's meaning. It would take any other one for a setting of the server."""
+
+
+class Options(NamedTuple):
+    """What the URL says to us."""
+
+    schema: str | None = None
+    prefix: str = "ackwise_"
+    timeout: float = 5.0
+    max_size: int = 2
+    statement_cache_size: int = 100
+    synchronous_commit: str | None = None
+
+
+def parse(url: str) -> tuple[str, Options]:
+    """The URL for the driver, and the options that are ours. Raises `ConfigurationError`, which repeats no secret."""
+    try:
+        parts = urlsplit(url)
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        raise ConfigurationError(
+            "the URL of the PostgreSQL store can't be read; write postgresql://user:password@host:5432/database, "
+            "with every special character of the password as %XX"
+        ) from None
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ConfigurationError("the URL of the PostgreSQL store starts with postgresql:// or postgres://")
+    ours = {name: text for name, text in pairs if name in Options._fields}
+    drivers = [(name, text) for name, text in pairs if name not in Options._fields]
+    for name, _ in drivers:
+        _require_known(name)
+    return parts._replace(query=urlencode(drivers)).geturl(), _options(ours)
+
+
+def address_of(url: str) -> str:
+    """Where the server is, without user, password and options."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "postgresql"
+    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _require_known(name: str) -> None:
+    if name in _DRIVERS:
+        return
+    if name in ("password", "user"):
+        raise ConfigurationError(
+            f"{name} is an option in the URL of the PostgreSQL store; write it in front of the host: //user:password@host"
+        )
+    known = [*Options._fields, *_DRIVERS]
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+    raise ConfigurationError(f"the PostgreSQL store has no option {name!r}; {advice}")
+
+
+def _options(texts: dict[str, str]) -> Options:
+    values: dict[str, Any] = dict(texts)
+    for name, kind, example in (("timeout", float, "2.5"), ("max_size", int, "2"), ("statement_cache_size", int, "0")):
+        if name not in texts:
+            continue
+        try:
+            values[name] = kind(texts[name])
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is {texts[name]!r} in the URL of the PostgreSQL store; give a number, such as {name}={example}"
+            ) from None
+    return Options(**values)
