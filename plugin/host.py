@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -32,9 +32,11 @@ from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup
+from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
+from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
 from ackwise.middleware.worker import Worker
@@ -54,6 +56,20 @@ _GRACE = 5.0
 #: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is away.
 _BROKER_TIMEOUT = 10.0
 
+#: Milliseconds that the broker keeps a fetch which finds nothing. aiokafka has one fetch to a broker on its way at a time: while
+#: the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
+_FETCH_WAIT = 50
+
+#: Records that one poll takes at most.
+_FETCHED = 500
+
+#: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
+#: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
+_PASSED_OVER = 1.0
+
+#: Seconds until other partitions are looked at again while one is full.
+_LOOK_AGAIN = 0.02
+
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
 _BROKER_OFFSETS_EVERY = 30.0
 
@@ -68,12 +84,15 @@ class Host:
         *,
         later: ConsumeLater,
         dead_letter: DeadLetter,
-        dedup: Dedup | None = None,
+        dedup: Dedup | Transactional | None = None,
         store: ClaimStore | None = None,
+        inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
         consumer: AIOKafkaConsumer | None = None,
     ) -> None:
-        """`consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it."""
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`.
+
+        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it."""
         self._settings = settings
         self._users_own = consumer
         self._agents = {agent.name: agent for agent in agents}
@@ -82,11 +101,13 @@ class Host:
         self._names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
         self._dedup = dedup
         self._store = store
+        self._inbox = inbox
         self._sink = sink
         self._lanes: dict[TopicPartition, Lane] = {}
         self._detached: set[asyncio.Task[None]] = set()
         self._fatal: BaseException | None = None
         self._stop = asyncio.Event()
+        self._has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
         self._commits = asyncio.Lock()
         self._revokes = asyncio.Lock()
 
@@ -100,7 +121,7 @@ class Host:
         publisher = KafkaPublisher(self._settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             await ensure_topics(self._settings, self._names, sorted(self._by_topic), levels=self._later.levels)
-            for part in (self._sink, self._store):
+            for part in (self._sink, self._store, self._inbox):
                 if part is not None:
                     opened.push_async_callback(part.close)
                     await part.open()
@@ -153,7 +174,7 @@ class Host:
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store
         self._leases = None
-        if dedup is not None and store is not None:
+        if isinstance(dedup, Dedup) and store is not None:
             self._leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention))
         self._worker = Worker(
             group=self._settings.group,
@@ -167,7 +188,10 @@ class Host:
             sink=self._sink,
             clock_skew=self._settings.clock_skew,
         )
-        self._pipelines = {name: Pipeline(agent, self._worker) for name, agent in self._agents.items()}
+        self._pipelines = {name: self._pipeline(agent) for name, agent in self._agents.items()}
+
+    def _pipeline(self, agent: Agent) -> Pipeline:
+        return Pipeline(agent, self._worker) if self._inbox is None else TransactionalPipeline(agent, self._worker, self._inbox)
 
     def _consumer_options(self) -> dict[str, Any]:
         settings = self._settings
@@ -176,6 +200,7 @@ class Host:
             "group_id": settings.group,
             "client_id": settings.client_id,
             "enable_auto_commit": False,
+            "fetch_max_wait_ms": _FETCH_WAIT,
             "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
             "isolation_level": "read_committed",
             "session_timeout_ms": round(settings.session_timeout * 1000),
@@ -251,8 +276,9 @@ class Host:
 
     async def _poll(self) -> None:
         while not self._stop.is_set():
+            polled, is_any_full = self._regulate()
             try:
-                fetched = await self._consumer.getmany(timeout_ms=200, max_records=500)
+                fetched = await self._fetch(polled, is_any_full)
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
                 await self._reposition(error)
                 continue
@@ -263,7 +289,21 @@ class Host:
             for partition, records in fetched.items():
                 if (lane := self._lanes.get(partition)) is not None:  # without one, the assignment seeks back to its start
                     self._offer(lane, records)
-            self._regulate()
+
+    async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> dict[TopicPartition, Any]:
+        """What there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
+
+        The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
+        """
+        if not is_any_full:
+            return await self._consumer.getmany(timeout_ms=200, max_records=_FETCHED)
+        self._has_moved.clear()
+        fetched = await self._consumer.getmany(*polled, timeout_ms=0, max_records=_FETCHED) if polled else {}
+        if not fetched:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await self._has_moved.wait()
+        return fetched
 
     def _offer(self, lane: Lane, records: Sequence[Any]) -> None:
         start = records[0].offset
@@ -272,16 +312,27 @@ class Host:
             self._record(Event(EventCode.GAP, lane.topic, lane.partition, gap[0], range_end=gap[1]))
         self._record(Event(EventCode.RECEIVED_RANGE, lane.topic, lane.partition, start, range_end=records[-1].offset + 1))
 
-    def _regulate(self) -> None:
-        """Pause the lanes that are full, and let those go on that have room again."""
-        paused = self._consumer.paused()
-        assigned = self._consumer.assignment()
+    def _regulate(self) -> tuple[list[TopicPartition], bool]:
+        """The partitions to poll, and whether one is passed over; pauses lanes that stay full, lets go on what has room.
+
+        What is paused is polled all the same: it answers nothing, and shows the group that this member is alive.
+        """
+        paused, assigned = self._consumer.paused(), self._consumer.assignment()
+        polled = []
+        passed_over = False
         for partition, lane in self._lanes.items():
-            if partition in assigned and lane.is_full() != (partition in paused):
+            if partition not in assigned:
+                continue
+            if not lane.is_full():
                 if partition in paused:
                     self._consumer.resume(partition)
-                else:
-                    self._consumer.pause(partition)
+            elif partition not in paused:
+                if not lane.is_full_for(_PASSED_OVER):
+                    passed_over = True
+                    continue
+                self._consumer.pause(partition)
+            polled.append(partition)
+        return polled, passed_over
 
     async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
         """The log no longer has the position: go on at its start, and say that what lay between is gone."""
@@ -348,6 +399,7 @@ class Host:
     # -- commit
 
     def _progressed(self, lane: Lane) -> None:
+        self._has_moved.set()
         if self._settings.commit_interval == 0 and not lane.cut_off and self._lanes.get(TopicPartition(lane.topic, lane.partition)) is lane:
             self._detach(asyncio.create_task(self._commit([lane]), name="ackwise commit"))
 

@@ -60,7 +60,6 @@ class Lane:
         self.committed: int | None = None  #: what the broker has accepted
         self.watermark = Watermark(position)
         self.cut_off = False
-        self.full = False
         self.task: asyncio.Task[None] | None = None
         self._make = make
         self._progressed = progressed
@@ -68,6 +67,7 @@ class Lane:
         self._queue: deque[LaneEntry] = deque()
         self._held: list[LaneEntry] = []
         self._running: list[LaneEntry] = []
+        self._full_since: float | None = None
         self._arrived = 0.0  #: when the queue began to fill
         self._next_alarm = 0.0
         self._stopping = False
@@ -94,10 +94,17 @@ class Lane:
 
     def is_full(self) -> bool:
         """Whether fetching should pause; half of the bounds lets it go on."""
-        share = 0.5 if self.full else 1.0
+        share = 1.0 if self._full_since is None else 0.5
         backlog = len(self._queue) + len(self._held) + len(self._running)
-        self.full = backlog > MAX_MESSAGES * share or self.watermark.span > MAX_SPAN * share
-        return self.full
+        if not (backlog > MAX_MESSAGES * share or self.watermark.span > MAX_SPAN * share):
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = self._clock()
+        return self._full_since is not None
+
+    def is_full_for(self, seconds: float) -> bool:
+        """Whether it has been full for so long."""
+        return self._full_since is not None and self._clock() >= self._full_since + seconds
 
     def stop(self) -> None:
         """Take nothing new; what is running, and what is decided, is still settled."""
