@@ -63,11 +63,17 @@ _BASES: Final = {"bare": CONTENDERS[0], "FastStream": CONTENDERS[1], "Faust": CO
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One turn, in microseconds per message: by the wall, by the process's CPU, and of each phase."""
+    """One turn, in microseconds per message."""
 
     wall: float
     cpu: float
+    queued: float  #: ready to run while others had the cores
     phases: Mapping[str, float]
+
+    @property
+    def idle(self) -> float:
+        """Waiting for the broker."""
+        return max(0.0, self.wall - self.cpu - self.queued)
 
 
 class Bench:
@@ -174,10 +180,11 @@ class Figures:
         return [self._costs(), self._ratios(), *([self._phases()] if self.phases else [])]
 
     def _costs(self) -> Table:
-        made = _table(self.conditions, "contender", "µs/message", "min", "max", "CPU µs")
+        made = _table(self.conditions, "contender", "µs/message", "min", "max", "CPU", "queued", "idle")
         for contender, measurements in self.rounds.items():
             walls = [one.wall for one in measurements]
-            costs = [statistics.median(walls), min(walls), max(walls), statistics.median(one.cpu for one in measurements)]
+            columns = zip(*((one.cpu, one.queued, one.idle) for one in measurements), strict=True)
+            costs = [statistics.median(walls), min(walls), max(walls), *map(statistics.median, columns)]
             made.add_row(contender.name, *(f"{cost:.2f}" for cost in costs))
         return made
 
@@ -204,6 +211,7 @@ class Figures:
                 contender.name: {
                     "wall_us": [one.wall for one in measurements],
                     "cpu_us": [one.cpu for one in measurements],
+                    "queued_us": [one.queued for one in measurements],
                     "times": {base: shares[contender] for base, shares in against.items() if shares},
                 }
                 for contender, measurements in self.rounds.items()

@@ -9,8 +9,13 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
 
 __all__ = ["Meter", "Task", "read_task"]
+
+
+_QUEUED: Final = Path("/proc/self/schedstat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,23 @@ def read_task() -> Task:
     return Task(**vars(parser.parse_args()))
 
 
+class _Look(NamedTuple):
+    """One look at the clocks, in seconds."""
+
+    wall: float
+    cpu: float
+    queued: float
+    """How long this thread was ready to run while others had the cores; 0 where the system does not say."""
+
+
+def _look() -> _Look:
+    try:
+        queued = int(_QUEUED.read_text().split()[1]) / 1e9
+    except OSError:
+        queued = 0.0
+    return _Look(time.perf_counter(), time.process_time(), queued)
+
+
 class Meter:
     """Counts messages; the clock starts when the first batch is handed over, and so that batch does not count."""
 
@@ -44,17 +66,17 @@ class Meter:
         self._messages = messages
         self._seen = 0
         self._first = 0
-        self._started = self._started_cpu = self._wall = self._cpu = 0.0
+        self._started = self._ended = _Look(0.0, 0.0, 0.0)
 
     def count(self, messages: int) -> bool:
         """So many more are handled; answers whether these were the last."""
         if self._seen == 0:
             self._first = messages
-            self._started, self._started_cpu = time.perf_counter(), time.process_time()
+            self._started = _look()
         self._seen += messages
         if self._seen < self._messages:
             return False
-        self._wall, self._cpu = time.perf_counter() - self._started, time.process_time() - self._started_cpu
+        self._ended = _look()
         return True
 
     @property
@@ -63,13 +85,10 @@ class Meter:
         return self._seen - self._first
 
     def report(self, phases: Mapping[str, float] | None = None) -> None:
-        """One line of JSON: microseconds per message by the wall and by this process's CPU, and of each phase."""
+        """One line of JSON: microseconds per message by each clock, and of each phase."""
         share = 1e6 / self.measured
-        said = {
-            "wall": self._wall * share,
-            "cpu": self._cpu * share,
-            "phases": {name: took * share for name, took in (phases or {}).items()},
-        }
+        spent = {name: (ended - started) * share for name, started, ended in zip(_Look._fields, self._started, self._ended, strict=True)}
+        said = {**spent, "phases": {phase: seconds * share for phase, seconds in (phases or {}).items()}}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 
