@@ -17,7 +17,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.rulings import STOPS
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Stale
+from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Stale
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 
@@ -96,50 +96,50 @@ class Admission:
     def _identify(self, entry: Entry, message: Message[Any]) -> None:
         if self._identity is None or self._dedup is None:
             return
-        delivery, origin, day = entry.delivery, entry.delivery.origin, entry.delivery.origin.timestamp_ms // _MS_PER_DAY
+        delivery = entry.delivery
+        day: int | None = delivery.origin.timestamp_ms // _MS_PER_DAY
         if self._dedup.key is not None:
             key = self._dedup.key(message)
-            if key is not None and not isinstance(key, str | bytes):
+            if key is not None and not isinstance(key, (str, bytes)):
                 raise TypeError(f"the key function of Dedup answered a {type(key).__name__}; it must answer a str, bytes or None")
             if not key:
                 self.undeduplicated += 1
                 return
-            dedup_id, key_day = identity.business_id(key), None
-        elif producer := message.header(self._dedup.message_id_header):
-            dedup_id, key_day = identity.producer_id(producer), day
+            dedup_id, day = identity.business_id(key), None
+        elif delivery.headers and (producer := message.header(self._dedup.message_id_header)):
+            dedup_id = identity.producer_id(producer)
         else:
-            dedup_id, key_day = identity.coordinates_id(*origin), day
+            dedup_id = identity.coordinates_id(*delivery.origin)
         claim_id, entry.dedup_hash = self._identity.of(dedup_id, delivery.replay_id)
-        entry.key = ClaimKey(claim_id, key_day, delivery.attempt)
+        entry.key = ClaimKey(claim_id, day, delivery.attempt)
 
     async def claim(self, entries: Sequence[Entry]) -> None:
         """One store call: who may run is ADMITTED, what is finished is RULED, everything else is held."""
         fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
-        claimants: list[tuple[Entry, Claim]] = []
+        claimants: list[Entry] = []
+        claims: list[Claim] = []
         for entry in self.elect(fetched):
             if entry.key is None or self._leases is None:
                 entry.stage = Stage.ADMITTED
             else:
                 entry.token = entry.token or self._leases.token()
-                claimants.append((entry, Claim(entry.key, entry.token)))
+                claimants.append(entry)
+                claims.append(Claim(entry.key, entry.token))
         if self._leases is None or not claimants:
             return
         if self._on_store_down == "fail_open" and self._leases.is_down:
-            self._run_unprotected([entry for entry, _ in claimants], self._leases)
+            self._run_unprotected(claimants, self._leases)
             return
         asked_at = self._worker.monotonic()
         try:
-            result = await self._leases.exchange(claims=[claim for _, claim in claimants])
+            result = await self._leases.exchange(claims=claims)
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
-            self._without_store([entry for entry, _ in claimants], self._leases, error)
+            self._without_store(claimants, self._leases, error)
             return
-        busy = [
-            answer.retry_after
-            for (entry, _), answer in zip(claimants, result.claims, strict=True)
-            if isinstance(answer, Busy) and not entry.elsewhere
-        ]
+        answered = list(zip(claimants, result.claims, strict=True))
+        busy = [answer.retry_after for entry, answer in answered if isinstance(answer, Busy) and not entry.elsewhere]
         if busy:
-            where = claimants[0][0].delivery
+            where = claimants[0].delivery
             log.info(
                 "messages wait for claims of another worker",
                 handler=self._agent.name,
@@ -148,8 +148,12 @@ class Admission:
                 messages=len(busy),
                 at_most=round(max(busy), 3),
             )
-        for (entry, _), answer in zip(claimants, result.claims, strict=True):
-            self._take(entry, answer, asked_at, self._leases)
+        self._leases.hold([entry for entry, answer in answered if isinstance(answer, Acquired)], asked_at)
+        for entry, answer in answered:
+            if isinstance(answer, Acquired):
+                self._grant(entry, answer, self._leases)
+            else:
+                self._refuse(entry, answer)
 
     def _without_store(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable) -> None:
         match self._on_store_down:
@@ -194,6 +198,11 @@ class Admission:
     @staticmethod
     def elect(fetched: Sequence[Entry]) -> list[Entry]:
         """Of each key the highest attempt leads, the first among equals; equal ones follow it, lower ones are stale."""
+        keys = [entry.key.id for entry in fetched if entry.key is not None]
+        if len(set(keys)) == len(keys):
+            for entry in fetched:
+                entry.leader = None
+            return list(fetched)
         leaders: dict[bytes, Entry] = {}
         for entry in fetched:
             if entry.key is not None:
@@ -212,44 +221,42 @@ class Admission:
                 entry.leader = leader
         return elected
 
-    def _take(self, entry: Entry, answer: ClaimAnswer, asked_at: float, leases: Leases) -> None:
+    def _grant(self, entry: Entry, claim: Acquired, leases: Leases) -> None:
+        entry.epoch, entry.lost, entry.took_unreleased = claim
+        entry.unprotected, entry.tries = False, 0
+        if entry.message is not None:
+            entry.message.fencing_token = entry.epoch
+        if entry.succeeded:
+            entry.rule(Done())
+        elif entry.key is not None and leases.succeeded(entry.key.id):
+            entry.rule(Duplicate())  # another record of this key succeeded here: completed at once, never run
+        elif entry.lost >= DEAD_AFTER:
+            entry.rule(Dead(Reason.CRASHED_WORKER))
+        elif entry.lost >= ALONE_AFTER and not entry.alone:
+            entry.alone = True
+            leases.give_back(entry)
+            entry.hold(self._worker.monotonic(), f"{entry.lost} workers died of it: it runs alone")
+            log.warning(
+                "a message runs alone from now on, workers ended while they ran it",
+                handler=self._agent.name,
+                topic=entry.delivery.origin.topic,
+                partition=entry.delivery.origin.partition,
+                offset=entry.delivery.origin.offset,
+                attempt=entry.delivery.attempt,
+                workers=entry.lost,
+            )
+        else:
+            entry.stage = Stage.ADMITTED
+
+    def _refuse(self, entry: Entry, answer: Busy | AlreadyDone | Stale) -> None:
+        entry.token = 0
         match answer:
-            case Acquired(epoch, lost, took_unreleased):
-                leases.hold(entry, asked_at)
-                entry.unprotected = False
-                if entry.message is not None:
-                    entry.message.fencing_token = epoch
-                entry.epoch, entry.lost, entry.took_unreleased, entry.tries = epoch, lost, took_unreleased, 0
-                if entry.succeeded:
-                    entry.rule(Done())
-                elif entry.key is not None and leases.succeeded(entry.key.id):
-                    entry.rule(Duplicate())  # another record of this key succeeded here: completed at once, never run
-                elif lost >= DEAD_AFTER:
-                    entry.rule(Dead(Reason.CRASHED_WORKER))
-                elif lost >= ALONE_AFTER and not entry.alone:
-                    entry.alone = True
-                    leases.give_back(entry)
-                    entry.hold(self._worker.monotonic(), f"{lost} workers died of it: it runs alone")
-                    log.warning(
-                        "a message runs alone from now on, workers ended while they ran it",
-                        handler=self._agent.name,
-                        topic=entry.delivery.origin.topic,
-                        partition=entry.delivery.origin.partition,
-                        offset=entry.delivery.origin.offset,
-                        attempt=entry.delivery.attempt,
-                        workers=lost,
-                    )
-                else:
-                    entry.stage = Stage.ADMITTED
             case Busy(retry_after):
-                entry.token = 0
                 self._worker.hold([entry], "another worker holds its claim", at_most=retry_after)
                 if not entry.elsewhere:
                     entry.elsewhere = True
                     self._worker.record(self._worker.event(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, entry))
             case AlreadyDone():
-                entry.token = 0
                 entry.rule(Done() if entry.succeeded else Duplicate())
             case Stale():
-                entry.token = 0
                 entry.rule(Done() if entry.succeeded else Duplicate(stale=True))

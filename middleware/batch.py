@@ -32,7 +32,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     def __init__(self, messages: Sequence[Message[T_co]]) -> None:
         self._messages = tuple(messages)
-        self._index = {id(message): index for index, message in enumerate(self._messages)}
+        self._index: dict[int, int] = {}  #: by identity; made when the first message is ruled on
         self._rulings: dict[int, Disposition] = {}
         self._ack_index: int | None = None
         self._delay_level = 0
@@ -107,11 +107,17 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
             raise InvalidRuling(f"dead() was given {reason!r} as its reason; give a short text")
         self._rule(message, Dead(reason))
 
+    @property
+    def rulings(self) -> dict[int, Disposition]:
+        """What was ruled on single messages, by index."""
+        return dict(self._rulings)
+
     def ruling(self, index: int) -> Disposition | None:
         """What was ruled on the message at `index` alone, if anything."""
         return self._rulings.get(index)
 
     def _rule(self, message: Message[object], disposition: Disposition) -> None:
+        self._index = self._index or {id(message): index for index, message in enumerate(self._messages)}
         index = self._index.get(id(message))
         if index is None:
             raise InvalidRuling(f"{message!r} is not in this batch of {len(self)}; rule on the messages that the batch holds")

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import Disposition, Later
+from ackwise.middleware.disposition import DONE, Later
 from ackwise.middleware.entry import Entry, Run, Stage
-from ackwise.middleware.events import EventCode
+from ackwise.middleware.events import EventCode, EventSink
 from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
@@ -51,8 +51,21 @@ class Execution:
         now = self._worker.monotonic()
         for entry in ready:
             entry.run, entry.started_at, entry.exec_id = run, now, next(self._worker.exec_ids)
+        if self._worker.sink is not None:
+            self._record_claims(ready, transaction, self._worker.sink)
+        handle = self._handle_batch if self._agent.kind == "batch" else self._handle_messages
+        run.task = asyncio.create_task(handle(ready, run), name=f"ackwise handler {self._agent.name}")
+        await self._wait_for_handler(run, run.task, ready)
+        for entry in ready:
+            entry.run = None
+        if transaction is None:
+            self._give_up([entry for entry in ready if entry.stage is Stage.ADMITTED], run)
+        return run
+
+    def _record_claims(self, ready: Sequence[Entry], transaction: Transaction | None, sink: EventSink) -> None:
+        for entry in ready:
             if (entry.token and not entry.unprotected) or (transaction is not None and entry.key is not None):
-                self._worker.record(
+                sink.record(
                     self._worker.event(
                         EventCode.CLAIMED,
                         self._agent.name,
@@ -62,14 +75,6 @@ class Execution:
                         exec_id=entry.exec_id,
                     )
                 )
-        handle = self._handle_batch if self._agent.kind == "batch" else self._handle_messages
-        run.task = asyncio.create_task(handle(ready, run), name=f"ackwise handler {self._agent.name}")
-        await self._wait_for_handler(run, run.task, ready)
-        for entry in ready:
-            entry.run = None
-        if transaction is None:
-            self._give_up([entry for entry in ready if entry.stage is Stage.ADMITTED], run)
-        return run
 
     async def _handle_batch(self, ready: Sequence[Entry], run: Run) -> None:
         messages = [cast(Message[Any], entry.message) for entry in ready]
@@ -89,7 +94,9 @@ class Execution:
         else:  # called off, or undecided: what it ruled on single messages stands
             for index, entry in enumerate(ready):
                 if (ruling := batch.ruling(index)) is not None:
-                    tell_broken(self._agent.name, self._decide(entry, ruling))
+                    broken = decide(entry, ruling, self._worker.later)
+                    tell_broken(self._agent.name, [] if broken is None else [broken])
+            self._remember(ready)
 
     async def _handle_messages(self, ready: Sequence[Entry], run: Run) -> None:
         call = cast(Callable[[Message[Any]], Awaitable[object]], self._agent.call)
@@ -133,7 +140,13 @@ class Execution:
         dispositions = rule(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
         broken: list[Exception] = []
         for index, (entry, disposition) in enumerate(zip(ready, dispositions, strict=True)):
-            broken += self._decide(entry, disposition, None if batch.ruling(index) is not None else error)
+            if disposition is DONE:  # what `decide` does with it, without the call
+                entry.succeeded, entry.disposition, entry.stage = True, DONE, Stage.RULED
+                continue
+            raised = decide(entry, disposition, self._worker.later, None if batch.ruling(index) is not None else error)
+            if raised is not None:
+                broken.append(raised)
+        self._remember(ready)
         tell_broken(self._agent.name, broken)
         self._tell(ready, error)
         if error is not None:
@@ -162,12 +175,9 @@ class Execution:
             at=None if failure is None else failure.at,
         )
 
-    def _decide(self, entry: Entry, disposition: Disposition, error: BaseException | None = None) -> list[Exception]:
-        """Rule on `entry`; the answer holds what the retry policy raised."""
-        broken = decide(entry, disposition, self._worker.later, error)
-        if entry.succeeded and entry.key is not None and self._leases is not None:
-            self._leases.remember_success(entry.key.id)
-        return [] if broken is None else [broken]
+    def _remember(self, ready: Sequence[Entry]) -> None:
+        if self._leases is not None:
+            self._leases.remember_successes(entry.key.id for entry in ready if entry.succeeded and entry.key is not None)
 
     def _give_up(self, undecided: Sequence[Entry], run: Run) -> None:
         """The handler ended without a decision on them: they come up again, with claims of their own."""

@@ -12,6 +12,7 @@ import struct
 __all__ = ["Identity", "coordinates_id", "business_id", "producer_id"]
 
 _COORDINATES = struct.Struct(">iqq")
+_HASH = struct.Struct(">q")
 
 
 def business_id(key: str | bytes) -> bytes:
@@ -49,7 +50,7 @@ class Identity:
         """`(claim id, hash)`: 16 bytes, and the first 8 of the id without epoch and replay id as a signed integer."""
         digest = self._prefix.copy()
         digest.update(dedup_id)
-        base = digest.digest()
-        salt = self._salt + (b"" if replay_id is None else b"r" + replay_id)
-        claim = hashlib.blake2b(base + salt, digest_size=16).digest() if salt else base
-        return claim, int.from_bytes(base[:8], "big", signed=True)
+        claim = base = digest.digest()
+        if salt := self._salt if replay_id is None else self._salt + b"r" + replay_id:
+            claim = hashlib.blake2b(base + salt, digest_size=16).digest()
+        return claim, _HASH.unpack_from(base)[0]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ class Leases:
         self._clock = clock
         self._held: dict[int, Entry] = {}
         self._trips: deque[float] = deque([0.0], maxlen=64)
-        self._succeeded: dict[bytes, float] = {}
+        self._succeeded: OrderedDict[bytes, float] = OrderedDict()  # the one that succeeded longest ago first
         self._releases: deque[Release] = deque(maxlen=_REMEMBERED)
         self._marks: deque[Complete] = deque()
         self._down_until = 0.0
@@ -70,9 +70,9 @@ class Leases:
         pending, marks = list(self._releases), list(self._marks)
         self._releases.clear()
         self._marks.clear()
-        claimed = {claim.key.id for claim in claims}
+        claimed = {claim.key.id for claim in claims} if pending or marks else set()
         try:
-            if claimed and (pending or marks):  # what is released or completed and what is claimed never share a trip
+            if claimed:  # what is released or completed and what is claimed never share a trip
                 first, first_marks = [r for r in pending if r.key.id in claimed], [m for m in marks if m.key.id in claimed]
                 if first or first_marks:
                     await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
@@ -113,14 +113,16 @@ class Leases:
         self._trips.append(self._clock() - started)
         return result
 
-    def hold(self, entry: Entry, asked_at: float) -> None:
-        """The claim of `entry` is granted; `asked_at` is when it was asked for."""
-        self._held[entry.token] = entry
-        self._extend(entry, asked_at)
+    def hold(self, entries: Sequence[Entry], asked_at: float) -> None:
+        """The claims of `entries` are granted; `asked_at` is when they were asked for."""
+        for entry in entries:
+            self._held[entry.token] = entry
+        self._extend(entries, asked_at)
 
-    def drop(self, entry: Entry) -> None:
-        """The claim of `entry` is not ours any more, or no longer needed."""
-        self._held.pop(entry.token, None)
+    def drop(self, *entries: Entry) -> None:
+        """The claims of `entries` are not ours any more, or no longer needed."""
+        for entry in entries:
+            self._held.pop(entry.token, None)
 
     def give_back(self, entry: Entry) -> None:
         """Release the claim of `entry` with the next trip, whatever became of it."""
@@ -138,12 +140,14 @@ class Leases:
         """Whether the claim must count as lost until the store says otherwise."""
         return entry.claim_lost or self._clock() >= entry.deadline
 
-    def remember_success(self, key_id: bytes) -> None:
-        """This key succeeded in this process: it is never run here again while the retention lasts."""
-        while len(self._succeeded) >= _REMEMBERED:
-            del self._succeeded[next(iter(self._succeeded))]
-        self._succeeded.pop(key_id, None)
-        self._succeeded[key_id] = self._clock() + self.retention
+    def remember_successes(self, key_ids: Iterable[bytes]) -> None:
+        """These keys succeeded in this process: they are never run here again while the retention lasts."""
+        until = self._clock() + self.retention
+        for key_id in key_ids:
+            self._succeeded[key_id] = until
+            self._succeeded.move_to_end(key_id)
+        while len(self._succeeded) > _REMEMBERED:
+            self._succeeded.popitem(last=False)
 
     def succeeded(self, key_id: bytes) -> bool:
         """Whether this key succeeded in this process, within the retention."""
@@ -155,13 +159,9 @@ class Leases:
         asked_at = self._clock()
         owned = [(entry, entry.key) for entry in entries if entry.key is not None and entry.token]
         result = await self.exchange(renews=[Renew(key, entry.token) for entry, key in owned])
-        lost = []
-        for (entry, _), ack in zip(owned, result.renews, strict=True):
-            if ack is Ack.OK:
-                self._extend(entry, asked_at)
-            else:
-                lost.append(entry)
-        return lost
+        answered = [(entry, ack is Ack.OK) for (entry, _), ack in zip(owned, result.renews, strict=True)]
+        self._extend([entry for entry, is_ours in answered if is_ours], asked_at)
+        return [entry for entry, is_ours in answered if not is_ours]
 
     async def keep(self) -> None:
         """Renew everything that is held, three times a lease, until cancelled; call off what was lost."""
@@ -192,8 +192,10 @@ class Leases:
         if entry.run is not None:
             entry.run.call_off()
 
-    def _extend(self, entry: Entry, asked_at: float) -> None:
+    def _extend(self, entries: Sequence[Entry], asked_at: float) -> None:
         margin = min(max(self.lease * 0.1, 2 * max(self._trips)), self.lease / 2)
-        entry.renewed_at = asked_at
-        entry.deadline = asked_at + self.lease - margin
-        entry.claim_lost = False
+        deadline = asked_at + self.lease - margin
+        for entry in entries:
+            entry.renewed_at = asked_at
+            entry.deadline = deadline
+            entry.claim_lost = False

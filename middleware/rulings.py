@@ -63,7 +63,10 @@ def rule(batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack
         rest = _later(
             batch, InvalidHandlerResult(f"handler {handler!r} returned a {kind}; it must return None, CONSUME_SUCCESS or CONSUME_LATER")
         )
-    return [batch.ruling(index) or (DONE if index <= prefix else rest) for index in range(len(batch))]
+    dispositions: list[Disposition] = [DONE] * (prefix + 1) + [rest] * (len(batch) - prefix - 1)
+    for index, ruling in batch.rulings.items():
+        dispositions[index] = ruling
+    return dispositions
 
 
 def _later(batch: Batch[Any], error: BaseException | None = None) -> Disposition:

@@ -27,6 +27,13 @@ log = Log()
 PUBLISH_AGAIN = 5.0
 
 
+#: The dispositions of what is published: a copy or a dead letter.
+_COPIED: Final = (Later, Dead)
+
+#: The stages that settling goes through.
+_UNDER_WAY: Final = (Stage.RULED, Stage.PUBLISHED, Stage.RECORDED)
+
+
 class Assignment(Protocol):
     """What the pipeline asks of the partition that a batch came from."""
 
@@ -50,7 +57,7 @@ class Settlement:
 
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed."""
-        ruled = [entry for entry in entries if Stage.RULED <= entry.stage < Stage.SETTLED]
+        ruled = [entry for entry in entries if entry.stage in _UNDER_WAY]
         await self._confirm(ruled)
         await self.publish(ruled, assignment)
         await self._record(ruled)
@@ -63,7 +70,11 @@ class Settlement:
         doubtful = [
             entry
             for entry in ruled
-            if entry.stage is Stage.RULED and entry.token and not entry.unprotected and _needs_copy(entry) and self._leases.expired(entry)
+            if isinstance(entry.disposition, _COPIED)
+            and entry.stage is Stage.RULED
+            and entry.token
+            and not entry.unprotected
+            and self._leases.expired(entry)
         ]
         if not doubtful:
             return
@@ -86,7 +97,7 @@ class Settlement:
         for entry in ruled:
             if entry.stage is not Stage.RULED:
                 continue
-            if not _needs_copy(entry):
+            if not isinstance(entry.disposition, _COPIED):
                 entry.stage = Stage.PUBLISHED
             elif assignment.cut_off:
                 self._abandon(entry)
@@ -226,8 +237,9 @@ class Settlement:
     async def _tell(self, ruled: Sequence[Entry]) -> None:
         """Complete and release; only an answer settles what was completed, a release that fails holds nothing."""
         recorded = [entry for entry in ruled if entry.stage is Stage.RECORDED]
-        completes: list[tuple[Entry, Complete]] = []
-        releases: list[tuple[Entry, Release]] = []
+        completing: list[Entry] = []
+        completes: list[Complete] = []
+        releases: list[Release] = []
         for entry in recorded:
             if entry.key is None or not entry.token or self._leases is None:
                 continue
@@ -236,44 +248,47 @@ class Settlement:
                 if entry.unprotected:
                     self._leases.release_later(release)
                 else:
-                    releases.append((entry, release))
+                    releases.append(release)
             else:
                 complete = Complete(entry.key, entry.token, Outcome.DEAD if isinstance(entry.disposition, Dead) else Outcome.OK)
                 if entry.unprotected:
                     self._leases.mark_later(complete)
                 else:
-                    completes.append((entry, complete))
-        held: set[int] = set()
+                    completing.append(entry)
+                    completes.append(complete)
+        held: Sequence[Entry] = ()
         if self._leases is not None and (completes or releases):
             try:
-                result = await self._leases.exchange(completes=[c for _, c in completes], releases=[r for _, r in releases])
+                result = await self._leases.exchange(completes=completes, releases=releases)
             except StoreUnavailable as error:
-                held = self._untold(completes, self._leases, error)
+                held = self._untold(completing, completes, self._leases, error)
             else:
-                restored = [entry for (entry, _), ack in zip(completes, result.completes, strict=True) if ack is Ack.RESTORED]
-                self._tell_restored(restored)
-                for (entry, _), ack in zip(completes, result.completes, strict=True):
-                    if ack is Ack.LOST and not isinstance(entry.disposition, Dead):
-                        self._claim_again(entry, self._leases)
-                        held.add(id(entry))
-        for entry in recorded:
-            if id(entry) not in held:
-                if self._leases is not None:
-                    self._leases.drop(entry)
-                entry.stage = Stage.SETTLED
+                answered = list(zip(completing, result.completes, strict=True))
+                self._tell_restored([entry for entry, ack in answered if ack is Ack.RESTORED])
+                held = [entry for entry, ack in answered if ack is Ack.LOST and not isinstance(entry.disposition, Dead)]
+                for entry in held:
+                    self._claim_again(entry, self._leases)
+        unsettled = set(held)
+        settled = [entry for entry in recorded if entry not in unsettled] if unsettled else recorded
+        if self._leases is not None:
+            self._leases.drop(*settled)
+        for entry in settled:
+            entry.stage = Stage.SETTLED
         for entry in recorded:
             if entry.leader is not None and entry.stage is Stage.SETTLED and entry.leader.stage is not Stage.SETTLED:
                 entry.stage = Stage.RECORDED
                 entry.hold(entry.leader.not_before, entry.leader.why)
 
-    def _untold(self, completes: Sequence[tuple[Entry, Complete]], leases: Leases, error: StoreUnavailable) -> set[int]:
+    def _untold(
+        self, completing: Sequence[Entry], completes: Sequence[Complete], leases: Leases, error: StoreUnavailable
+    ) -> Sequence[Entry]:
         """The store does not know that they are done: they are held until it does, unless nothing is to wait for the store."""
         if isinstance(self._worker.dedup, Dedup) and self._worker.dedup.on_store_down == "fail_open":
-            for _, complete in completes:
+            for complete in completes:
                 leases.mark_later(complete)
-            return set()
-        self._worker.hold([entry for entry, _ in completes], "done, but the store does not know it yet", error)
-        return {id(entry) for entry, _ in completes}
+            return ()
+        self._worker.hold(completing, "done, but the store does not know it yet", error)
+        return completing
 
     def _tell_restored(self, restored: Sequence[Entry]) -> None:
         if restored:
@@ -294,7 +309,3 @@ class Settlement:
         entry.forget_claim()
         entry.recorded = recorded
         entry.hold(self._worker.monotonic(), "done, but its claim was lost")
-
-
-def _needs_copy(entry: Entry) -> bool:
-    return isinstance(entry.disposition, Later | Dead)
