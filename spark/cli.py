@@ -55,7 +55,7 @@ def reconcile(
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = "2g",
 ) -> None:
-    """Prove from the exported events what became of every message.
+    """Prove from the exported events what became of every message: as tables, and as a page whose path is printed last.
 
     Exit code 0: clean. 1: anomalies. 2: it could not be done. 3: no anomaly, but events are missing that could show one.
     """

@@ -10,7 +10,6 @@ books      do they add up?
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,22 +20,23 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from ackwise.spark.books import GAP, Book, check, domains, keep
 from ackwise.spark.completeness import Around, Hole, blindness
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.context import context, delay_partitions, scopes
+from ackwise.spark.context import context, delay_partitions
 from ackwise.spark.coverage import count, stretches
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
-from ackwise.spark.fold import REASONS, fold
+from ackwise.spark.fold import fold
 from ackwise.spark.ledger import absent, offset_words
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
-from ackwise.spark.report import OWN_REASON, PAGE, DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally, to_json
+from ackwise.spark.report import PAGE, DeadLetters, RunReport, Tally, to_json
 from ackwise.spark.results import findings, logical_rows, logical_tallies, missing_rows, names, offsets, tallies, verdict_rows
+from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.survey import around, committed, holes, survey
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, settle_suppressed
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["Judgement", "reconcile", "weigh"]
 
@@ -140,7 +140,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
     counted = tallies(found.settled, time).collect()
-    kinds = _tallies(found.facts, counted)
+    kinds = tallies_of(found.facts, counted)
     suspects = findings(found.settled, named, listed).collect() if any(kind.is_anomaly for kind in kinds) else []
     progress("comparing messages of one key")
     failed = logical(found.settled)
@@ -159,8 +159,8 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
         findings=suspects,
         missing=first,
         logical=hashes,
-        dead_letters=_dead_letters(found.facts, counted),
-        delays=_delays(found.facts, counted),
+        dead_letters=dead_letters_of(found.facts, counted),
+        delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
     )
 
@@ -188,10 +188,10 @@ def _report(
         missing_events=_missing_events(found),
         books=books,
         tallies=counts.tallies,
-        findings=[_finding(row) for row in counts.findings],
-        missing=[_missing(row) for row in counts.missing],
+        findings=[finding_of(row) for row in counts.findings],
+        missing=[missing_of(row) for row in counts.missing],
         listed=config.listed,
-        logical=[_logical(facts, row) for row in counts.logical],
+        logical=[logical_of(facts, row) for row in counts.logical],
         dead_letters=counts.dead_letters,
         delays=counts.delays,
         timeline=counts.timeline if counts.timeline.counts else None,
@@ -202,64 +202,11 @@ def _report(
     )
 
 
-def _tallies(facts: Facts, rows: Sequence[Row]) -> list[Tally]:
-    views = {view.mk: view for view in facts.views}
-    found: Counter[tuple[str, str, str, Verdict, Flag]] = Counter()
-    for row in rows:
-        view = views[row["mk"]]
-        topic = facts.partitions[view.pk].topic
-        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["count"]
-    return [Tally(*kind, number) for kind, number in sorted(found.items())]
-
-
 def _time(facts: Facts) -> Buckets:
     """From the first event of a message to the last."""
     about = [row for row in facts.rows if row.message_events]
     first, last = min((row.first_ts for row in about), default=0), max((row.last_ts for row in about), default=0)
     return buckets(first, last, min(_MOST_BUCKETS, max(1, _MOST_ROWS // max(1, len(facts.views)))))
-
-
-def _dead_letters(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
-    named, known = {number: reason for reason, number in REASONS.items()}, scopes(facts)
-    found: Counter[tuple[str, str, str]] = Counter()
-    for row in rows:
-        if row["reason"] is not None:
-            (_, group), handler, _ = known[row["scope"]]
-            found[group, handler, named.get(row["reason"], OWN_REASON)] += row["count"]
-    return [DeadLetters(*kind, messages) for kind, messages in sorted(found.items())]
-
-
-def _delays(facts: Facts, rows: Iterable[Row]) -> list[Delays]:
-    known, found = scopes(facts), defaultdict[tuple[str, str], Counter[int]](Counter)
-    for row in rows:
-        if row["late"] is not None:
-            (_, group), handler, _ = known[row["scope"]]
-            found[group, handler][row["late"]] += row["count"]
-    return [Delays(*kind, dict(sorted(late.items()))) for kind, late in sorted(found.items())]
-
-
-def _finding(row: Row) -> Finding:
-    return Finding(
-        group=row["group_id"],
-        handler=row["handler"],
-        topic=row["topic"],
-        partition=row["partition"],
-        offset=row["offset"],
-        verdict=Verdict(row["verdict"]),
-        flags=Flag(row["flags"]),
-        attempt=row["attempt"],
-        last_event=row["last_event"],
-        last_ts=row["last_ts"],
-    )
-
-
-def _missing(row: Row) -> Missing:
-    return Missing(row["group_id"], row["topic"], row["partition"], row["start"], row["end"], Verdict[row["verdict"]])
-
-
-def _logical(facts: Facts, row: Row) -> LogicalFinding:
-    (_, group), handler, _ = scopes(facts)[row["scope"]]
-    return LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"])
 
 
 def _warnings(found: Judgement, evidence: Evidence) -> list[str]:

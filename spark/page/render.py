@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ackwise.spark.page.data import ReportData
@@ -14,6 +16,7 @@ def render(data: ReportData) -> str:
     return _environment().get_template("report.html").render(data=data)
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("ackwise.spark.page", "templates"),
