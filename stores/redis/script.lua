@@ -2,8 +2,10 @@
 -- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the requests, 13 bytes each: kind or outcome, token, attempt.
 -- The answer is one string: a byte for each complete, release and renew, then nine for each claim.
 --
--- A record under way: flags, token, kept_until, leased_until, epoch, next_attempt, lost. A completed one: its first three.
--- Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so tokens stay bytes.
+-- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost. A completed one: flags, kept_until and
+-- the end of the token, 5 bytes or, in a page, 2: they only tell a complete that is repeated from another's, and the offset may
+-- advance after either. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
+-- tokens stay bytes.
 
 local CLAIM, RELEASE, SEND_BACK, RENEW = 0, 4, 5, 6  -- 1 to 3 complete, with that outcome
 local OK, RESTORED, LOST, LOST_DONE = 'O', 'R', 'L', 'D'
@@ -15,12 +17,12 @@ local FRACTIONS = 4194303  -- of a period, when a completed record is forgotten:
 
 local lease, retention, always_write, period, page_bits = struct.unpack('>I6I6BI6B', ARGV[1])
 local compact = period > 0
-local token_from = compact and 6 or 1
+local token_end = compact and 2 or 5
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function kept_until(value)
-  return (struct.unpack('>I6', value, 10))
+  return (struct.unpack('>I6', value, 2))
 end
 
 local function is_done(value)
@@ -43,10 +45,10 @@ local function from_pages(key)
     local name, field = page(key, number)
     local entry = redis.call('HGET', name, field)
     if entry then
-      local packed, token = struct.unpack('>I3c3', entry)
+      local packed, token = struct.unpack('>I3c2', entry)
       local kept = number * period + math.floor(packed % (FRACTIONS + 1) * period / FRACTIONS)
       if now < kept then
-        return struct.pack('>Bc8I6', math.floor(packed / (FRACTIONS + 1)), '\0\0\0\0\0' .. token, kept)
+        return struct.pack('>BI6', math.floor(packed / (FRACTIONS + 1)), kept) .. token
       end
     end
   end
@@ -58,7 +60,7 @@ local function into_page(key, value)
   local number = math.ceil(kept / period) - 1
   local name, field = page(key, number)
   local packed = string.byte(value) * (FRACTIONS + 1) + math.ceil((kept - number * period) * FRACTIONS / period)
-  redis.call('HSET', name, field, struct.pack('>I3c3', packed, string.sub(value, 7, 9)))
+  redis.call('HSET', name, field, struct.pack('>I3c2', packed, string.sub(value, 8)))
   if redis.call('HLEN', name) == 1 then
     redis.call('PEXPIRE', name, (number + 1) * period - now + GRACE)
   end
@@ -75,11 +77,11 @@ end
 
 local function under_way(token, leased_until, epoch, next_attempt, lost, took_unreleased)
   local flags = took_unreleased and TOOK_UNRELEASED or 0
-  return struct.pack('>Bc8I6I6I4I4I4', flags, token, leased_until + retention, leased_until, epoch, next_attempt, lost)
+  return struct.pack('>BI6c8I6I4I4I4', flags, leased_until + retention, token, leased_until, epoch, next_attempt, lost)
 end
 
 local function read(value)
-  local flags, token, _, leased_until, epoch, next_attempt, lost = struct.unpack('>Bc8I6I6I4I4I4', value)
+  local flags, _, token, leased_until, epoch, next_attempt, lost = struct.unpack('>BI6c8I6I4I4I4', value)
   return flags == TOOK_UNRELEASED, token, leased_until, epoch, next_attempt, lost
 end
 
@@ -116,15 +118,14 @@ local function claim(value, token, attempt)
 end
 
 local function complete(value, token, outcome)
-  local done = struct.pack('>Bc8I6', outcome, token, now + retention)
+  local done = struct.pack('>BI6', outcome, now + retention) .. string.sub(token, -token_end)
   if not value then
     return done, RESTORED
+  elseif is_done(value) then
+    return nil, string.sub(value, 8) == string.sub(token, -token_end) and OK or LOST_DONE
   end
-  local owner = string.sub(value, 2, 9)
-  if is_done(value) then
-    -- A page keeps the end of the token. Who is taken for another by chance is told OK instead: the offset may advance either way.
-    return nil, string.sub(owner, token_from) == string.sub(token, token_from) and OK or LOST_DONE
-  elseif owner == token then
+  local _, owner = read(value)
+  if owner == token then
     return done, OK
   end
   return nil, LOST
