@@ -98,16 +98,16 @@ async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
     if findings[0].verdict == "problem":
         return [*findings, Finding("topics", "warning", "nothing was asked of Kafka, since no broker answers")] if group else findings
 
-    async def ask() -> list[Finding]:
+    try:
         async with connected(settings) as admin:
-            answers = await look("cluster", partial(cluster.cluster, admin))
+            findings += await look("cluster", partial(cluster.cluster, admin))
             if group is not None:
-                answers += await look("topics", partial(cluster.topics, group))
-                answers += await look("groups", partial(cluster.membership, admin, group))
-                answers += await look("records", partial(cluster.records, admin, group))
-            return answers
-
-    return [*findings, *await look("cluster", ask)]
+                findings += await look("topics", partial(cluster.topics, group))
+                findings += await look("groups", partial(cluster.membership, admin, group))
+                findings += await look("records", partial(cluster.records, admin, group))
+    except AckwiseError as error:
+        findings.append(refused("cluster", error))
+    return findings
 
 
 async def _addresses(settings: HostSettings) -> Finding:
