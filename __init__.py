@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.errors import PublishRefused as PublishRefused
     from ackwise.middleware.errors import PublishUnavailable as PublishUnavailable
     from ackwise.middleware.errors import StoreUnavailable as StoreUnavailable
+    from ackwise.middleware.errors import TransactionAborted as TransactionAborted
     from ackwise.middleware.errors import Unavailable as Unavailable
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
+    from ackwise.middleware.policies import Transactional as Transactional
     from ackwise.middleware.retry import ConsumeLater as ConsumeLater
     from ackwise.middleware.retry import Exponential as Exponential
     from ackwise.middleware.retry import Fixed as Fixed
@@ -48,6 +50,7 @@ __all__ = [
     "ConsumeLater",
     "DeadLetter",
     "Dedup",
+    "Transactional",
     "Events",
     "Event",
     "EventCode",
@@ -66,6 +69,7 @@ __all__ = [
     "PublishRefused",
     "PublishUnavailable",
     "StoreUnavailable",
+    "TransactionAborted",
     "Unavailable",
 ]
 
@@ -81,6 +85,7 @@ _HOMES = {
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",
+    "Transactional": "ackwise.middleware.policies",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",
@@ -98,6 +103,7 @@ _HOMES = {
     "PublishRefused": "ackwise.middleware.errors",
     "PublishUnavailable": "ackwise.middleware.errors",
     "StoreUnavailable": "ackwise.middleware.errors",
+    "TransactionAborted": "ackwise.middleware.errors",
     "Unavailable": "ackwise.middleware.errors",
 }
 """Where each public name lives. A new name is added here, in `__all__` and in the block for type checkers; a test compares the three."""

@@ -203,11 +203,7 @@ class App:
         if self._is_started:
             raise ConfigurationError("this app was started before; make a new one")
         agents = self.agents()
-        slots = self._slots
-        store, sink = slots.open_store(), slots.open_sink(self.settings.group, [topic for agent in agents for topic in agent.topics])
-        from ackwise.plugin.host import Host  # the Kafka client is imported by those who run it
-
-        host = Host(self.settings, agents, later=slots.later, dead_letter=slots.dead_letter, dedup=slots.dedup, store=store, sink=sink)
+        host = self._slots.host(self.settings, agents)
         self._is_started = True
         await host.run(stop)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.handler import check_agent
@@ -105,6 +105,10 @@ class Config:
     def dedup(self, used: Dedup | None) -> Dedup | None:
         """`Dedup` as it holds; an entry `dedup.store` turns it on. Raises `ConfigurationError`."""
         return self._optional(Dedup, used, "dedup", "store")
+
+    def transactional(self, used: Transactional | None) -> Transactional | None:
+        """`Transactional` as it holds; an entry `transactional.store` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Transactional, used, "transactional", "store")
 
     def events(self, used: Events | None) -> Events | None:
         """`Events` as it holds; an entry `events.sink` turns it on. Raises `ConfigurationError`."""

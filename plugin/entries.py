@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Union
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
 
@@ -173,6 +173,7 @@ def _all() -> dict[tuple[str, ...], Entry]:
             *_of_consume_later(),
             *_of_fields(("dead_letter",), DeadLetter),
             *_of_fields(("dedup",), Dedup),
+            *_of_fields(("transactional",), Transactional),
             *_of_fields(("events",), Events),
             *_of_fields(("agents", _ANY), Agent),
             Entry(("client_options", _ANY), str, None, options.meaning),

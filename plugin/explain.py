@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, replace
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import Dedup
+from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.config import Config
 from ackwise.plugin.entries import ENTRIES, Entry, dotted, spelled
@@ -78,7 +78,7 @@ def explain(settings: HostSettings, slots: Slots, agents: Sequence[Agent], confi
         topics=tuple(_topics(names, agents)),
         failures=failures(settings, slots, agents, names),
         warnings=tuple(_warnings(slots)),
-        refusals=tuple(_refusals(slots, config)),
+        refusals=tuple(_refusals(slots, agents, config)),
     )
 
 
@@ -86,27 +86,33 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     for agent in agents:
         yield Step("fetch", ", ".join(agent.topics), f"for {agent.name}, at most {agent.max_batch} messages of one partition at a time")
     yield Step("admit", "decode", "as each handler says")
-    yield Step("admit", "dedup", _dedup(slots.dedup))
+    if (transactional := slots.transactional) is None:
+        yield Step("admit", "dedup", _dedup(slots.dedup))
+    else:
+        yield Step("admit", "transaction", f"begins in {_dedup(transactional)}")
     for place, around in enumerate(slots.arounds, 1):
         yield Step("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
     for agent in agents:
         yield Step("execute", agent.name, f"handler that takes a {agent.kind}")
     yield Step("settle", "copies", "published, acknowledged by all in-sync replicas")
+    if transactional is not None:
+        yield Step("settle", "transaction", "commits what the handler wrote and what is done")
     events = slots.events
     yield Step("settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}")
-    yield Step("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
+    if transactional is None:
+        yield Step("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
     yield Step("commit", "offsets", "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}")
     for observer in slots.observers:
         yield Step("observe", name_of(observer), "sees every event, decides nothing")
 
 
-def _dedup(dedup: Dedup | None) -> str:
+def _dedup(dedup: Dedup | Transactional | None) -> str:
     if dedup is None:
         return "off: not given a store"
     return f"{_text(dedup.store)}, key: {_key(dedup)}"
 
 
-def _key(dedup: Dedup) -> str:
+def _key(dedup: Dedup | Transactional) -> str:
     if dedup.key is not None:
         return name_of(dedup.key)
     return f"the header {dedup.message_id_header}, else where the message was written"
@@ -129,9 +135,10 @@ def _settings(settings: HostSettings, slots: Slots, agents: Sequence[Agent], nam
         yield Setting("consume_later.unless", ", ".join(kind.__name__ for kind in later.unless), "code")
     for setting in _of_table(("dead_letter",), slots.dead_letter, config):
         yield replace(setting, value=names.dead_letter)
-    if (dedup := slots.dedup) is not None:
-        yield from _of_table(("dedup",), dedup, config)
-        yield Setting("dedup.key", _key(dedup), "default" if dedup.key is None else "code")
+    for table, policy_of_keys in (("dedup", slots.dedup), ("transactional", slots.transactional)):
+        if policy_of_keys is not None:
+            yield from _of_table((table,), policy_of_keys, config)
+            yield Setting(f"{table}.key", _key(policy_of_keys), "default" if policy_of_keys.key is None else "code")
     if slots.events is not None:
         yield from _of_table(("events",), slots.events, config)
     for agent in agents:
@@ -189,13 +196,18 @@ def _warnings(slots: Slots) -> Iterator[str]:
         yield "claims are kept in memory, they are gone with the process and unknown to other workers"
 
 
-def _refusals(slots: Slots, config: Config) -> Iterator[str]:
-    if (dedup := slots.dedup) is None:
-        return
-    try:
+def _refusals(slots: Slots, agents: Sequence[Agent], config: Config) -> Iterator[str]:
+    for check in (lambda: _check_store(slots, config), slots.open_inbox, lambda: slots.check(agents)):
+        try:
+            check()
+        except ConfigurationError as error:
+            yield str(error)
+
+
+def _check_store(slots: Slots, config: Config) -> None:
+    """As a start does, without its warnings, which are shown apart."""
+    if (dedup := slots.dedup) is not None:
         with config.sourced("dedup"):
             refuse_short_memory(dedup, slots.later)
             if isinstance(dedup.store, str):
                 open_store(dedup.store)
-    except ConfigurationError as error:
-        yield str(error)

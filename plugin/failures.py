@@ -65,6 +65,7 @@ class _Failures:
         self._slots = slots
         self._later = slots.later
         self._dedup = slots.dedup
+        self._transactional = slots.transactional
         self._agents = agents
         self._has_batches = any(agent.kind == "batch" for agent in agents)
         self._names = names
@@ -78,6 +79,9 @@ class _Failures:
         yield from self._of_workers()
 
     def _of_handlers(self) -> Iterator[Failure]:
+        if self._transactional is not None and self._has_batches:
+            several, then = "the handler raises on a batch of several", "rolled back; run again in halves until the culprit is alone"
+            yield self._held(several, then, "at once", "as each half ends")
         yield self._ruled("the handler raises", lambda batch: Raised(RuntimeError()))
         for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
             if not issubclass(kind, STOPS):
@@ -119,7 +123,8 @@ class _Failures:
 
     def _of_messages(self) -> Iterator[Failure]:
         yield self._dead("the value can't be decoded", Reason.UNDECODABLE, attempts=None, then="dead letter with the raw bytes, never run")
-        if self._dedup is not None and self._dedup.key is not None:
+        keyed = self._dedup or self._transactional
+        if keyed is not None and keyed.key is not None:
             yield self._ruled("the key function raises", lambda batch: Raised(RuntimeError()))
         yield self._dead("a copy for a handler that is gone", Reason.NO_HANDLER, attempts=None)
         yield self._dead("a record on the retry topic that is no copy of this group", Reason.FOREIGN_COPY, attempts=None)
@@ -136,6 +141,11 @@ class _Failures:
         yield self._held("a commit fails", "nothing; the next commit makes it good", self._commit_interval, "with the next commit")
         if self._dedup is not None:
             yield from self._of_store(self._dedup, back_off)
+        if self._transactional is not None:
+            away = "the database is away while the handler runs, or refuses a commit for a while"
+            yield self._held(away, "rolled back and held; it is run again", back_off)
+            doubt = "it is not known whether a commit came through"
+            yield self._held(doubt, "held; the key tells, and it is run only if it did not", back_off)
         if self._slots.events is not None:
             yield self._of_disk(self._slots.events, back_off)
 
@@ -160,19 +170,30 @@ class _Failures:
         return self._held(when, "held; the events are written again, nothing is run again", back_off, "once they are durable")
 
     def _of_claims(self) -> Iterator[Failure]:
+        if self._transactional is not None:
+            yield from self._of_finished()
+            yield self._held("another worker has the message in a transaction", "waits for that transaction, then as it ended", "")
+            yield self._ruled("the handler commits or rolls back by itself", lambda batch: Raised(RuntimeError()))
+            return
         dedup = self._dedup
         if dedup is None:
             yield Failure("a message comes a second time", "run again: dedup is off", "", (), 1, "", "as the first time")
             return
         lease = spelled(float(dedup.lease))
-        yield Failure("a duplicate of a finished message", "not run", "", (), None, "", _AT_ONCE)
-        yield Failure("a copy that a later attempt overtook", "dropped: the later one is on its way or done", "", (), None, "", _AT_ONCE)
+        yield from self._of_finished()
         yield self._held("another worker holds the claim", "held until that claim ends", f"{lease} at most, if that worker died")
         yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
 
+    @staticmethod
+    def _of_finished() -> Iterator[Failure]:
+        yield Failure("a duplicate of a finished message", "not run", "", (), None, "", _AT_ONCE)
+        yield Failure("a copy that a later attempt overtook", "dropped: the later one is on its way or done", "", (), None, "", _AT_ONCE)
+
     def _of_workers(self) -> Iterator[Failure]:
         partitions = f"{spelled(self._settings.session_timeout)} for its partitions"
-        if self._dedup is None:
+        if self._transactional is not None:
+            yield self._held("the worker is killed", "what it wrote is rolled back; delivered again, and run once", partitions, _NOT_HERE)
+        elif self._dedup is None:
             yield self._held("the worker is killed", "delivered again, and run again", partitions, _NOT_HERE)
         else:
             lease = f"{spelled(float(self._dedup.lease))} for its claims"

@@ -92,7 +92,8 @@ class Host:
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`.
 
-        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it."""
+        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it.
+        """
         self._settings = settings
         self._users_own = consumer
         self._agents = {agent.name: agent for agent in agents}

@@ -27,7 +27,6 @@ from ackwise.plugin.slots import Policy, Slots
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from ackwise.plugin.host import Host
 
 __all__ = ["Reliable", "reliable"]
 
@@ -232,7 +231,7 @@ class Reliable(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            await self._host().run(self._stop)
+            await self._slots.host(self._settings, [self._agent], self._consumer).run(self._stop)
         except (SystemExit, KeyboardInterrupt):
             pass  # the loop raised it, and it goes its way there
         except ConsumerStoppedError as error:
@@ -243,17 +242,3 @@ class Reliable(Generic[T]):
         finally:
             self._handover.close()
             self._handover.end()
-
-    def _host(self) -> Host:
-        from ackwise.plugin.host import Host
-
-        return Host(
-            self._settings,
-            [self._agent],
-            later=self._slots.later,
-            dead_letter=self._slots.dead_letter,
-            dedup=self._slots.dedup,
-            store=self._slots.open_store(),
-            sink=self._slots.open_sink(self._settings.group, self._agent.topics),
-            consumer=self._consumer,
-        )

@@ -10,10 +10,12 @@ from typing import Any, Final, Literal
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["open_sink", "open_store"]
+__all__ = ["open_inbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
+_INBOXES: Final = "ackwise.inboxes"
 _EVENTS: Final = "ackwise.events"
 
 
@@ -27,6 +29,18 @@ def open_store(url: str) -> ClaimStore:
         raise ConfigurationError("the store of Dedup has no scheme; write it as a URL such as 'sqlite:///claims.db'")
     store: ClaimStore = _factory(_STORES, scheme, what="store")(url)
     return store
+
+
+def open_inbox(url: str) -> TransactionalStore:
+    """The database of `url` for `Transactional`, such as `postgresql://…`; not yet connected.
+
+    Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigurationError("the store of Transactional has no scheme; write it as a URL such as 'sqlite:///shop.db'")
+    inbox: TransactionalStore = _factory(_INBOXES, scheme, what="transactional store")(url)
+    return inbox
 
 
 def open_sink(location: str, *, group: str, mode: Literal["before_settle", "async"], facts: Mapping[str, object]) -> EventSink:

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.journey import longest_delay
 from ackwise.middleware.log import Log
-from ackwise.middleware.policies import DeadLetter, Dedup, Events
+from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.around import Around, inspect_middleware
 from ackwise.plugin.config import Config
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
-from ackwise.plugin.registry import open_sink, open_store
+from ackwise.plugin.registry import open_inbox, open_sink, open_store
+from ackwise.plugin.settings import HostSettings
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaConsumer
+
+    from ackwise.plugin.host import Host
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Events
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Events)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Events)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events)
 
 _USABLE: Final = (
-    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Events(…)), a middleware (async def mw(message, call_next)) "
-    "or an observer (def observe(event))"
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…)), a middleware "
+    "(async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -84,6 +92,14 @@ class Slots:
         return self._config.dedup(self._get(Dedup))
 
     @property
+    def transactional(self) -> Transactional | None:
+        """How messages are run in a transaction; off unless used or set. Raises `ConfigurationError` beside `Dedup`."""
+        policy = self._config.transactional(self._get(Transactional))
+        if policy is not None and self.dedup is not None:
+            raise ConfigurationError("Dedup and Transactional are both on, and each would keep the keys; use one of them")
+        return policy
+
+    @property
     def events(self) -> Events | None:
         """What is exported; off unless used or set."""
         return self._config.events(self._get(Events))
@@ -102,6 +118,44 @@ class Slots:
         if type(store).__module__ == "ackwise.stores.memory":
             log.warning("claims are kept in memory, they are gone with this process and unknown to other workers")
         return store
+
+    def open_inbox(self) -> TransactionalStore | None:
+        """The database of `Transactional`, not yet connected. Raises `ConfigurationError`."""
+        if (policy := self.transactional) is None:
+            return None
+        with self._config.sourced("transactional"):
+            refuse_short_memory(policy, self.later)
+            return open_inbox(policy.store) if isinstance(policy.store, str) else policy.store
+
+    def check(self, agents: Sequence[Agent]) -> None:
+        """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
+        for agent in agents:
+            if self.transactional is not None and agent.keep_ack_index_on_error:
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has keep_ack_index_on_error, and Transactional rolls back what was written before an error; "
+                    "leave one of them out"
+                )
+
+    def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> Host:
+        """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
+
+        Raises `ConfigurationError`.
+        """
+        from ackwise.plugin.host import Host  # the Kafka client is imported by those who run it
+
+        self.check(agents)
+        store, inbox = self.open_store(), self.open_inbox()
+        return Host(
+            settings,
+            agents,
+            later=self.later,
+            dead_letter=self.dead_letter,
+            dedup=self.dedup or self.transactional,
+            store=store,
+            inbox=inbox,
+            sink=self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics]),
+            consumer=consumer,
+        )
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
         """Who takes the events: the sink of `Events`, not yet open, and the observers. `sources` are the topics that the group reads.
@@ -122,7 +176,7 @@ class Slots:
         return open_sink(os.fspath(events.sink), group=group, mode=events.mode, facts=facts)
 
 
-def refuse_short_memory(dedup: Dedup, later: ConsumeLater) -> None:
+def refuse_short_memory(dedup: Dedup | Transactional, later: ConsumeLater) -> None:
     """Refuse a store that forgets a message before its copy is back: an older copy, or a duplicate, would run beside it.
 
     Raises `ConfigurationError`.
@@ -130,6 +184,7 @@ def refuse_short_memory(dedup: Dedup, later: ConsumeLater) -> None:
     retention, longest = float(dedup.retention), longest_delay(later)
     if retention < longest:
         raise ConfigurationError(
-            f"retention of Dedup is {format_duration(retention)}, and a message may come back after {format_duration(longest)}: by then it "
-            "would be forgotten, and could run twice; raise retention, or give ConsumeLater shorter levels"
+            f"retention of {type(dedup).__name__} is {format_duration(retention)}, and a message may come back after "
+            f"{format_duration(longest)}: by then it would be forgotten, and could run twice; raise retention, or give ConsumeLater "
+            "shorter levels"
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar

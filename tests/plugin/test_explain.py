@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ackwise import App, Batch, ConfigurationError, ConsumeLater, DeadLetter, Dedup, Events, Exponential, Fixed, Message
+from ackwise import App, Batch, ConfigurationError, ConsumeLater, DeadLetter, Dedup, Events, Exponential, Fixed, Message, Transactional
 from ackwise.middleware.events import Event
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.config import Config, Given, read_config
@@ -92,7 +92,14 @@ def refused() -> App:
     return app
 
 
-APPS: dict[str, Callable[[], App]] = {"plain": plain, "everything": everything, "refused": refused}
+def transactional() -> App:
+    app = App("billing", config=Config())
+    app.use(Transactional("sqlite:///shop.db", key=order_id))
+    app.agent("orders")(bill)
+    return app
+
+
+APPS: dict[str, Callable[[], App]] = {"plain": plain, "everything": everything, "refused": refused, "transactional": transactional}
 
 
 def printed(app: App) -> str:
@@ -105,6 +112,20 @@ def printed(app: App) -> str:
 @pytest.mark.parametrize("name", APPS)
 def test_the_explanation_is_the_one_on_file(name: str) -> None:
     assert printed(APPS[name]()) == (GOLDEN / f"explain-{name}.txt").read_text("utf-8")
+
+
+def test_a_wish_that_two_policies_can_not_both_fulfil_is_refused() -> None:
+    app = transactional()
+    app.use(Dedup("sqlite:///claims.db"))
+    with pytest.raises(ConfigurationError, match="Dedup and Transactional are both on, and each would keep the keys; use one of them"):
+        app.explain()
+
+
+def test_a_prefix_that_survives_an_error_and_a_transaction_that_does_not_are_refused() -> None:
+    app = transactional()
+    app.agent("refunds", name="refund", keep_ack_index_on_error=True)(bill)
+    (sentence,) = app.explain().refusals
+    assert sentence.startswith("agent 'refund' has keep_ack_index_on_error, and Transactional rolls back")
 
 
 def test_each_setting_has_the_source_that_it_holds_from() -> None:
