@@ -72,7 +72,7 @@ def explain(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j puts it on a line that begins with a colon, after one that says nothing.
     said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
-    return said.rstrip(".")
+    return _EXCEPTION.sub("", said).rstrip(".")
 
 
 def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
@@ -85,8 +85,8 @@ def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if not line.startswith(("WARNING", "\tat"))]
-        said = _EXCEPTION.sub("", " ".join(lines[:2])) or explain(error)
-        raise ConfigurationError(f"Spark does not start: {said.rstrip('.')}") from error
+        said = _EXCEPTION.sub("", " ".join(lines[:2])).rstrip(".") or explain(error)
+        raise ConfigurationError(f"Spark does not start: {said}") from error
     finally:
         for descriptor, saved in zip((1, 2), terminal, strict=True):
             os.dup2(saved, descriptor)

@@ -56,10 +56,10 @@ def _books(books: Sequence[Book]) -> Table:
     present = sorted({verdict for book in books for verdict in book.verdicts})
     groups = {book.partition.group for book in books}
     if len(groups) > 1:
-        table.add_column("group")
-    table.add_column("partition")
+        table.add_column("group", overflow="fold")
+    table.add_column("partition", overflow="fold")
     for name in ("from", "to", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for book in books[:_SHOWN]:
         group = [escape(book.partition.group[1])] if len(groups) > 1 else []
         counts = [_count(book.verdicts.get(verdict, 0), verdict) for verdict in present]
@@ -73,9 +73,9 @@ def _books(books: Sequence[Book]) -> Table:
 
 def _verdicts(report: RunReport) -> Table:
     table = Table(title="Verdicts", title_justify="left")
-    table.add_column("verdict")
-    table.add_column("messages", justify="right")
-    table.add_column("")
+    table.add_column("verdict", overflow="fold")
+    table.add_column("messages", justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
     for verdict, number in report.verdicts.items():
         table.add_row(verdict.name, _count(number, verdict), MEANINGS[verdict])
     for flag, number in report.flags.items():

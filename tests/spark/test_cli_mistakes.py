@@ -176,6 +176,13 @@ def test_a_master_that_spark_does_not_know_is_one_sentence_without_its_stack(tmp
     assert not (tmp_path / "runs").exists()
 
 
+def test_of_what_java_says_the_class_of_the_exception_is_left_out() -> None:
+    from ackwise.spark.session import explain
+
+    said = "An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: [TORN] It is torn.\n\tat org.apache"
+    assert explain(RuntimeError(said)) == "[TORN] It is torn"
+
+
 ABANDON_TWO_LOGS = """
 import asyncio, os, sys
 from ackwise.middleware.events import Event, EventCode

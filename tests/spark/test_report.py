@@ -41,9 +41,9 @@ def with_messages(verdict: Verdict, *flags: Flag) -> RunReport:
     return replace(EMPTY, tallies=[Tally("g", "bill", "orders", verdict, Flag(sum(flags)), 3)])
 
 
-def printed(report: RunReport) -> str:
+def printed(report: RunReport, width: int = 160) -> str:
     text = io.StringIO()
-    show(report, Console(file=text, width=160))
+    show(report, Console(file=text, width=width))
     return text.getvalue()
 
 
@@ -148,6 +148,11 @@ def test_names_are_printed_as_they_are() -> None:
     text = printed(FULL)
     assert "2 dedup hashes of [bold] in g" in text
     assert "[red]odd" in text
+
+
+def test_where_the_terminal_is_narrow_cells_are_folded_and_never_cut() -> None:
+    long = Partition(7, ("c", "g"), "a-topic-with-a-name-that-is-longer-than-a-narrow-terminal", "", 0, 1, 0)
+    assert "…" not in printed(replace(FULL, books=[replace(FULL.books[0], partition=long)]), width=60)
 
 
 def test_many_partitions_are_cut_short_with_a_word() -> None:
