@@ -85,12 +85,13 @@ class OneServer:
     async def ask(self, questions: Sequence[Question]) -> list[bytes]:
         try:
             return _believed(await self._ask_once(questions))
-        except (RedisConnectionError, ReadOnlyError) as error:
-            if isinstance(error, RedisAuthenticationError):  # asked twice, it may lock us out
-                raise
-            if self._ours:  # the others have most likely broken with it, or lead to what is a replica now
-                await self._client.connection_pool.disconnect(inuse_connections=False)
-            return _believed(await self._ask_once(questions))
+        except RedisAuthenticationError:  # asked twice, it may lock us out
+            raise
+        except (RedisConnectionError, ReadOnlyError):
+            pass
+        if self._ours:  # the others have most likely broken with it, or lead to what is a replica now
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+        return _believed(await self._ask_once(questions))
 
     async def _ask_once(self, questions: Sequence[Question]) -> list[Reply]:
         return await _with_the_script(questions, self._send)

@@ -26,13 +26,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 __all__ = ["is_misconfigured", "reason"]
 
+_NO_ANSWER = "no answer within {timeout:g} s; look whether it is overloaded, stopped or out of reach"
+_NOBODY = "nothing listens there; start Redis, or correct host and port"
 _CREDENTIALS = "it refused the user or the password; correct them in the URL"
 _RIGHTS = "the user may not do what a claim takes ({error}); docs/stores/redis.md lists the rights"
 _MOVING = "a slot is on its way to another node, and keys that are asked for together are on both; it can be used once it has arrived"
 
 _BY_CLASS: tuple[tuple[type[BaseException], str], ...] = (
-    (RedisTimeoutError, "no answer within {timeout:g} s; whether the exchange was applied is unknown, and repeating it is safe"),
-    (TimeoutError, "no answer within {timeout:g} s; whether the exchange was applied is unknown, and repeating it is safe"),
+    (RedisTimeoutError, _NO_ANSWER),
+    (TimeoutError, _NO_ANSWER),
     (AuthenticationError, _CREDENTIALS),
     (AuthorizationError, _CREDENTIALS),
     (NoPermissionError, _RIGHTS),
@@ -48,11 +50,12 @@ _BY_CLASS: tuple[tuple[type[BaseException], str], ...] = (
     (ClusterError, _MOVING),
     (ssl.SSLCertVerificationError, "its certificate is not trusted ({verify}); name the authority that signed it with ca=/path/to/ca.pem"),
     (ssl.SSLError, "no TLS is spoken there, or another one; compare rediss:// with the port and the server's certificates"),
-    (ConnectionRefusedError, "nothing listens there; start Redis, or correct host and port"),
+    (ConnectionRefusedError, _NOBODY),
     (FileNotFoundError, "the socket is not there; start Redis, or correct the path"),
     (PermissionError, "the socket can't be opened; check its rights"),
 )
 _BY_TEXT = (
+    (r"Connect call failed|Connection refused", _NOBODY),
     (r"Name or service not known|nodename nor servname|Temporary failure in name", "the name of the host is unknown; correct it"),
     (r"NOAUTH|WRONGPASS|invalid password|invalid username-password|without any password", _CREDENTIALS),
     (r"Authentication required", _CREDENTIALS),
