@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -284,3 +286,19 @@ async def test_a_store_that_there_is_not_is_refused_with_where_it_was_set(host_o
     app.agent("orders")(bill)
     with pytest.raises(ConfigurationError, match=r"has no scheme.*\(dedup.store is set by ACKWISE_DEDUP__STORE\)"):
         await host_of(app)
+
+
+@pytest.fixture
+def threshold() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("threshold")
+@pytest.mark.parametrize(("young", "then"), [(700, 20_000), (50_000, 50_000), (0, 0)], ids=["python's-own", "rarer-still", "switched-off"])
+def test_a_process_that_is_the_apps_own_searches_for_garbage_rarely(young: int, then: int) -> None:
+    gc.set_threshold(young, 10, 10)
+    with pytest.raises(ConfigurationError, match="has no agents"):
+        App("billing").run()
+    assert gc.get_threshold() == (then, 10, 10)
