@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
+import signal
 
 from benchmarks.contenders.meter import Meter, Task, read_task
 from benchmarks.contenders.phases import Phases
@@ -13,9 +14,9 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.app import App
 
 
-async def main(task: Task) -> None:
+def main(task: Task) -> None:
     """Count, until all are there; the phases are timed where the variant asks for it."""
-    meter, stop = Meter(task.messages), asyncio.Event()
+    meter = Meter(task.messages)
     wanted = task.variant.split("+")
     phases = Phases() if "phases" in wanted else None
     app = App(task.group, brokers=task.brokers)
@@ -31,14 +32,14 @@ async def main(task: Task) -> None:
         if meter.count(len(batch)):
             if phases is not None:
                 phases.stop()
-            stop.set()
+            os.kill(os.getpid(), signal.SIGTERM)
 
     app.agent(task.topic, max_batch=task.batch)(count)
     if phases is not None:
         phases.watch()
-    await app.serve(stop)
+    app.run()
     meter.report(None if phases is None else phases.found)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(read_task()))
+    main(read_task())
