@@ -70,8 +70,7 @@ async def create(connection: Connection | PoolConnectionProxy, tables: Tables, a
     if (major := connection.get_server_version().major) < _EARLIEST:
         raise ConfigurationError(f"{address}: PostgreSQL {major} is too old for the claim store; it needs {_EARLIEST} or later")
     async with connection.transaction():
-        # Many workers may start at once, and CREATE … IF NOT EXISTS fails for all but one of them.
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.versions)
+        await _take_turn(connection, tables)
         found = await version(connection, tables)
         if found is None:
             await _create_tables(connection, tables)
@@ -82,13 +81,14 @@ async def create(connection: Connection | PoolConnectionProxy, tables: Tables, a
 
 async def _create_tables(connection: Connection | PoolConnectionProxy, tables: Tables) -> None:
     if tables.schema_name is not None and await connection.fetchval("SELECT to_regnamespace($1) IS NULL", tables.schema_name):
-        await connection.execute(f"CREATE SCHEMA {tables.schema_name}")
+        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {tables.schema_name}")
     await connection.execute(f"""
         CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL);
-        CREATE TABLE {tables.claims} ({_COLUMNS.format("")}, PRIMARY KEY (k)) {_HALF_FREE};
-        CREATE TABLE {tables.daily_claims} ({_COLUMNS.format(" day bigint NOT NULL,")}, PRIMARY KEY (day, k)) PARTITION BY RANGE (day);
-        CREATE TABLE {tables.other_days} PARTITION OF {tables.daily_claims} DEFAULT {_HALF_FREE};
-        INSERT INTO {tables.versions} VALUES ('claims', {VERSION})""")
+        CREATE TABLE IF NOT EXISTS {tables.claims} ({_COLUMNS.format("")}, PRIMARY KEY (k)) {_HALF_FREE};
+        CREATE TABLE IF NOT EXISTS {tables.daily_claims} ({_COLUMNS.format(" day bigint NOT NULL,")}, PRIMARY KEY (day, k))
+            PARTITION BY RANGE (day);
+        CREATE TABLE IF NOT EXISTS {tables.other_days} PARTITION OF {tables.daily_claims} DEFAULT {_HALF_FREE};
+        INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON CONFLICT DO NOTHING""")
 
 
 async def may_alter(connection: Connection | PoolConnectionProxy, tables: Tables) -> bool:
@@ -118,6 +118,7 @@ async def partition_ahead(connection: Connection | PoolConnectionProxy, tables: 
         try:
             async with connection.transaction():
                 await connection.execute("SET LOCAL lock_timeout = '1s'")
+                await _take_turn(connection, tables)
                 await connection.execute(
                     f"CREATE TABLE IF NOT EXISTS {tables.of_day(_date(day))} PARTITION OF {tables.daily_claims} "
                     f"FOR VALUES FROM ({day}) TO ({day + 1}) {_HALF_FREE}"
@@ -125,6 +126,11 @@ async def partition_ahead(connection: Connection | PoolConnectionProxy, tables: 
         except (asyncpg.CheckViolationError, asyncpg.LockNotAvailableError):
             # Records of this day are in the partition for other days already, or long transactions use the table: they stay there.
             continue
+
+
+async def _take_turn(connection: Connection | PoolConnectionProxy, tables: Tables) -> None:
+    """Until the end of the transaction nobody else creates: CREATE … IF NOT EXISTS fails for all but one of those who try at once."""
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", tables.versions)
 
 
 def _date(day: int) -> datetime.date:

@@ -165,8 +165,9 @@ def statement(tables: Tables, *, undated: bool, dated: bool) -> str:
         parts.append(_part(tables.claims, "u", dated=False))
     if dated:
         parts.append(_part(tables.daily_claims, "d", dated=True))
-    with_, select = zip(*parts, strict=True)
-    return f"WITH asked AS MATERIALIZED ({_ASKED}){''.join(with_)}\n{' UNION ALL '.join(select)}"
+    lookups, added, changed, others = zip(*parts, strict=True)
+    # The order matters, and is kept: what inserts may wait for what updates, of another worker, and never the other way round.
+    return f"WITH asked AS MATERIALIZED ({_ASKED}){''.join(lookups)}\n{' UNION ALL '.join((*added, *changed, *others))}"
 
 
 _ASKED = """
@@ -192,8 +193,8 @@ def _writes(record: str, request: str) -> str:
 _FRESH = "r.outcome <> 0 OR r.kept_until <= statement_timestamp()"
 
 
-def _part(table: str, name: str, *, dated: bool) -> tuple[str, str]:
-    """The CTEs for one table, and the query for its answers."""
+def _part(table: str, name: str, *, dated: bool) -> tuple[str, str, str, str]:
+    """The CTEs for one table, and the queries for the answers of what they added, changed, and left alone."""
     day, same_day, has_day = ("day, ", " AND r.day = {}.day", "IS NOT NULL") if dated else ("", "", "IS NULL")
     ctes = f""",
 seen_{name} AS MATERIALIZED (
@@ -231,11 +232,12 @@ seen_{name} AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING k, {"day" if dated else "NULL::bigint AS day"}
 )"""
-    answers = f"""
-SELECT n, NULL::uuid, NULL::bigint, forgotten, epoch, lost, took_unreleased,
-    NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::float8 FROM changed_{name}
-UNION ALL SELECT 0, k, day, true, 1, 0, false, NULL, NULL, NULL, NULL, NULL FROM added_{name}
-UNION ALL SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, held_by, next_attempt, outcome,
+    added = f"""
+SELECT 0, k, day, true, 1, 0, false, NULL::bigint, NULL::int, NULL::smallint, NULL::float8, NULL::float8 FROM added_{name}"""
+    changed = f"""
+SELECT n, NULL::uuid, NULL::bigint, forgotten, epoch, lost, took_unreleased, NULL, NULL, NULL, NULL, NULL FROM changed_{name}"""
+    others = f"""
+SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, held_by, next_attempt, outcome,
     extract(epoch FROM leased_until - clock_timestamp())::float8, extract(epoch FROM kept_until - statement_timestamp())::float8
-    FROM seen_{name} WHERE CASE WHEN known THEN NOT writes ELSE kind IN (3, 4) END"""
-    return ctes, answers
+FROM seen_{name} WHERE CASE WHEN known THEN NOT writes ELSE kind IN (3, 4) END"""
+    return ctes, added, changed, others

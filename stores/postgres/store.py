@@ -44,8 +44,8 @@ class PostgresStore:
     """A claim store in the PostgreSQL database of `url`; or on `pool`, which stays yours: its settings are not touched, nor is it closed.
 
     `schema` and `prefix` say where the tables are: without a schema, where the search path leads.
-    `timeout` (seconds) bounds an exchange with all that it has to wait for. At most `max_size` connections are opened, one of which
-    stays open. `statement_cache_size=0` is for PgBouncer in transaction mode: nothing is prepared and no setting is made.
+    `timeout` (seconds) bounds an exchange with all that it has to wait for. At most `max_size` connections are open, and none that was
+    idle for five minutes. `statement_cache_size=0` is for PgBouncer in transaction mode: nothing is prepared and no setting is made.
     `synchronous_commit=off` does not wait for the server's disk: if the server itself crashes, the last exchanges are forgotten, and
     their messages run again.
 
@@ -160,7 +160,8 @@ class PostgresStore:
         except BaseException as error:
             # What was not answered by the server itself may still be under way on this connection.
             if not isinstance(error, asyncpg.PostgresError) or is_broken(error):
-                connection.terminate()
+                with contextlib.suppress(asyncpg.InterfaceError):  # a lost one has left the pool already
+                    connection.terminate()
             raise
         finally:
             await pool.release(connection)
@@ -169,7 +170,7 @@ class PostgresStore:
 
     async def _make_pool(self) -> Pool:
         return await asyncpg.create_pool(
-            self._url, min_size=1, max_size=self._options.max_size, reset=_nothing, **self._connecting(self._session())
+            self._url, min_size=0, max_size=self._options.max_size, reset=_nothing, **self._connecting(self._session())
         )
 
     def _session(self) -> dict[str, str]:
