@@ -14,6 +14,9 @@ from tests.servers import RawKafka, kafka_or_skip
 from ackwise.plugin.localbroker import EmbeddedBroker, LocalKafka
 from ackwise.plugin.localbroker import embedded_broker as start_embedded_broker
 
+# Before anything imports them: what fails in a suite of ours shows both of its sides.
+pytest.register_assert_rewrite("ackwise.stores.testing", "ackwise.stores.inbox.testing")
+
 #: A test that asks for one of these is marked by that, so that `make check` can leave it out.
 MARKERS = {
     "embedded_broker": "embedded",

@@ -126,6 +126,7 @@ def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
             "verdicts": dict(played.verdicts),
             "flags": dict(played.flags),
             "path": str(played.report),
+            "page": str(played.page),
         },
         "failures": list(outcome.failures),
         "exit": int(failed),
@@ -167,7 +168,7 @@ def _show(played: Played, options: Options) -> None:
         console.print(f"[red]failed[/red] {escape(failure)}")
     if not outcome.failures:
         console.print("[green]Nothing was lost and the books balance.[/green]")
-    console.print(f"Ledger, events, logs and report are in {escape(str(options.out))}")
+    console.print(f"Ledger, events and logs are in {escape(str(options.out))}, the report is {escape(str(played.page))}")
 
 
 def _money(cents: int) -> str:

@@ -65,6 +65,11 @@ class Played(NamedTuple):
     verdicts: Mapping[str, int]
     flags: Mapping[str, int]
 
+    @property
+    def page(self) -> Path:
+        """The report for people, beside the one for programs."""
+        return self.report.with_name("report.html")
+
 
 class _Place(NamedTuple):
     """Where the service runs."""

@@ -1,5 +1,51 @@
 """What the tests of the stores share."""
 
-import pytest
+from __future__ import annotations
 
-pytest.register_assert_rewrite("ackwise.stores.testing", "ackwise.stores.inbox.testing")
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.databases.postgres import USER
+from tests.databases.server import Server
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from ackwise.stores.postgres import PostgresStore
+
+@pytest.fixture
+async def postgres_url(postgres: Server) -> AsyncIterator[str]:
+    """A PostgreSQL database of this test alone, as its owner."""
+    import asyncpg
+
+    name, server = f"test_{os.urandom(6).hex()}", f"postgresql://{USER}@127.0.0.1:{postgres.port}"
+    connection = await asyncpg.connect(f"{server}/postgres")
+    await connection.execute(f"CREATE DATABASE {name}")
+    await connection.close()
+    yield f"{server}/{name}"
+    connection = await asyncpg.connect(f"{server}/postgres")
+    await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await connection.close()
+
+
+@pytest.fixture
+async def postgres_database(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to the database of this test, past the store."""
+    import asyncpg
+
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def postgres_store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """An open store in the database of this test."""
+    from ackwise.stores.postgres import PostgresStore
+
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
