@@ -45,7 +45,8 @@ class Delivery(NamedTuple):
     @property
     def at_origin(self) -> bool:
         """Whether this copy is the producer's own record."""
-        return (self.topic, self.partition, self.offset) == self.origin[:3]
+        origin = self.origin
+        return self.offset == origin.offset and self.partition == origin.partition and self.topic == origin.topic
 
 
 class Message(Generic[T_co]):

@@ -189,10 +189,11 @@ class Settlement:
             return
         sink = self._worker.sink
         if sink is not None:
+            now = self._worker.monotonic()
             for entry in published:
                 if not entry.recorded:
                     entry.recorded = True
-                    for event in self._outcome_events(entry):
+                    for event in self._outcome_events(entry, now):
                         sink.record(event)
             try:
                 await sink.flush()
@@ -202,11 +203,11 @@ class Settlement:
         for entry in published:
             entry.stage = Stage.RECORDED
 
-    def _outcome_events(self, entry: Entry) -> list[Event]:
-        duration = round((self._worker.monotonic() - entry.started_at) * 1e6) if entry.exec_id is not None else None
+    def _outcome_events(self, entry: Entry, now: float) -> list[Event]:
+        duration = round((now - entry.started_at) * 1e6) if entry.exec_id is not None else None
         how = _UNPROTECTED if entry.unprotected else None
         events = []
-        if entry.exec_id is not None and isinstance(entry.disposition, Later | Dead):
+        if entry.exec_id is not None and isinstance(entry.disposition, _COPIED):
             events.append(
                 self._worker.event(
                     EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id, duration_us=duration, attrs=how

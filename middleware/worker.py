@@ -75,15 +75,14 @@ class Worker:
                 retry_in=round(entries[0].not_before - now, 3),
             )
 
-    def event(self, code: EventCode, handler: str, entry: Entry, **fields: Any) -> Event:
+    def event(self, code: EventCode, handler: str, entry: Entry, exec_id: int | None = None, **fields: Any) -> Event:
         """An event about `entry`, in the coordinates of its origin, with the physical ones where they differ."""
         delivery = entry.delivery
         origin = delivery.origin
-        physical: dict[str, Any] = {} if delivery.at_origin else {
-            "phys_topic": delivery.topic, "phys_partition": delivery.partition, "phys_offset": delivery.offset,
-        }  # fmt: skip
+        epoch = None if self.dedup is None else self.dedup.epoch
+        if not delivery.at_origin:
+            fields |= {"phys_topic": delivery.topic, "phys_partition": delivery.partition, "phys_offset": delivery.offset}
         return Event(
-            code, origin.topic, origin.partition, origin.offset, handler, delivery.attempt,
-            dedup_hash=entry.dedup_hash, dedup_epoch=None if self.dedup is None else self.dedup.epoch,
-            record_ts_ms=origin.timestamp_ms, **physical, **fields,
+            code, origin.topic, origin.partition, origin.offset, handler, delivery.attempt, exec_id, entry.dedup_hash, epoch,
+            origin.timestamp_ms, **fields,
         )  # fmt: skip

@@ -191,7 +191,7 @@ def decoder_of(name: str, annotation: Any, model: Any = None) -> Decoder:
         ) from None
     match _bare(payload):
         case builtins.bytes:
-            return adapter.validate_python
+            return adapter.validator.validate_python  # without the wrapper that takes as long again
         case builtins.str:
             return lambda raw: adapter.validate_python(None if raw is None else raw.decode())
         case _:

@@ -190,6 +190,7 @@ class Host:
             clock_skew=self._settings.clock_skew,
         )
         self._pipelines = {name: self._pipeline(agent) for name, agent in self._agents.items()}
+        self._by_source = {topic: self._pipelines[agent.name] for topic, agent in self._by_topic.items()}
 
     def _pipeline(self, agent: Agent) -> Pipeline:
         return Pipeline(agent, self._worker) if self._inbox is None else TransactionalPipeline(agent, self._worker, self._inbox)
@@ -372,7 +373,7 @@ class Host:
         return self._from_source if role == "source" else self._from_retry
 
     def _from_source(self, delivery: Delivery) -> LaneEntry:
-        return LaneEntry(Entry(delivery), self._pipelines[self._by_topic[delivery.topic].name])
+        return LaneEntry(Entry(delivery), self._by_source[delivery.topic])
 
     def _from_retry(self, delivery: Delivery) -> LaneEntry:
         """A copy goes to the handler that it names; what can't be delivered is a dead letter, what can't be read yet waits."""

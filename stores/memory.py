@@ -30,8 +30,8 @@ class MemoryStore:
         """Apply everything at once; there is no await in between, so nothing else runs meanwhile."""
         now = self._clock()
         result, written = decide(self._records.get, exchange, now)
-        for place, record in written.items():
-            self._records[place] = record
+        self._records.update(written)
+        for place in written:
             self._records.move_to_end(place)
         self._forget(now)
         return result
