@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,10 +33,9 @@ from rich.table import Table
 
 from ackwise.plugin.localbroker import local_kafka
 
-__all__ = ["CONTENDERS", "Bench", "Contender", "Figures", "Measurement", "main", "read_options", "run"]
+__all__ = ["CONTENDERS", "Bench", "Contender", "Figures", "Measurement", "able", "default_python", "main", "read_options", "run"]
 
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
-_TOPIC: Final = "orders"
 _TIMEOUT: Final = 600.0  # seconds for one contender's turn
 
 
@@ -79,7 +79,9 @@ class Measurement:
 class Bench:
     """A topic full of messages on a running broker, and turns of contenders on it."""
 
-    def __init__(self, brokers: str, python: Path, folder: Path, *, messages: int, batch: int, size: int, partitions: int) -> None:
+    def __init__(
+        self, brokers: str, python: Path, folder: Path, *, messages: int, batch: int = 500, size: int = 100, partitions: int = 4
+    ) -> None:
         self._brokers = brokers
         self._python = python
         self._folder = folder
@@ -87,18 +89,20 @@ class Bench:
         self._batch = batch
         self._size = size
         self._partitions = partitions
+        self._run = uuid.uuid4().hex[:8]
+        self._topic = f"orders-{self._run}"
         self._turns = 0
 
     async def fill(self) -> None:
         """Make the topic and write every message to it."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self._brokers)
         await admin.start()
-        await admin.create_topics([NewTopic(_TOPIC, self._partitions, 1)])
+        await admin.create_topics([NewTopic(self._topic, self._partitions, 1)])
         await admin.close()
         async with AIOKafkaProducer(bootstrap_servers=self._brokers, linger_ms=20, max_batch_size=256 * 1024) as producer:
             for number in range(self._messages):
                 key = b"%08d" % number
-                await producer.send(_TOPIC, key.rjust(self._size, b"."), key=key, partition=number % self._partitions)
+                await producer.send(self._topic, key.rjust(self._size, b"."), key=key, partition=number % self._partitions)
             await producer.flush()
 
     async def forget(self, group: str) -> None:
@@ -113,13 +117,13 @@ class Bench:
     def turn(self, contender: Contender, *, phases: bool = False, profile: Path | None = None) -> Measurement:
         """Let `contender` handle the whole topic. Raises `SystemExit` with its last words if it fails."""
         self._turns += 1
-        group = f"turn-{self._turns}"
+        group = f"turn-{self._run}-{self._turns}"
         folder = self._folder / group
         folder.mkdir()
         profiler = [] if profile is None else ["-m", "cProfile", "-o", str(profile)]
         command = [
             *(str(self._python), *profiler, "-m", f"benchmarks.contenders.{contender.module}"),
-            *("--brokers", self._brokers, "--topic", _TOPIC, "--group", group, "--folder", str(folder)),
+            *("--brokers", self._brokers, "--topic", self._topic, "--group", group, "--folder", str(folder)),
             *("--messages", str(self._messages), "--batch", str(self._batch)),
             *("--variant", contender.variant + ("+phases" if phases else "")),
         ]
@@ -248,7 +252,7 @@ def _brokers(given: str | None, folder: Path) -> Iterator[str]:
         yield broker.bootstrap
 
 
-def _default_python() -> Path:
+def default_python() -> Path:
     """The environment that has the peers, if `make bench` has made it."""
     peers = _CHECKOUT / ".venv-bench" / "bin" / "python"
     return peers if peers.exists() else Path(sys.executable)
@@ -268,8 +272,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=4, help="of the topic (%(default)s)")
     parser.add_argument("--only", default="", metavar="NAMES", help="contenders, with commas between")
     parser.add_argument("--profile", metavar="NAME", help="one turn of this contender under cProfile, and nothing else")
-    parser.add_argument("--python", type=Path, default=_default_python(), help="whose environment the contenders run in (%(default)s)")
-    parser.add_argument("--brokers", help="a Kafka that runs already and has no topic named orders")
+    parser.add_argument("--python", type=Path, default=default_python(), help="whose environment the contenders run in (%(default)s)")
+    parser.add_argument("--brokers", help="a Kafka that runs already; the topic orders-… stays on it")
     parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
     options = parser.parse_args(arguments)
     options.names = [name.strip() for name in (options.profile or options.only).split(",") if name.strip()]

@@ -1,0 +1,64 @@
+"""Every contender of the benchmark handles a whole topic on a real Kafka and says what that took."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from benchmarks.consumers import CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python, read_options
+from rich.console import Console
+
+from ackwise.plugin.localbroker import LocalKafka
+
+pytestmark = pytest.mark.slow
+
+PYTHON = default_python()
+
+
+@pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.name)
+def test_a_contender_handles_the_whole_topic(contender: Contender, kafka: LocalKafka, tmp_path: Path) -> None:
+    runnable, left_out = able(PYTHON, [contender.name])
+    if not runnable:
+        pytest.skip(left_out[0])
+    bench = Bench(kafka.bootstrap, PYTHON, tmp_path, messages=2_000)
+    asyncio.run(bench.fill())
+    measured = bench.turn(contender)
+    assert measured.wall >= measured.cpu / 2 > 0
+
+
+def test_the_phases_add_up_to_what_ackwise_took(kafka: LocalKafka, tmp_path: Path) -> None:
+    bench = Bench(kafka.bootstrap, PYTHON, tmp_path, messages=2_000)
+    asyncio.run(bench.fill())
+    measured = bench.turn(CONTENDERS[-2], phases=True)
+    assert min(measured.phases.values()) >= 0
+    assert sum(measured.phases.values()) == pytest.approx(measured.cpu, rel=0.3)
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+    environment = tmp_path / "python"
+    environment.write_text("#!/bin/sh\necho '[]'\n")
+    environment.chmod(0o755)
+    runnable, left_out = able(environment, ["FastStream batch", "Ackwise"])
+    assert [contender.name for contender in runnable] == ["Ackwise"]
+    assert left_out == [f"FastStream batch is left out: {environment} has no faststream; `make bench` installs it"]
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    bare, ackwise = CONTENDERS[0], CONTENDERS[4]
+    rounds = {
+        bare: [Measurement(2.0, 1.0, 0.0, {}), Measurement(4.0, 1.0, 0.0, {})],
+        ackwise: [Measurement(4.0, 4.0, 0.0, {}), Measurement(16.0, 4.0, 0.0, {})],
+    }
+    figures = Figures(rounds, {}, "made up")
+    assert figures.as_json()["contenders"][ackwise.name]["times"] == {"bare": [0.5, 0.25]}
+    console = Console(width=100)
+    with console.capture() as printed:
+        console.print(*figures.tables())
+    assert "0.38 (0.25–0.50)" in printed.get()
+
+
+def test_a_contender_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_options(["--only", "bare aiokafka loop,Celery"])
+    assert "no contender is named Celery" in capsys.readouterr().err
