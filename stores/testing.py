@@ -71,6 +71,8 @@ class Features:
     """Seconds; a store on its own clock wants short ones, but some hundred times its round trip."""
     retention: float = 86400.0
     """Seconds, a multiple of the lease."""
+    tolerance: float = 0.01
+    """Seconds by which a wait may be answered differently than by the injected clock."""
 
 
 class Clock:
@@ -719,7 +721,7 @@ class StoreConformance(abc.ABC):
             expected, written = decide(records.get, exchange, scene.clock.now)
             records.update(written)
             answered = scene.run(scene.store.exchange(exchange))
-            tolerance = 0.01 if scene.features.injected_clock else lease / 2
+            tolerance = scene.features.tolerance if scene.features.injected_clock else lease / 2
             assert _same(answered.claims, expected.claims, tolerance)
             assert (answered.completes, answered.releases, answered.renews) == (expected.completes, expected.releases, expected.renews)
 
