@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["complaints"]
-
-_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+__all__ = ["complaints", "missing_rights"]
 
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
@@ -32,26 +30,21 @@ async def complaints(connection: Connection | PoolConnectionProxy, tables: Table
     if found is None:
         return [f"{address}: the tables of the claim store are missing; run `ackwise store init URL`"]
     schema.require_version(found, address)
-    return [
-        f"{address}: {complaint}"
-        for complaint in (
-            *await _missing_rights(connection, tables),
-            *await _missing_partitions(connection, tables),
-            *await _forgotten(connection, tables),
-            *[
-                f"the index {name} has a column that every exchange changes, which makes each update slow and large; drop it"
-                for (name,) in await connection.fetch(_INDEXES, tables.claims, tables.daily_claims)
-            ],
-        )
-    ]
+    said = await missing_rights(connection, tables, "SELECT", "INSERT", "UPDATE", "DELETE")
+    if not said:
+        said += await _missing_partitions(connection, tables)
+        said += await _forgotten(connection, tables)
+        said += await _costly_indexes(connection, tables)
+    return [f"{address}: {complaint}" for complaint in said]
 
 
-async def _missing_rights(connection: Connection | PoolConnectionProxy, tables: Tables) -> list[str]:
+async def missing_rights(connection: Connection | PoolConnectionProxy, tables: Tables, *needed: str) -> list[str]:
+    """One sentence for each table that the user may do less with than is `needed`."""
     said = []
     for table in (tables.claims, tables.daily_claims):
-        may = await connection.fetch("SELECT r, has_table_privilege(to_regclass($1), r) FROM unnest($2::text[]) AS r", table, _RIGHTS)
+        may = await connection.fetch("SELECT r, has_table_privilege(to_regclass($1), r) FROM unnest($2::text[]) AS r", table, needed)
         if missing := [right for right, granted in may if not granted]:
-            said.append(f"this user has no right to {', '.join(missing)} on {table}; grant it")
+            said.append(f"this user has no right to {', '.join(missing)} on {table}; let its owner grant it")
     return said
 
 
@@ -63,9 +56,16 @@ async def _missing_partitions(connection: Connection | PoolConnectionProxy, tabl
 
 
 async def _forgotten(connection: Connection | PoolConnectionProxy, tables: Tables) -> list[str]:
-    many = "SELECT count(*) = $1 FROM (SELECT FROM {} WHERE kept_until <= clock_timestamp() LIMIT $1::bigint) AS some"
+    many = "SELECT count(*) = $1 FROM (SELECT FROM {} WHERE kept_until <= clock_timestamp() LIMIT $1::bigint) AS found"
     return [
         f"{table} holds more than {_MANY} forgotten records; run `ackwise store cleanup URL`, best every day"
         for table in (tables.claims, tables.daily_claims)
         if await connection.fetchval(many.format(table), _MANY)
+    ]
+
+
+async def _costly_indexes(connection: Connection | PoolConnectionProxy, tables: Tables) -> list[str]:
+    return [
+        f"the index {name} has a column that every exchange changes, which makes each update slow and large; drop it"
+        for (name,) in await connection.fetch(_INDEXES, tables.claims, tables.daily_claims)
     ]

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Pool
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["PostgresStore", "from_url"]
+__all__ = ["SESSION", "PostgresStore", "from_url"]
 
 T = TypeVar("T")
 
 # Only the look-up of single keys in an index is left to the planner. It knows the tables as they were when it planned, and a plan
 # for an empty table reads all of a large one, for as long as the connection lives.
-_PLAN = {
+SESSION = {
     "enable_seqscan": "off",
     "enable_indexscan": "off",
     "enable_indexonlyscan": "off",
@@ -179,7 +179,7 @@ class PostgresStore:
         # The server gives up first, so that it says what it waited for.
         limits = {"lock_timeout": str(milliseconds * 8 // 10), "statement_timeout": str(milliseconds * 9 // 10)}
         durable = {"synchronous_commit": self._options.synchronous_commit} if self._options.synchronous_commit else {}
-        return {**_PLAN, **limits, **durable}
+        return {**SESSION, **limits, **durable}
 
     def _connecting(self, session: dict[str, str]) -> dict[str, Any]:
         pooled = self._options.statement_cache_size == 0
@@ -196,8 +196,12 @@ class PostgresStore:
             found = await schema.version(connection, self._tables)
             if found is not None:
                 schema.require_version(found, self._address)
+            if await connection.fetchval("SHOW transaction_read_only") == "on":
+                raise asyncpg.ReadOnlySQLTransactionError("read-only")
             if found is None or await schema.may_alter(connection, self._tables):
                 await schema.create(connection, self._tables, self._address)
+            if missing := await checking.missing_rights(connection, self._tables, "SELECT", "INSERT", "UPDATE"):
+                raise ConfigurationError(f"{self._address}: {missing[0]}")
 
     async def _require_tables(self, connection: Connection | PoolConnectionProxy) -> None:
         found = await schema.version(connection, self._tables)
@@ -213,7 +217,7 @@ class PostgresStore:
                 async with self._given.acquire(timeout=self._timeout) as borrowed:
                     yield borrowed
                 return
-            connection = await asyncpg.connect(self._url, command_timeout=_MAINTENANCE_TIMEOUT, **self._connecting(_PLAN))
+            connection = await asyncpg.connect(self._url, command_timeout=_MAINTENANCE_TIMEOUT, **self._connecting(SESSION))
             try:
                 yield connection
             finally:

@@ -15,7 +15,7 @@ from tests.databases.postgres import USER
 from tests.databases.proxy import Proxy, proxy_to
 from tests.databases.server import Server
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import (
     Ack,
     Acquired,
@@ -35,7 +35,7 @@ from ackwise.middleware.store import (
 from ackwise.stores.postgres import PostgresStore
 from ackwise.stores.postgres.exchanging import exchange_on
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.testing import Features, StoreConformance
+from ackwise.stores.testing import Clock, Features, Scene, StoreConformance
 
 TODAY = int(time.time() // 86400)
 
@@ -56,51 +56,52 @@ def completes(asked: Sequence[ClaimKey], token: int = 1) -> list[Complete]:
     return [Complete(key, token, Outcome.OK) for key in asked]
 
 
-class OnPostgres(StoreConformance):
+class TestPostgresStore(StoreConformance):
     features = Features(shared=True, persistent=True, injected_clock=False, lease=0.4, retention=1.2)
-    day: int | None = None
 
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
         self.server = postgres
 
-
-class TestPostgresStore(OnPostgres):
     def make(self, place: Path, clock: Callable[[], float]) -> PostgresStore:
         return PostgresStore(url_of(self.server))
 
 
-@pytest.fixture
-async def admin(postgres: Server) -> AsyncIterator[asyncpg.Connection]:
-    """Past the store, as the owner of everything."""
-    connection = await asyncpg.connect(url_of(postgres))
-    yield connection
-    await connection.close()
+class AgedPostgresStore(PostgresStore):
+    """For PostgreSQL's clock to go on, all records are made older by what the test's clock went on."""
+
+    def __init__(self, url: str, prefix: str, clock: Callable[[], float], seen: list[float]) -> None:
+        super().__init__(url, prefix=prefix)
+        self._clock, self._seen, self._prefix = clock, seen, prefix
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        if (passed := self._clock() - self._seen[-1]) and self._pool:
+            self._seen.append(self._clock())
+            for table in ("claims", "daily_claims"):
+                older = ", ".join(f"{column} = {column} - $1 * interval '1 second'" for column in ("leased_until", "kept_until"))
+                await self._pool.execute(f"UPDATE {self._prefix}{table} SET {older}", passed)
+        return await super().exchange(exchange)
 
 
-@pytest.fixture
-async def url(postgres: Server, admin: asyncpg.Connection) -> AsyncIterator[str]:
-    """A database of this test alone."""
-    name = f"test_{os.urandom(6).hex()}"
-    await admin.execute(f"CREATE DATABASE {name}")
-    yield url_of(postgres, name)
-    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+class DatedScene(Scene):
+    """Every key has a day, unless the test says otherwise."""
+
+    def key(self, attempt: int = 1, day: int | None = TODAY) -> ClaimKey:
+        return super().key(attempt, day)
 
 
-@pytest.fixture
-async def database(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to the database of this test, past the store."""
-    connection = await asyncpg.connect(url)
-    yield connection
-    await connection.close()
+class TestPostgresStoreOfKeysWithADay(StoreConformance):
+    features = Features(shared=True, persistent=True, tolerance=10.0)
 
+    @pytest.fixture
+    def scene(self, tmp_path: Path, postgres: Server) -> Iterator[Scene]:
+        self.url, self.prefix, self.seen = url_of(postgres), f"t{os.urandom(4).hex()}_", [Clock()()]
+        scene = DatedScene(self.make, self.features, tmp_path)
+        yield scene
+        scene.end()
 
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url)
-    await store.open()
-    yield store
-    await store.close()
+    def make(self, place: Path, clock: Callable[[], float]) -> PostgresStore:
+        return AgedPostgresStore(self.url, self.prefix, clock, self.seen)
 
 
 @pytest.fixture
@@ -110,9 +111,9 @@ async def proxy(postgres: Server) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def far(url: str, proxy: Proxy) -> AsyncIterator[PostgresStore]:
+async def far(postgres_url: str, proxy: Proxy) -> AsyncIterator[PostgresStore]:
     """A store behind the proxy, on one connection that has done each kind of exchange before."""
-    store = PostgresStore(url_of(proxy, url.rpartition("/")[2]), timeout=2.0, max_size=1)
+    store = PostgresStore(url_of(proxy, postgres_url.rpartition("/")[2]), timeout=2.0, max_size=1)
     await store.open()
     for some in (keys(1), keys(1, TODAY), [*keys(1), *keys(1, TODAY)]):
         await store.exchange(Exchange(claims(some)))
@@ -148,46 +149,46 @@ async def test_keys_with_and_without_a_day_travel_together(far: PostgresStore, p
     assert {type(answer) for answer in (await far.exchange(Exchange(claims(some, 2)))).claims} == {Busy}
 
 
-async def test_a_key_that_is_asked_for_twice_is_answered_in_turn(store: PostgresStore) -> None:
+async def test_a_key_that_is_asked_for_twice_is_answered_in_turn(postgres_store: PostgresStore) -> None:
     (key,) = keys(1)
-    result = await store.exchange(Exchange(claims([key, key, key])))
+    result = await postgres_store.exchange(Exchange(claims([key, key, key])))
     assert result.claims == [Acquired(1)] * 3
-    result = await store.exchange(Exchange([Claim(key, 2)], completes([key]), renews=[Renew(key, 1)]))
+    result = await postgres_store.exchange(Exchange([Claim(key, 2)], completes([key]), renews=[Renew(key, 1)]))
     assert result == ExchangeResult([AlreadyDone(Outcome.OK)], [Ack.OK], [], [Ack.LOST])
 
 
 @pytest.mark.parametrize("day", [None, TODAY])
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
 async def test_a_claim_waits_for_an_uncommitted_claim_and_answers_by_how_it_ends(
-    store: PostgresStore, database: asyncpg.Connection, day: int | None, ends: str
+    postgres_store: PostgresStore, postgres_database: asyncpg.Connection, day: int | None, ends: str
 ) -> None:
     asked = keys(3, day)
-    await database.execute("BEGIN")
-    await exchange_on(database, Tables(), Exchange(claims(asked[:2])))
-    waiting = asyncio.ensure_future(store.exchange(Exchange(claims(asked, token=2))))
-    await until_somebody_waits(database)
+    await postgres_database.execute("BEGIN")
+    await exchange_on(postgres_database, Tables(), Exchange(claims(asked[:2])))
+    waiting = asyncio.ensure_future(postgres_store.exchange(Exchange(claims(asked, token=2))))
+    await until_somebody_waits(postgres_database)
     assert not waiting.done()
-    await database.execute(ends)
+    await postgres_database.execute(ends)
     answers = (await waiting).claims
     if ends == "COMMIT":
         assert [type(answer) for answer in answers] == [Busy, Busy, Acquired]
-        assert store.asked_again == 1
+        assert postgres_store.asked_again == 1
     else:
         assert answers == [Acquired(1)] * 3
 
 
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
 async def test_a_take_over_waits_for_an_uncommitted_one_and_answers_by_how_it_ends(
-    store: PostgresStore, database: asyncpg.Connection, ends: str
+    postgres_store: PostgresStore, postgres_database: asyncpg.Connection, ends: str
 ) -> None:
     asked = keys(2)
-    await store.exchange(Exchange(claims(asked)))
-    await store.exchange(Exchange(releases=[Release(key, 1) for key in asked]))
-    await database.execute("BEGIN")
-    await exchange_on(database, Tables(), Exchange(claims(asked, token=2)))
-    waiting = asyncio.ensure_future(store.exchange(Exchange(claims(asked, token=3))))
-    await until_somebody_waits(database)
-    await database.execute(ends)
+    await postgres_store.exchange(Exchange(claims(asked)))
+    await postgres_store.exchange(Exchange(releases=[Release(key, 1) for key in asked]))
+    await postgres_database.execute("BEGIN")
+    await exchange_on(postgres_database, Tables(), Exchange(claims(asked, token=2)))
+    waiting = asyncio.ensure_future(postgres_store.exchange(Exchange(claims(asked, token=3))))
+    await until_somebody_waits(postgres_database)
+    await postgres_database.execute(ends)
     answers = (await waiting).claims
     if ends == "COMMIT":
         assert {type(answer) for answer in answers} == {Busy}
@@ -196,43 +197,45 @@ async def test_a_take_over_waits_for_an_uncommitted_one_and_answers_by_how_it_en
 
 
 async def test_a_claim_that_is_repeated_while_the_first_is_uncommitted_is_answered_as_the_first(
-    store: PostgresStore, database: asyncpg.Connection
+    postgres_store: PostgresStore, postgres_database: asyncpg.Connection
 ) -> None:
     asked = keys(2)
-    await database.execute("BEGIN")
-    await exchange_on(database, Tables(), Exchange(claims(asked)))
-    waiting = asyncio.ensure_future(store.exchange(Exchange(claims(asked))))
-    await until_somebody_waits(database)
-    await database.execute("COMMIT")
+    await postgres_database.execute("BEGIN")
+    await exchange_on(postgres_database, Tables(), Exchange(claims(asked)))
+    waiting = asyncio.ensure_future(postgres_store.exchange(Exchange(claims(asked))))
+    await until_somebody_waits(postgres_database)
+    await postgres_database.execute("COMMIT")
     assert (await waiting).claims == [Acquired(1)] * 2
 
 
-async def test_a_claim_that_waits_too_long_is_unavailable_and_says_for_what(url: str, database: asyncpg.Connection) -> None:
-    store = PostgresStore(url, timeout=0.5)
+async def test_a_claim_that_waits_too_long_is_unavailable_and_says_for_what(
+    postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    store = PostgresStore(postgres_url, timeout=0.5)
     await store.open()
     asked = keys(1)
-    await database.execute("BEGIN")
-    await exchange_on(database, Tables(), Exchange(claims(asked)))
+    await postgres_database.execute("BEGIN")
+    await exchange_on(postgres_database, Tables(), Exchange(claims(asked)))
     with pytest.raises(StoreUnavailable, match=r"somebody holds a claim of this batch in an open transaction for longer than 0\.5 s"):
         await store.exchange(Exchange(claims(asked, 2)))
-    await database.execute("ROLLBACK")
+    await postgres_database.execute("ROLLBACK")
     assert (await store.exchange(Exchange(claims(asked, 2)))).claims == [Acquired(1)]
     await store.close()
 
 
 async def until_somebody_waits(database: asyncpg.Connection) -> None:
     async with asyncio.timeout(10):
-        while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+        while True:
+            if await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                return
             await asyncio.sleep(0.01)
 
 
-async def deadlocks(admin: asyncpg.Connection, url: str) -> int:
-    return int(await admin.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = $1", url.rpartition("/")[2]))
-
-
 @pytest.mark.parametrize("day", [None, TODAY])
-async def test_eight_workers_with_shuffled_keys_never_wait_in_a_circle(url: str, admin: asyncpg.Connection, day: int | None) -> None:
-    stores = [PostgresStore(url, max_size=1) for _ in range(8)]
+async def test_eight_workers_with_shuffled_keys_never_wait_in_a_circle(
+    postgres_url: str, postgres_database: asyncpg.Connection, day: int | None
+) -> None:
+    stores = [PostgresStore(postgres_url, max_size=1) for _ in range(8)]
     await asyncio.gather(*(store.open() for store in stores))
     asked = keys(200, day)
 
@@ -250,7 +253,7 @@ async def test_eight_workers_with_shuffled_keys_never_wait_in_a_circle(url: str,
     granted = await asyncio.gather(*(work(number, store) for number, store in enumerate(stores)))
     await asyncio.gather(*(store.close() for store in stores))
     assert sum(granted) > 200
-    assert await deadlocks(admin, url) == 0
+    assert await postgres_database.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
 
 
 @pytest.mark.parametrize("day", [None, TODAY])
@@ -286,7 +289,7 @@ async def test_a_server_that_is_gone_is_named_without_the_password(postgres: Ser
         await store.open()
         proxy.refuse = True
         proxy.cut()
-        with pytest.raises(StoreUnavailable, match="can't be reached|connection was lost") as raised:
+        with pytest.raises(StoreUnavailable, match=r"can't be reached|connection was lost") as raised:
             await store.exchange(Exchange(claims(keys(1))))
         proxy.refuse = False
         assert (await store.exchange(Exchange(claims(keys(1))))).claims == [Acquired(1)]
