@@ -120,7 +120,12 @@ class Server:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
+        # PostgreSQL's processes are each a group of their own, so that the group of the first is not all of them.
+        children = _children(self._process.pid)
         os.killpg(self._process.pid, number)
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
@@ -141,6 +146,11 @@ class Server:
             self._guard.kill()
             self._guard.communicate()
         self._process = self._guard = None
+
+
+def _children(parent: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=", "-o", "ppid="], capture_output=True, text=True, check=True).stdout.split()
+    return [int(pid) for pid, ppid in zip(listed[::2], listed[1::2], strict=True) if int(ppid) == parent]
 
 
 @contextmanager
