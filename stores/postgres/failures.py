@@ -27,7 +27,6 @@ _YOURS = {
     "SELECT, INSERT, UPDATE and DELETE on the tables of the claim store",
     "42P01": "the tables of the claim store are missing; run `ackwise store init URL`",
     "3F000": "the schema of the claim store is missing; run `ackwise store init URL`",
-    "22023": "PostgreSQL refuses a setting of the URL ({message}); correct it",
     "08P01": "what answers does not take our connection ({message}); behind PgBouncer write statement_cache_size=0 into the URL",
 }
 """The beginning of an SQLSTATE, and what it says; the first that fits."""

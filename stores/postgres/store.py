@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +36,9 @@ SESSION = {
     "jit": "off",
     "default_transaction_isolation": "read committed",
 }
+
+_DURABILITIES = ("on", "off", "local", "remote_write", "remote_apply")
+"""What `synchronous_commit` can be."""
 
 _MAINTENANCE_TIMEOUT = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
@@ -247,9 +251,11 @@ async def _nothing(connection: Connection) -> None:
 
 
 def _require_sense(options: Options) -> None:
-    if options.timeout <= 0:
+    if not 0 < options.timeout < math.inf:
         raise ConfigurationError(f"timeout is {options.timeout}; give the seconds that an exchange may take, more than 0")
     if options.max_size < 1:
         raise ConfigurationError(f"max_size is {options.max_size}; the PostgreSQL store needs at least one connection")
     if options.statement_cache_size < 0:
         raise ConfigurationError(f"statement_cache_size is {options.statement_cache_size}; give 0 behind PgBouncer, else leave it out")
+    if options.synchronous_commit not in (None, *_DURABILITIES):
+        raise ConfigurationError(f"synchronous_commit is {options.synchronous_commit!r}; it can be {', '.join(_DURABILITIES)}")
