@@ -1,0 +1,134 @@
+"""What the host polls while a lane is full: the others, and nothing that the client has fetched is thrown away for a moment's sake."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.host import Host
+from ackwise.plugin.lane import MAX_MESSAGES, Lane, LaneEntry
+from ackwise.plugin.settings import HostSettings
+
+FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Consumer:
+    """What the host asks of aiokafka's consumer, and what it asked."""
+
+    def __init__(self) -> None:
+        self.stopped: set[TopicPartition] = set()
+        self.polls: list[tuple[tuple[TopicPartition, ...], int]] = []
+        self.records: dict[TopicPartition, Any] = {}
+
+    def assignment(self) -> set[TopicPartition]:
+        return {FULL, ROOMY}
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self.stopped)
+
+    def pause(self, partition: TopicPartition) -> None:
+        self.stopped.add(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self.stopped.discard(partition)
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> dict[TopicPartition, Any]:
+        self.polls.append((partitions, timeout_ms))
+        return self.records
+
+
+class Line:
+    """A pipeline that settles everything."""
+
+    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
+
+    async def __call__(self, entries: Any, assignment: Any) -> None:
+        for entry in entries:
+            entry.stage = Stage.SETTLED
+
+
+class Desk:
+    """A host with a full lane and an empty one; `now` is the lanes' time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.consumer = Consumer()
+        self.host = Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+        self.host._consumer = self.consumer  # type: ignore[assignment]  # reduced to what the host asks of it here
+        self.full, roomy = self._lane(FULL), self._lane(ROOMY)
+        self.host._lanes = {FULL: self.full, ROOMY: roomy}
+        self.full.offer(Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1))
+
+    def _lane(self, partition: TopicPartition) -> Lane:
+        line: Any = Line()
+        return Lane(
+            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.host._progressed,
+            clock=lambda: self.now,
+        )  # fmt: skip
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    return Desk()
+
+
+async def test_a_full_lane_is_passed_over_and_its_partition_is_not_paused(desk: Desk) -> None:
+    assert desk.host._regulate() == ([ROOMY], True)
+    desk.now += 0.99
+    assert desk.host._regulate() == ([ROOMY], True)
+    assert desk.consumer.stopped == set()
+
+
+async def test_a_lane_that_stays_full_is_paused_and_polled_so_that_the_group_sees_this_member_alive(desk: Desk) -> None:
+    desk.host._regulate()
+    desk.now += 1.0
+    assert desk.host._regulate() == ([FULL, ROOMY], False)
+    assert desk.consumer.stopped == {FULL}
+
+
+async def test_a_lane_with_room_again_is_resumed_and_polled(desk: Desk) -> None:
+    desk.host._regulate()
+    desk.now += 1.0
+    desk.host._regulate()
+    task = desk.full.start()
+    while desk.consumer.stopped:
+        await asyncio.wait_for(desk.host._has_moved.wait(), 5)
+        desk.host._has_moved.clear()
+        assert desk.host._regulate() == ([FULL, ROOMY], False)
+    desk.full.stop()
+    await task
+
+
+async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_does_not_wait(desk: Desk) -> None:
+    desk.consumer.records = {ROOMY: ["a record"]}
+    assert await desk.host._fetch([ROOMY], True) == {ROOMY: ["a record"]}
+    assert desk.consumer.polls == [((ROOMY,), 0)]
+
+
+async def test_a_poll_for_no_partition_at_all_would_be_one_for_all_and_is_not_made(desk: Desk) -> None:
+    assert await desk.host._fetch([], True) == {}
+    assert desk.consumer.polls == []
+
+
+async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.host._LOOK_AGAIN", 600.0)
+    fetching = asyncio.create_task(desk.host._fetch([], True))
+    await asyncio.sleep(0)
+    task = desk.full.start()
+    async with asyncio.timeout(5):
+        assert await fetching == {}
+    desk.full.stop()
+    await task
+
+
+async def test_while_no_lane_is_full_the_client_waits_for_all_partitions(desk: Desk) -> None:
+    await desk.host._fetch([FULL, ROOMY], False)
+    assert desk.consumer.polls == [((), 200)]
