@@ -1,6 +1,6 @@
 """What a message costs: Ackwise beside the bare client, FastStream, Faust and a hand-written claim per message.
 
-    python -m benchmarks.consumers [--messages 200000] [--rounds 5] [--only NAME,NAME] [--profile NAME] [--json]
+    python -m benchmarks.consumers [--messages 200000] [--rounds 5] [--only "NAME;NAME"] [--profile NAME] [--json]
 
 One real Kafka on this machine, one topic that is full before the first contender starts, a handler that does nothing
 but count. Each contender is a process of its own; in every round each has a turn, and the order rotates. What is
@@ -51,6 +51,7 @@ class Contender(NamedTuple):
 CONTENDERS: Final = (
     Contender("bare aiokafka loop", "bare"),
     Contender("FastStream batch", "faststream_batch", needs="faststream"),
+    Contender("FastStream batch, raw", "faststream_batch", "raw", needs="faststream"),
     Contender("Faust take", "faust_take", needs="faust-streaming"),
     Contender("claim per message", "claim_each"),
     Contender("Ackwise", "ackwise_agent", "plain"),
@@ -58,7 +59,7 @@ CONTENDERS: Final = (
     Contender("Ackwise + Dedup + Events", "ackwise_agent", "dedup+events"),
 )
 #: Whom throughput is given as a multiple of.
-_BASES: Final = {"bare": CONTENDERS[0], "FastStream": CONTENDERS[1], "Faust": CONTENDERS[2]}
+_BASES: Final = {"bare": CONTENDERS[0], "FastStream": CONTENDERS[1], "Faust": CONTENDERS[3]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +271,13 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=500, help="messages that a handler gets at most (%(default)s)")
     parser.add_argument("--size", type=int, default=100, help="bytes of a value (%(default)s)")
     parser.add_argument("--partitions", type=int, default=4, help="of the topic (%(default)s)")
-    parser.add_argument("--only", default="", metavar="NAMES", help="contenders, with commas between")
+    parser.add_argument("--only", default="", metavar="NAMES", help="contenders, with semicolons between")
     parser.add_argument("--profile", metavar="NAME", help="one turn of this contender under cProfile, and nothing else")
     parser.add_argument("--python", type=Path, default=default_python(), help="whose environment the contenders run in (%(default)s)")
     parser.add_argument("--brokers", help="a Kafka that runs already; the topic orders-… stays on it")
     parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
     options = parser.parse_args(arguments)
-    options.names = [name.strip() for name in (options.profile or options.only).split(",") if name.strip()]
+    options.names = [name.strip() for name in (options.profile or options.only).split(";") if name.strip()]
     if unknown := set(options.names) - {contender.name for contender in CONTENDERS}:
         parser.error(f"no contender is named {', '.join(sorted(unknown))}")
     return options

@@ -45,7 +45,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_sentence(tmp_path: Path
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    bare, ackwise = CONTENDERS[0], CONTENDERS[4]
+    bare, ackwise = CONTENDERS[0], CONTENDERS[5]
     rounds = {
         bare: [Measurement(2.0, 1.0, 0.0, {}), Measurement(4.0, 1.0, 0.0, {})],
         ackwise: [Measurement(4.0, 4.0, 0.0, {}), Measurement(16.0, 4.0, 0.0, {})],
@@ -60,5 +60,5 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 def test_a_contender_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        read_options(["--only", "bare aiokafka loop,Celery"])
+        read_options(["--only", "bare aiokafka loop;Celery"])
     assert "no contender is named Celery" in capsys.readouterr().err
