@@ -15,7 +15,7 @@ from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
-from ackwise.middleware.policies import Dedup
+from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Stale
 from ackwise.middleware.whereabouts import where_raised
@@ -41,6 +41,7 @@ class Admission:
         self._leases = worker.leases
         dedup = worker.dedup
         self._dedup = dedup
+        self._by_coordinates = isinstance(dedup, Transactional) and dedup.mode == "offsets"
         self._on_store_down = dedup.on_store_down if isinstance(dedup, Dedup) else "block"
         self._identity = None
         if dedup is not None:
@@ -98,7 +99,9 @@ class Admission:
             return
         delivery = entry.delivery
         day: int | None = delivery.origin.timestamp_ms // _MS_PER_DAY
-        if self._dedup.key is not None:
+        if self._by_coordinates:
+            dedup_id = identity.coordinates_id(*delivery.origin)
+        elif self._dedup.key is not None:
             key = self._dedup.key(message)
             if key is not None and not isinstance(key, (str, bytes)):
                 raise TypeError(f"the key function of Dedup answered a {type(key).__name__}; it must answer a str, bytes or None")

@@ -55,6 +55,7 @@ class Entry:
     """A delivery with everything that was found out about it. The host makes it; the pipeline alone changes it."""
 
     __slots__ = (
+        "__weakref__",
         "abandoned",
         "alone",
         "claim_lost",

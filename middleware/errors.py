@@ -7,6 +7,7 @@ AckwiseError
 ├── TransactionAborted       you did it; the handler ended or broke the transaction that it writes in
 └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
     ├── StoreUnavailable     the claim store did not answer
+    │   └── Fenced           somebody else has taken the partition over
     ├── PublishUnavailable   the broker did not acknowledge a copy
     └── EventLogUnavailable  the event log could not be made durable
 PublishRefused (AckwiseError)  the broker will never take this copy; the message becomes a dead letter
@@ -16,6 +17,7 @@ __all__ = [
     "AckwiseError",
     "ConfigurationError",
     "EventLogUnavailable",
+    "Fenced",
     "InvalidHandlerResult",
     "InvalidRuling",
     "PublishRefused",
@@ -52,6 +54,10 @@ class Unavailable(AckwiseError):
 
 class StoreUnavailable(Unavailable):
     """The claim store did not answer; whether the exchange was applied is unknown, and repeating it is safe."""
+
+
+class Fenced(StoreUnavailable):
+    """Somebody else has taken the partition over: nothing of this transaction stays."""
 
 
 class PublishUnavailable(Unavailable):

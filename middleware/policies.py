@@ -70,12 +70,21 @@ class Transactional:
 
     store: Annotated[str | TransactionalStore, "the URL of the database that the handler writes to; setting it turns Transactional on"]
     key: KeyFunction | None = None
+    mode: Annotated[
+        Literal["inbox", "offsets"],
+        "what is remembered: `inbox` keeps a row for each key; `offsets` one for each partition, which costs less, keeps the order of a "
+        "partition, and does not see what a producer sent twice",
+    ] = "inbox"
     retention: Annotated[float | str, "how long a finished message is remembered"] = 7 * 86400.0
     namespace: Annotated[str, "part of every key, so that installations can share a database"] = "ackwise"
     epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
     message_id_header: Annotated[str, "the header that identifies a message where there is no key function"] = "message-id"
 
     def __post_init__(self) -> None:
+        if self.mode not in ("inbox", "offsets"):
+            raise ConfigurationError(f"mode of Transactional is {self.mode!r}; it is 'inbox' or 'offsets'")
+        if self.mode == "offsets" and self.key is not None:
+            raise ConfigurationError("Transactional was given a key, and mode='offsets' asks for none; leave it out, or use mode='inbox'")
         if _checked_identity(self) <= 0:
             raise ConfigurationError("retention of Transactional is 0 s; it must be above 0, or finished messages would run again")
 

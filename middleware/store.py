@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
     "Ack",
@@ -24,6 +24,7 @@ __all__ = [
     "Complete",
     "Exchange",
     "ExchangeResult",
+    "Maintained",
     "MaintainedStore",
     "Outcome",
     "Release",
@@ -165,8 +166,9 @@ class ClaimStore(Protocol):
         """Give back connections and threads. Closing twice does nothing."""
 
 
-class MaintainedStore(ClaimStore, Protocol):
-    """A store that has something to set up and to keep tidy: what `ackwise store init|check|cleanup URL` calls.
+@runtime_checkable
+class Maintained(Protocol):
+    """What has something to set up and to keep tidy, as `ackwise store init|check|cleanup URL` does.
 
     All three connect by themselves, and work on a store that is open as well as on one that is not. They raise
     `StoreUnavailable`, and `ConfigurationError` for a schema that only a newer Ackwise knows, or for missing rights.
@@ -182,3 +184,7 @@ class MaintainedStore(ClaimStore, Protocol):
     async def cleanup(self) -> int:
         """Delete what is forgotten, in bounded steps beside running workers; answers how many records."""
         ...
+
+
+class MaintainedStore(ClaimStore, Maintained, Protocol):
+    """A claim store that has something to set up and to keep tidy."""

@@ -1,18 +1,33 @@
 """What the pipeline asks of a database in which the handler's writes and the mark "done" are one transaction.
 
-The inbox: one row per key, inserted at the start of the transaction. Its lock is the claim, so there is no lease and no
-token: who comes second waits for the first, and then finds the key finished or free.
+Two ways to remember what is done. The inbox: one row per key, inserted at the start of the transaction. Its lock is the
+claim, so there is no lease and no token: who comes second waits for the first, and then finds the key finished or free.
+The offsets: one row per partition, which says where to go on; its generation fences an owner from before. What was sent
+back has a row in the inbox either way.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
 
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 
-__all__ = ["Finish", "Finished", "Place", "Taken", "Transaction", "TransactionAnswer", "TransactionalStore"]
+__all__ = [
+    "Finish",
+    "Finished",
+    "OffsetsStore",
+    "OffsetsTransaction",
+    "Permit",
+    "Place",
+    "Progress",
+    "Taken",
+    "Transaction",
+    "TransactionAnswer",
+    "TransactionalStore",
+]
 
 Place = tuple[str, int, int]
 """Where a message was first written: topic, partition, offset."""
@@ -44,6 +59,26 @@ class Finish(NamedTuple):
     next_attempt: int
 
 
+class Progress(NamedTuple):
+    """A partition that is ours."""
+
+    next: int
+    """The offset to go on with."""
+    generation: int
+    """Fences whoever had the partition before."""
+
+
+class Permit(enum.Enum):
+    """Whether a copy may run, where offsets are kept: only if the transaction that passed its original sent it back."""
+
+    GRANTED = "granted"
+    """That transaction is there, or the original is from before offsets were kept."""
+    PENDING = "pending"
+    """The original is not passed yet: its own transaction will tell."""
+    SUPERSEDED = "superseded"
+    """The original was passed without being sent back: the copy is one of a transaction that was rolled back."""
+
+
 class Transaction(Protocol):
     """One open transaction. `connection` is what the handler writes through: a driver's connection or a session."""
 
@@ -64,6 +99,22 @@ class Transaction(Protocol):
         ...
 
 
+class OffsetsTransaction(Transaction, Protocol):
+    """A transaction in which the offset of a partition moves."""
+
+    async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
+        """Lock the row of the partition until the end, and answer its next offset. Raises `Fenced`, `StoreUnavailable`."""
+        ...
+
+    async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
+        """Go on at `next` once this is committed. Raises `Fenced`, `TransactionAborted`, `StoreUnavailable`."""
+        ...
+
+    async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
+        """May these copies, each with the place of its original, run? One statement. Raises `StoreUnavailable`."""
+        ...
+
+
 class TransactionalStore(Protocol):
     """A database with an inbox. `retention` is how long finished keys are remembered, seconds."""
 
@@ -80,3 +131,14 @@ class TransactionalStore(Protocol):
 
     async def close(self) -> None:
         """Give back connections. Closing twice does nothing."""
+
+
+class OffsetsStore(TransactionalStore, Protocol):
+    """A database that can keep offsets as well; its transactions are `OffsetsTransaction`."""
+
+    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
+        """From now on the partition is ours, and nobody who had it before commits anything for it.
+
+        `position` is where it begins if no offset was ever kept for it. Raises `StoreUnavailable`.
+        """
+        ...

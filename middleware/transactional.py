@@ -22,10 +22,10 @@ from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
 from ackwise.middleware.worker import Worker
 
-__all__ = ["TransactionalPipeline"]
+__all__ = ["RollBack", "TransactionalPipeline", "finish_of"]
 
 
-class _RollBack(Exception):
+class RollBack(Exception):
     """Leaves the block of a transaction so that nothing of it stays."""
 
 
@@ -68,21 +68,21 @@ class TransactionalPipeline(Pipeline):
         run, mine = Run(), list[Entry]()
         try:
             async with self._store.begin(retention=self._retention) as transaction:
-                mine = await self._claim(transaction, fetched)
+                mine = await self._claim(transaction, fetched, assignment)
                 run = await self._execution.run(mine, transaction)
                 if run.raised is not None or any(entry.stage is Stage.ADMITTED for entry in mine):
-                    raise _RollBack
+                    raise RollBack
                 await self._finish(transaction, mine, assignment)
-        except _RollBack:
+        except RollBack:
             self._roll_back(mine, run)
         except TransactionAborted as error:
             run.raised = error
-            self._roll_back([entry for entry in mine if not _has_its_copy(entry)], run)
+            self._roll_back([entry for entry in mine if not self._stands(entry)], run)
         except StoreUnavailable as error:
             self._hold(fetched, error)
         return run
 
-    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry]) -> list[Entry]:
+    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
         """Who is ours under the lock of its row is ADMITTED and answered; who was finished before is RULED."""
         keyed = [(entry, entry.key) for entry in fetched if entry.key is not None]
         answers = await transaction.claim([key for _, key in keyed]) if keyed else []
@@ -109,7 +109,8 @@ class TransactionalPipeline(Pipeline):
     async def _finish(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
         """Publish the copies, and mark what needs none or has one: a copy is there before anybody is told of it."""
         await self._settle.publish(mine, assignment)
-        await transaction.finish([_finish(entry, entry.key) for entry in mine if entry.stage is Stage.PUBLISHED and entry.key is not None])
+        done = [(entry, entry.key) for entry in mine if entry.stage is Stage.PUBLISHED]
+        await transaction.finish([finish_of(entry, key) for entry, key in done if key is not None])
 
     def _roll_back(self, mine: Sequence[Entry], run: Run) -> None:
         """One that failed alone keeps its decision, or is given one; of several each is told to have failed, and is fetched again."""
@@ -150,18 +151,18 @@ class TransactionalPipeline(Pipeline):
 
     def _hold(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
         """The database is away, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
-        undone = [entry for entry in entries if not (_has_its_copy(entry) or isinstance(entry.disposition, Duplicate))]
+        undone = [entry for entry in entries if not (self._stands(entry) or isinstance(entry.disposition, Duplicate))]
         for entry in undone:
             entry.undo()
         self._worker.hold(undone, "the database is not available", error)
 
+    def _stands(self, entry: Entry) -> bool:
+        """Whether it is parked or dead, whatever becomes of the transaction."""
+        return entry.stage is Stage.PUBLISHED and isinstance(entry.disposition, Later | Dead)
 
-def _has_its_copy(entry: Entry) -> bool:
-    """Whether it is parked or dead, whatever becomes of the transaction."""
-    return entry.stage is Stage.PUBLISHED and isinstance(entry.disposition, Later | Dead)
 
-
-def _finish(entry: Entry, key: ClaimKey) -> Finish:
+def finish_of(entry: Entry, key: ClaimKey) -> Finish:
+    """What is marked of an entry that is ruled on."""
     attempt = entry.delivery.attempt
     match entry.disposition:
         case Later():

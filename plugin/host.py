@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import (
@@ -31,11 +31,12 @@ from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.offsets import OffsetsPipeline
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.transaction import TransactionalStore
+from ackwise.middleware.transaction import OffsetsStore, Progress, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
@@ -103,6 +104,10 @@ class Host:
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
+        self._offsets: OffsetsStore | None = None
+        if isinstance(dedup, Transactional) and dedup.mode == "offsets":
+            self._offsets = cast(OffsetsStore, inbox)
+            self._owner = f"{dedup.namespace}/{dedup.epoch}/{settings.group}"
         self._sink = sink
         self._lanes: dict[TopicPartition, Lane] = {}
         self._detached: set[asyncio.Task[None]] = set()
@@ -193,7 +198,11 @@ class Host:
         self._by_source = {topic: self._pipelines[agent.name] for topic, agent in self._by_topic.items()}
 
     def _pipeline(self, agent: Agent) -> Pipeline:
-        return Pipeline(agent, self._worker) if self._inbox is None else TransactionalPipeline(agent, self._worker, self._inbox)
+        if self._inbox is None:
+            return Pipeline(agent, self._worker)
+        if self._offsets is None:
+            return TransactionalPipeline(agent, self._worker, self._inbox)
+        return OffsetsPipeline(agent, self._worker, self._offsets, self._owner)
 
     def _consumer_options(self) -> dict[str, Any]:
         settings = self._settings
@@ -467,7 +476,18 @@ class Host:
             role: Literal["source", "retry"] = "retry" if partition.topic == self._names.retry else "source"
             committed = await self._insist(self._committed, partition)
             position = committed if committed is not None else await self._insist(self._start_of, partition)
-            lane = Lane(partition.topic, partition.partition, role, position, make=self._make(role), progressed=self._progressed)
+            generation = None
+            if self._offsets is not None and role == "source":
+                position, generation = await self._take_over(self._offsets, partition, position)
+            lane = Lane(
+                partition.topic,
+                partition.partition,
+                role,
+                position,
+                make=self._make(role),
+                progressed=self._progressed,
+                generation=generation,
+            )
             if partition not in self._consumer.assignment():
                 return  # revoked meanwhile; the next assignment begins anew
             self._consumer.seek(partition, position)
@@ -488,6 +508,33 @@ class Host:
             )
         # a group that never committed must not begin somewhere else after a crash
         await self._commit([lane for lane in self._lanes.values() if lane.committed is None])
+
+    async def _take_over(self, offsets: OffsetsStore, partition: TopicPartition, position: int) -> Progress:
+        """Where the database says that its partition goes on; `position` is what the broker says, which is told later."""
+        while True:
+            try:
+                progress = await offsets.take_over(self._owner, *partition, position=position)
+            except StoreUnavailable as error:
+                log.warning(
+                    "the offset of a partition can't be taken over, trying again",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    error=said(error),
+                    retry_in=0.5,
+                )
+                await asyncio.sleep(0.5)
+                continue
+            if progress.next > position:
+                self._record(Event(EventCode.TX_SETTLED, partition.topic, partition.partition, position, range_end=progress.next))
+            elif progress.next < position:
+                log.warning(
+                    "the database is behind the broker, its messages from there on are run again",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    committed=position,
+                    offset=progress.next,
+                )
+            return progress
 
     async def _start_of(self, partition: TopicPartition) -> int:
         """Retry topics begin at their earliest record, or retries that were sent before would be missed."""

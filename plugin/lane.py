@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from ackwise.middleware.entry import Entry, Stage
@@ -51,12 +52,15 @@ class Lane:
         *,
         make: Callable[[Delivery], LaneEntry],
         progressed: Callable[[Lane], None],
+        generation: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held."""
         self.topic = topic
         self.partition = partition
         self.role = role
         self.position = position  #: the next offset that the broker is asked for
+        self.generation = generation
         self.committed: int | None = None  #: what the broker has accepted
         self.watermark = Watermark(position)
         self.cut_off = False
@@ -130,7 +134,8 @@ class Lane:
         while True:
             pipeline, batch = self._take()
             if not batch:
-                if self._stopping and (self.cut_off or not any(map(_is_decided, self._held))):
+                settleable = self._held if self.generation is None else self._held[:1]
+                if self._stopping and (self.cut_off or not any(map(_is_decided, settleable))):
                     return
                 await self._wait()
             elif pipeline is None:
@@ -158,15 +163,19 @@ class Lane:
         due = [item for item in self._held if item.entry.not_before <= now and (not self._stopping or _is_decided(item))]
         if self.cut_off:
             return None, []
+        waits = self.generation is not None and len(due) < len(self._held)
+        if waits:
+            ready = set(map(id, due))
+            due = list(takewhile(lambda item: id(item) in ready, self._held))
         if alone := next((item for item in due if item.entry.alone and item.entry.stage is Stage.FETCHED), None):
             batch = [alone]
         else:
-            head = due[0] if due else self._queue[0] if self._queue and not self._stopping else None
+            head = due[0] if due else self._queue[0] if self._queue and not (self._stopping or waits) else None
             if head is None:
                 return None, []
             limit = 1 if head.pipeline is None else head.pipeline.agent.max_batch
             batch = [item for item in due if item.pipeline is head.pipeline][:limit]
-            if not self._stopping and (due or self._is_ripe(head, now)):
+            if not (self._stopping or waits) and (due or self._is_ripe(head, now)):
                 batch += self._dequeue(head.pipeline, limit - len(batch))
         taken = set(map(id, batch))
         self._held = [item for item in self._held if id(item) not in taken]
@@ -190,8 +199,9 @@ class Lane:
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
-        due = [item.entry.not_before for item in self._held if not self._stopping or _is_decided(item)]
-        if self._queue and not self._stopping and (pipeline := self._queue[0].pipeline) is not None:
+        blocked = self.generation is not None and bool(self._held)
+        due = [item.entry.not_before for item in (self._held[:1] if blocked else self._held) if not self._stopping or _is_decided(item)]
+        if self._queue and not (self._stopping or blocked) and (pipeline := self._queue[0].pipeline) is not None:
             due.append(self._arrived + pipeline.agent.within)
         self._wake.clear()
         try:

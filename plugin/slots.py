@@ -125,7 +125,10 @@ class Slots:
             return None
         with self._config.sourced("transactional"):
             refuse_short_memory(policy, self.later)
-            return open_inbox(policy.store) if isinstance(policy.store, str) else policy.store
+            inbox = open_inbox(policy.store) if isinstance(policy.store, str) else policy.store
+            if policy.mode == "offsets" and not hasattr(inbox, "take_over"):
+                raise ConfigurationError(f"{type(inbox).__name__} keeps no offsets; use Transactional with mode='inbox'")
+            return inbox
 
     def check(self, agents: Sequence[Agent]) -> None:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""

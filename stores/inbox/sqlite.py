@@ -1,4 +1,4 @@
-"""`SQLiteInbox`: exactly once in one SQLite file, for handlers that write to that file."""
+"""`SQLiteInbox`: exactly once in one SQLite file, for handlers that write to that file; by keys or by offsets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, Fenced, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
+from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Progress, Taken, TransactionAnswer
+from ackwise.stores.sqlitefile import Part, clean, complaints, forget_some
 
 __all__ = ["SQLiteInbox", "from_url"]
 
 _VERSION: Final = 1
+_PART: Final = Part("inbox", _VERSION, "ackwise_inbox", "ackwise_inbox_kept_until")
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ackwise_inbox (
@@ -28,6 +30,15 @@ CREATE TABLE IF NOT EXISTS ackwise_inbox (
     origin TEXT NOT NULL,
     exec_id INTEGER NOT NULL,
     kept_until REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ackwise_offsets (
+    owner TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    next INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    began INTEGER NOT NULL,
+    PRIMARY KEY (owner, topic, partition)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS ackwise_inbox_kept_until ON ackwise_inbox (kept_until);
 """
@@ -41,11 +52,28 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
 """
 _FORGET: Final = "DELETE FROM ackwise_inbox WHERE place IN (SELECT place FROM ackwise_inbox WHERE kept_until <= ? LIMIT 1000)"
 
+_TAKE_OVER: Final = """
+INSERT INTO ackwise_offsets VALUES (?, ?, ?, ?, 1, ?)
+ON CONFLICT DO UPDATE SET generation = generation + 1 RETURNING next, generation
+"""
+_LOCK: Final = "SELECT next FROM ackwise_offsets WHERE owner = ? AND topic = ? AND partition = ? AND generation = ?"
+_ADVANCE: Final = "UPDATE ackwise_offsets SET next = ? WHERE owner = ? AND topic = ? AND partition = ? AND generation = ?"
+_PERMITS: Final = """
+SELECT asked.key, ackwise_inbox.place IS NOT NULL, began IS NULL OR began > json_extract(value, '$[3]'), next > json_extract(value, '$[3]')
+FROM json_each(?) AS asked
+LEFT JOIN ackwise_inbox ON place = json_extract(value, '$[0]') AND kept_until > ?
+LEFT JOIN ackwise_offsets ON owner = ? AND topic = json_extract(value, '$[1]') AND partition = json_extract(value, '$[2]')
+ORDER BY asked.key
+"""
+
 #: A savepoint at the start of the transaction.
 _OURS: Final = "ackwise_began"
 
 #: Seconds between two tries for the file while another process writes to it.
 _TRY_AGAIN: Final = 0.005
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SQLiteInbox:
@@ -84,8 +112,7 @@ class SQLiteInbox:
         """
         if self._connection is not None:
             return
-        if not self._path.absolute().parent.is_dir():
-            raise ConfigurationError(f"{self._path}: the folder of the inbox does not exist; create it, or name another path")
+        self._require_folder()
         try:
             connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
         except sqlite3.Error as error:
@@ -100,7 +127,7 @@ class SQLiteInbox:
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise self._unavailable(error) from error
-            raise ConfigurationError(f"{self._path}: this is no SQLite database; name another file, or move this one away") from error
+            raise self._no_database() from error
         if version > _VERSION:
             connection.close()
             raise ConfigurationError(
@@ -146,12 +173,61 @@ class SQLiteInbox:
             else:
                 return
 
+    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
+        """See `OffsetsStore.take_over`."""
+        async with self._one_at_a_time:
+            connection = self._connection
+            if connection is None:
+                raise StoreUnavailable(f"{self._path}: the inbox is not open; open it before the first batch")
+            await self._begin(connection)
+            try:
+                next, generation = connection.execute(_TAKE_OVER, (owner, topic, partition, position, position)).fetchone()
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from error
+            finally:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+            return Progress(next, generation)
+
     async def close(self) -> None:
         """Wait for the batch under way, and close the file. Closing twice does nothing."""
         async with self._one_at_a_time:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+    async def init(self) -> None:
+        """Create the file and the table if need be, as `open` does. Raises as `open` does."""
+        another = SQLiteInbox(self._path, timeout=self._timeout)
+        await another.open()
+        await another.close()
+
+    async def check(self) -> list[str]:
+        """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
+        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout)
+
+    async def cleanup(self) -> int:
+        """Delete what is forgotten, which batches do as well; gives how many keys. Raises as `open` does."""
+        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock()))
+
+    def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work on the file, and tell what is wrong with it."""
+        self._require_folder()
+        try:
+            return work(self._path, *args, **kwargs)
+        except sqlite3.OperationalError as error:
+            raise self._unavailable(error) from error
+        except sqlite3.DatabaseError as error:
+            raise self._no_database() from error
+
+    def _require_folder(self) -> None:
+        if not self._path.absolute().parent.is_dir():
+            raise ConfigurationError(f"{self._path}: the folder of the inbox does not exist; create it, or name another path")
+
+    def _no_database(self) -> ConfigurationError:
+        return ConfigurationError(f"{self._path}: this is no SQLite database; name another file, or move this one away")
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
@@ -184,6 +260,25 @@ class _Open:
         self.connection.execute(_WRITE, (self._kept_until, json.dumps(rows)))
         self.connection.execute(_FORGET, (self._now,))
 
+    async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
+        """See `OffsetsTransaction.lock`; the whole file is locked already."""
+        row = self.connection.execute(_LOCK, (owner, topic, partition, generation)).fetchone()
+        if row is None:
+            raise Fenced(f"{topic}/{partition} was taken over by another worker; nothing of this batch stays")
+        return int(row[0])
+
+    async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
+        """See `OffsetsTransaction.advance`."""
+        self.check()
+        if self.connection.execute(_ADVANCE, (next, owner, topic, partition, generation)).rowcount != 1:
+            raise Fenced(f"{topic}/{partition} was taken over by another worker; nothing of this batch stays")
+
+    async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
+        """See `OffsetsTransaction.permits`."""
+        asked = json.dumps([(_place(key), *origin) for key, origin in copies])
+        rows = self.connection.execute(_PERMITS, (asked, self._now, owner)).fetchall()
+        return [_permit(bool(is_known), bool(is_older), bool(is_passed)) for _, is_known, is_older, is_passed in rows]
+
     def check(self) -> None:
         """That it is still the transaction which began, since a commit or a rollback of the handler takes the savepoint away."""
         try:
@@ -193,6 +288,12 @@ class _Open:
             raise TransactionAborted(
                 "the handler ended the transaction that it writes in; leave commit and rollback to Ackwise, and raise to roll back"
             ) from None
+
+
+def _permit(is_known: bool, is_older: bool, is_passed: bool) -> Permit:
+    if is_known or is_older:
+        return Permit.GRANTED
+    return Permit.SUPERSEDED if is_passed else Permit.PENDING
 
 
 def _place(key: ClaimKey) -> str:

@@ -16,16 +16,29 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
+from ackwise.middleware.transaction import (
+    Finish,
+    Finished,
+    OffsetsStore,
+    OffsetsTransaction,
+    Permit,
+    Place,
+    Progress,
+    Taken,
+    Transaction,
+    TransactionalStore,
+    TransactionAnswer,
+)
 
-__all__ = ["InboxConformance"]
+__all__ = ["InboxConformance", "OffsetsConformance"]
 
 T = TypeVar("T")
 
@@ -102,6 +115,48 @@ class _Scene:
         except _Boom:
             pass
         return answers
+
+    def take_over(self, owner: str, *, position: int, topic: str = "orders", partition: int = 3) -> Progress:
+        return self.run(_offsets(self.inbox).take_over(owner, topic, partition, position=position))
+
+    def locked(self, owner: str, mine: Progress) -> int:
+        async def lock() -> int:
+            async with self.inbox.begin(retention=3600.0) as transaction:
+                return await _moving(transaction).lock(owner, "orders", 3, mine.generation)
+
+        return self.run(lock())
+
+    def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
+        async def ask() -> list[Permit]:
+            async with self.inbox.begin(retention=3600.0) as transaction:
+                return await _moving(transaction).permits(owner, copies)
+
+        return self.run(ask())
+
+    def advance(
+        self,
+        owner: str,
+        mine: Progress,
+        *,
+        next: int,
+        effects: Sequence[str] = (),
+        finishes: Sequence[Finish] = (),
+        boom: bool = False,
+    ) -> None:
+        """One transaction: lock the partition, write `effects`, move its offset to `next`, and commit or not."""
+
+        async def advance() -> None:
+            async with self.inbox.begin(retention=3600.0) as transaction:
+                await _moving(transaction).lock(owner, "orders", 3, mine.generation)
+                for effect in effects:
+                    await self.suite.write(transaction.connection, effect)
+                await transaction.finish(finishes)
+                await _moving(transaction).advance(owner, "orders", 3, mine.generation, next)
+                if boom:
+                    raise _Boom
+
+        with suppress(_Boom):
+            self.run(advance())
 
     def effects(self) -> list[str]:
         return sorted(self.run(self.suite.effects(self.place)))
@@ -235,3 +290,97 @@ class InboxConformance(abc.ABC):
         key = _key()
         scene.consume([key], [_done(key)], effects=["a"])
         assert scene.consume([key], inbox=scene.open()) == [Finished(Outcome.OK, HERE, 7)]
+
+
+class OffsetsConformance(InboxConformance):
+    """The suite of an inbox that keeps offsets as well; derive a class whose name starts with `Test`."""
+
+    def test_a_partition_begins_where_it_is_told_and_goes_on_where_it_was(self, scene: _Scene) -> None:
+        owner = _owner()
+        first = scene.take_over(owner, position=17)
+        assert first.next == 17
+        scene.advance(owner, first, next=30)
+        again = scene.take_over(owner, position=5)
+        assert (again.next, again.generation > first.generation) == (30, True)
+
+    def test_owners_topics_and_partitions_are_apart(self, scene: _Scene) -> None:
+        owner = _owner()
+        scene.advance(owner, scene.take_over(owner, position=0), next=30)
+        assert scene.take_over(_owner(), position=7).next == 7
+        assert scene.take_over(owner, position=7, topic="refunds").next == 7
+        assert scene.take_over(owner, position=7, partition=4).next == 7
+
+    def test_an_offset_moves_with_the_effects_or_not_at_all(self, scene: _Scene) -> None:
+        owner = _owner()
+        mine = scene.take_over(owner, position=0)
+        scene.advance(owner, mine, next=10, effects=["a"], boom=True)
+        assert (scene.effects(), scene.take_over(owner, position=0).next) == ([], 0)
+        scene.advance(owner, scene.take_over(owner, position=0), next=10, effects=["a"])
+        assert (scene.effects(), scene.take_over(owner, position=0).next) == (["a"], 10)
+
+    def test_who_had_the_partition_before_commits_nothing(self, scene: _Scene) -> None:
+        owner = _owner()
+        zombie = scene.take_over(owner, position=0)
+        mine = scene.take_over(owner, position=0)
+        with pytest.raises(Fenced, match="was taken over by another worker"):
+            scene.advance(owner, zombie, next=10, effects=["a"])
+        assert scene.effects() == []
+        scene.advance(owner, mine, next=10, effects=["b"])
+        assert scene.effects() == ["b"]
+
+    def test_who_is_fenced_in_the_middle_commits_nothing(self, scene: _Scene) -> None:
+        owner = _owner()
+        zombie, other = scene.take_over(owner, position=0), scene.open()
+
+        async def consume() -> None:
+            async with scene.inbox.begin(retention=3600.0) as transaction:
+                await self.write(transaction.connection, "a")
+                taking = asyncio.ensure_future(_offsets(other).take_over(owner, "orders", 3, position=0))
+                await asyncio.wait({taking}, timeout=0.2)  # it may have to wait for us
+                try:
+                    await _moving(transaction).lock(owner, "orders", 3, zombie.generation)
+                    await _moving(transaction).advance(owner, "orders", 3, zombie.generation, 10)
+                finally:
+                    await self.let_go(taking)
+
+        try:
+            scene.run(consume())
+        except (Fenced, StoreUnavailable):
+            assert scene.effects() == []
+        else:  # it had the lock first: then it was there in time, and the other goes on behind it
+            assert scene.take_over(owner, position=0).next == 10
+
+    async def let_go(self, taking: asyncio.Future[Progress]) -> None:
+        """Not wait for who waits for us."""
+        if not taking.done():
+            taking.cancel()
+            await asyncio.wait({taking})
+
+    def test_the_next_offset_is_read_under_the_lock(self, scene: _Scene) -> None:
+        owner = _owner()
+        mine = scene.take_over(owner, position=3)
+        assert scene.locked(owner, mine) == 3
+        scene.advance(owner, mine, next=9)
+        assert scene.locked(owner, mine) == 9
+
+    def test_a_copy_runs_only_if_the_transaction_that_passed_its_original_sent_it_back(self, scene: _Scene) -> None:
+        owner = _owner()
+        mine = scene.take_over(owner, position=10)
+        key, never = _key(2), _key(2)
+        copies = [(key, ("orders", 3, 12)), (never, ("orders", 3, 13)), (_key(2), ("orders", 3, 9)), (_key(2), ("elsewhere", 0, 1))]
+        assert scene.permits(owner, copies) == [Permit.PENDING, Permit.PENDING, Permit.GRANTED, Permit.GRANTED]
+        scene.advance(owner, mine, next=14, finishes=[Finish(key, ("orders", 3, 12), 7, None, 2)])
+        assert scene.permits(owner, copies) == [Permit.GRANTED, Permit.SUPERSEDED, Permit.GRANTED, Permit.GRANTED]
+        assert scene.permits(owner, []) == []
+
+
+def _owner() -> str:
+    return f"ackwise/0/{os.urandom(6).hex()}"
+
+
+def _offsets(inbox: TransactionalStore) -> OffsetsStore:
+    return cast(OffsetsStore, inbox)
+
+
+def _moving(transaction: Transaction) -> OffsetsTransaction:
+    return cast(OffsetsTransaction, transaction)

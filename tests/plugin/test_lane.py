@@ -249,3 +249,59 @@ async def test_calling_off_reaches_the_run_of_the_batch() -> None:
     lane.cut()
     assert lane.task is not None
     await lane.task
+
+
+def held_in_order(line: Line, clock: Clock) -> Lane:
+    """A lane of a partition whose offset is kept in a database."""
+
+    def make(delivery: Delivery) -> LaneEntry:
+        return LaneEntry(Entry(delivery), line)  # type: ignore[arg-type]  # as above
+
+    return Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, generation=7, clock=clock)
+
+
+async def test_nothing_overtakes_what_is_held_where_offsets_are_kept_in_order() -> None:
+    line, clock = Line(max_batch=2), Clock()
+    lane = held_in_order(line, clock)
+
+    def hold_first(entry: Entry) -> Stage:
+        if entry.delivery.offset == 100 and len(line.batches) == 1:
+            entry.hold(clock.now + 5, "not yet")
+            return Stage.FETCHED
+        return Stage.SETTLED
+
+    line.fate = hold_first
+    lane.offer(deliveries(100, 6))
+    lane.start()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert line.batches == [[100, 101]]
+    clock.now += 5
+    lane.offer(deliveries(106, 1))  # wakes it
+    while sum(map(len, line.batches)) < 8:
+        line.arrived.clear()
+        await line.arrived.wait()
+    await finish(lane)
+    assert [offset for batch in line.batches[1:] for offset in batch] == [100, 102, 103, 104, 105, 106]
+    assert lane.watermark.commit == 107
+
+
+async def test_a_lane_in_order_that_stops_leaves_what_waits_behind_its_first() -> None:
+    line, clock = Line(max_batch=2), Clock()
+    lane = held_in_order(line, clock)
+
+    def hold(entry: Entry) -> Stage:
+        entry.hold(clock.now + 5, "not yet")
+        if entry.delivery.offset == 101:
+            entry.rule(DONE)
+        return entry.stage
+
+    line.fate = hold
+    lane.offer(deliveries(100, 2))
+    lane.start()
+    await line.arrived.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await finish(lane)
+    assert [entry.delivery.offset for entry in lane.unsettled()] == [100, 101]

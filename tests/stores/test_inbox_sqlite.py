@@ -13,10 +13,10 @@ import pytest
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.stores.inbox.sqlite import SQLiteInbox, from_url
-from ackwise.stores.inbox.testing import InboxConformance
+from ackwise.stores.inbox.testing import OffsetsConformance
 
 
-class TestSQLiteInbox(InboxConformance):
+class TestSQLiteInbox(OffsetsConformance):
     def make(self, place: Path) -> TransactionalStore:
         return SQLiteInbox(place / "shop.db")
 

@@ -1,0 +1,175 @@
+"""The spine of `Transactional(mode="offsets")`: a batch, what it wrote and the partition's next offset are one transaction.
+
+One row per partition instead of one per message. Messages of a partition are passed in order: nothing after one that is
+not passed. A message that comes back has a row of its own, written by the transaction that passed it; a copy without
+such a row is one of a transaction that was rolled back, and does not run.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Literal, Protocol, cast
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import Duplicate, Later
+from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
+from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction, Permit, Transaction
+from ackwise.middleware.transactional import RollBack, TransactionalPipeline, finish_of
+from ackwise.middleware.worker import Worker
+
+__all__ = ["OffsetsPipeline", "OwnedPartition"]
+
+
+class OwnedPartition(Assignment, Protocol):
+    """What this spine asks of the partition that a batch came from."""
+
+    topic: str
+    partition: int
+    role: Literal["source", "retry"]
+    generation: int
+
+
+class OffsetsPipeline(TransactionalPipeline):
+    """The spine for one handler, on `store`; `owner` is whose offsets they are: namespace, epoch and group."""
+
+    def __init__(self, agent: Agent, worker: Worker, store: OffsetsStore, owner: str) -> None:
+        super().__init__(agent, worker, store)
+        self._owner = owner
+        self._in_doubt: weakref.WeakSet[Entry] = weakref.WeakSet()
+
+    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+        partition = cast(OwnedPartition, assignment)
+        if partition.role == "retry":
+            await super().__call__(entries, assignment)
+            return
+        stopped = self._admission.prepare(entries)
+        if stopped is None and await self._is_clear(entries, partition):
+            await self._settle.publish([entry for entry in entries if entry.stage is Stage.RULED], partition)
+            stopped = await self._transact(_before_the_first_that_waits(entries), partition)
+        await self._settle([entry for entry in entries if entry.stage is Stage.PUBLISHED and entry not in self._in_doubt], partition)
+        if stopped is not None:
+            raise HandlerStopped(stopped)
+
+    async def _is_clear(self, entries: Sequence[Entry], partition: OwnedPartition) -> bool:
+        """Ask for the outcome of commits that are in doubt: what was passed goes on, the rest is fetched again."""
+        doubtful = [entry for entry in entries if entry in self._in_doubt]
+        if not doubtful:
+            return True
+        try:
+            async with self._store.begin(retention=self._retention) as transaction:
+                passed = await self._lock(transaction, partition)
+        except StoreUnavailable as error:
+            self._worker.hold(doubtful, "it is not known whether they were committed", error)
+            return False
+        for entry in doubtful:
+            self._in_doubt.discard(entry)
+            if entry.delivery.offset >= passed:
+                entry.undo()
+        return True
+
+    async def _transact(self, entries: Sequence[Entry], assignment: Assignment) -> BaseException | None:
+        if cast(OwnedPartition, assignment).role == "retry":
+            return await super()._transact(entries, assignment)
+        fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
+        if not fetched:
+            return None
+        run = await self._attempt(fetched, assignment)
+        if run.raised is None or run.stopped is not None:
+            return run.stopped
+        if len(fetched) == 1:
+            await self._conclude(fetched, assignment)
+            return None
+        middle = len(fetched) // 2
+        stopped = await self._transact(fetched[:middle], assignment)
+        if stopped is None and all(self._is_passed(entry) for entry in fetched[:middle]):
+            stopped = await self._transact(fetched[middle:], assignment)
+        return stopped
+
+    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
+        partition = cast(OwnedPartition, assignment)
+        if partition.role == "retry":
+            return await super()._claim(transaction, await self._permitted(transaction, fetched), assignment)
+        await self._lock(transaction, partition)
+        for entry in fetched:
+            entry.stage = Stage.ADMITTED
+        return list(fetched)
+
+    async def _permitted(self, transaction: Transaction, fetched: Sequence[Entry]) -> list[Entry]:
+        keyed = [(entry, entry.key) for entry in fetched if entry.key is not None]
+        copies = [(key, entry.delivery.origin[:3]) for entry, key in keyed]
+        permits = await cast(OffsetsTransaction, transaction).permits(self._owner, copies) if copies else []
+        for (entry, _), permit in zip(keyed, permits, strict=True):
+            if permit is Permit.SUPERSEDED:
+                entry.rule(Duplicate(stale=True))
+            elif permit is Permit.PENDING:
+                self._worker.hold([entry], "its original is not passed yet")
+        pending = {id(entry) for (entry, _), permit in zip(keyed, permits, strict=True) if permit is Permit.PENDING}
+        return [entry for entry in fetched if entry.stage is Stage.FETCHED and id(entry) not in pending]
+
+    async def _finish(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
+        partition = cast(OwnedPartition, assignment)
+        if partition.role == "retry":
+            await super()._finish(transaction, mine, assignment)
+            return
+        await self._settle.publish(mine, partition)
+        if any(entry.stage is not Stage.PUBLISHED for entry in mine):
+            raise RollBack  # it can't be passed, and what was written for the others can't stay without it
+        sent_back = [entry for entry in mine if isinstance(entry.disposition, Later)]
+        await transaction.finish([finish_of(entry, entry.key) for entry in sent_back if entry.key is not None])
+        offsets = cast(OffsetsTransaction, transaction)
+        await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, mine[-1].delivery.offset + 1)
+
+    def _roll_back(self, mine: Sequence[Entry], run: Run) -> None:
+        waits = [entry for entry in mine if entry.stage is not Stage.ADMITTED]
+        if run.raised is None and not run.called_off and run.stopped is None and len(waits) == len(mine):
+            for entry in mine:
+                entry.undo()
+            self._worker.hold(mine, "copies are not acknowledged", wait=PUBLISH_AGAIN)
+        else:
+            super()._roll_back(mine, run)
+
+    async def _conclude(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+        partition = cast(OwnedPartition, assignment)
+        if partition.role == "retry":
+            await super()._conclude(entries, assignment)
+            return
+        try:
+            async with self._store.begin(retention=self._retention) as transaction:
+                await self._lock(transaction, partition)
+                await self._finish(transaction, entries, assignment)
+        except RollBack:
+            self._roll_back(entries, Run())
+        except StoreUnavailable as error:
+            self._hold(entries, error)
+
+    def _hold(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
+        """What had come to the commit is in doubt, and is asked for before anything is run again."""
+        doubtful = [entry for entry in entries if entry.stage is Stage.PUBLISHED and entry.delivery.at_origin]
+        self._in_doubt.update(doubtful)
+        self._worker.hold(doubtful, "it is not known whether they were committed", error)
+        super()._hold([entry for entry in entries if entry not in self._in_doubt], error)
+
+    async def _lock(self, transaction: Transaction, partition: OwnedPartition) -> int:
+        offsets = cast(OffsetsTransaction, transaction)
+        return await offsets.lock(self._owner, partition.topic, partition.partition, partition.generation)
+
+    def _stands(self, entry: Entry) -> bool:
+        # A copy counts only with the transaction that passed its original.
+        return super()._stands(entry) and not entry.delivery.at_origin
+
+    def _is_passed(self, entry: Entry) -> bool:
+        return entry.stage >= Stage.PUBLISHED and entry not in self._in_doubt
+
+
+def _before_the_first_that_waits(entries: Sequence[Entry]) -> list[Entry]:
+    """In order, up to one whose dead letter is not there yet."""
+    passable = []
+    for entry in entries:
+        if entry.stage is Stage.RULED:
+            break
+        passable.append(entry)
+    return passable
