@@ -12,7 +12,7 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["open_inbox", "open_sink", "open_store"]
+__all__ = ["has_inbox", "open_inbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
 _INBOXES: Final = "ackwise.inboxes"
@@ -41,6 +41,11 @@ def open_inbox(url: str) -> TransactionalStore:
         raise ConfigurationError("the store of Transactional has no scheme; write it as a URL such as 'sqlite:///shop.db'")
     inbox: TransactionalStore = _factory(_INBOXES, scheme, what="transactional store")(url)
     return inbox
+
+
+def has_inbox(url: str) -> bool:
+    """Whether `open_inbox` knows the scheme of `url`."""
+    return url.partition("://")[0] in {point.name for point in entry_points(group=_INBOXES)}
 
 
 def open_sink(location: str, *, group: str, mode: Literal["before_settle", "async"], facts: Mapping[str, object]) -> EventSink:

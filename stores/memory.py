@@ -39,6 +39,19 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to give back; the records stay as long as the object."""
 
+    async def init(self) -> None:
+        """Nothing to set up."""
+
+    async def check(self) -> list[str]:
+        """Nothing that could be wrong."""
+        return []
+
+    async def cleanup(self) -> int:
+        """Drop what is forgotten, which exchanges do as well; gives how many records."""
+        before = len(self._records)
+        self._forget(self._clock())
+        return before - len(self._records)
+
     def _forget(self, now: float) -> None:
         """Drop the records that `decide` takes for unknown anyway.
 

@@ -14,15 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
+from ackwise.stores.sqlitefile import Part, clean, complaints, forget_some
 from ackwise.stores.transitions import Place, Record, decide
 
 __all__ = ["SQLiteStore", "from_url"]
 
 _VERSION = 1
+_PART = Part("claims", _VERSION, "ackwise_claims", "ackwise_claims_kept_until")
 _VERSIONS = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
 _CLAIMS = """
 CREATE TABLE IF NOT EXISTS ackwise_claims (
@@ -65,6 +68,9 @@ _REASONS = {
     sqlite3.SQLITE_IOERR: "the disk failed ({error}); check the volume",
     sqlite3.SQLITE_READONLY: "the file can't be written; check the rights of the file and of its folder",
 }
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SQLiteStore:
@@ -138,15 +144,36 @@ class SQLiteStore:
         await asyncio.shield(closing)
         thread.shutdown()
 
+    async def init(self) -> None:
+        """Create the file and its tables if need be, as `open` does. Raises as `open` does."""
+        another = SQLiteStore(self._path, synchronous=self._synchronous, timeout=self._timeout)
+        await another.open()
+        await another.close()
+
+    async def check(self) -> list[str]:
+        """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
+        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout)
+
+    async def cleanup(self) -> int:
+        """Delete what is forgotten, which exchanges do as well; gives how many records. Raises as `open` does."""
+        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock()))
+
     def _connect(self) -> None:
+        self._maintain(self._connect_to)
+
+    def _connect_to(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, timeout=self._timeout, isolation_level=None)
+        self._write_ahead(self._connection)
+        self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        with _transaction(self._connection):
+            self._prepare(self._connection)
+
+    def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work on the file, and tell what is wrong with it."""
         if not self._path.absolute().parent.is_dir():
             raise ConfigurationError(f"{self._path}: the folder of the claim store does not exist; create it, or name another path")
         try:
-            self._connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
-            self._write_ahead(self._connection)
-            self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            with _transaction(self._connection):
-                self._prepare(self._connection)
+            return work(self._path, *args, **kwargs)
         except sqlite3.Error as error:
             if _code(error) == sqlite3.SQLITE_NOTADB:
                 raise ConfigurationError(f"{self._path}: this is no SQLite database; name another file, or move this one away") from error

@@ -17,6 +17,9 @@ from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
 from ackwise.plugin.cli.run import run
+from ackwise.plugin.cli.store import HELP as STORE_HELP
+from ackwise.plugin.cli.store import check as check_store
+from ackwise.plugin.cli.store import cleanup, init
 from ackwise.plugin.cli.topics import HELP as TOPICS_HELP
 from ackwise.plugin.cli.topics import check, create
 
@@ -61,6 +64,11 @@ def new_app() -> typer.Typer:
     _add(topics, "check", check)
     _add(topics, "create", create)
     app.add_typer(topics, name="topics")
+    store = typer.Typer(help=STORE_HELP, no_args_is_help=True)
+    _add(store, "init", init)
+    _add(store, "check", check_store)
+    _add(store, "cleanup", cleanup)
+    app.add_typer(store, name="store")
     for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
         try:
             _add(app, point.name, point.load())

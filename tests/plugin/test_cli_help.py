@@ -33,6 +33,7 @@ LEAVES = {path: command for path, command in COMMANDS.items() if not hasattr(com
 def test_these_are_the_commands() -> None:
     assert {path.removeprefix("ackwise ") for path in LEAVES} >= {
         "run", "demo", "explain", "doctor", "reconcile", "topics check", "topics create",
+        "store init", "store check", "store cleanup",
     }  # fmt: skip
 
 

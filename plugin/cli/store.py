@@ -1,0 +1,114 @@
+"""`ackwise store init`, `check` and `cleanup`: what a store keeps, set up and looked after, as a table or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import typer
+from rich.markup import escape
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.store import Maintained
+from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.registry import has_inbox, open_inbox, open_store
+
+__all__ = ["HELP", "check", "cleanup", "init"]
+
+HELP: Final = "What a store keeps: set it up, examine it, clean it."
+
+T = TypeVar("T")
+
+_Url = Annotated[
+    str, typer.Argument(metavar="URL", help="The store, such as [bold]postgresql://host/db[/bold], as in Dedup or Transactional.")
+]
+_Only = Annotated[
+    Literal["claims", "inbox"] | None,
+    typer.Option(help="The claims of Dedup alone, or the inbox of Transactional alone. Default: what the store has of them."),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def init(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
+    """Create what is missing in a store, and bring what is old to this version. A second call changes nothing.
+
+    Workers do it too, if they may. Call it where they may not, as a user of the database who may create tables.
+
+    Exit code 0: workers can start. 2: the store can't be reached, does not allow it, or was set up by a newer Ackwise.
+    """
+    parts = _parts(url, only)
+    done = asyncio.run(_each(parts, lambda part: part.init()))
+    _show(dict.fromkeys(done, "ready"), {name: {"ready": True} for name in done}, parts, as_json)
+
+
+def check(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
+    """Say what is wrong or unwise about a store, a sentence each with what to do. Changes nothing.
+
+    Exit code 0: all is well. 1: something is not. 2: the store can't be reached, or was set up by a newer Ackwise.
+    """
+    parts = _parts(url, only)
+    found = asyncio.run(_each(parts, lambda part: part.check()))
+    said = {name: "\n".join(sentences) or "fine" for name, sentences in found.items()}
+    _show(said, {name: {"findings": sentences} for name, sentences in found.items()}, parts, as_json)
+    raise typer.Exit(int(any(found.values())))
+
+
+def cleanup(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
+    """Delete what a store has to remember no longer, in small steps beside running workers.
+
+    Exit code 0: done. 2: the store can't be reached, does not allow it, was never set up, or was set up by a newer Ackwise.
+    """
+    parts = _parts(url, only)
+    with _working("deleting what is forgotten"):
+        deleted = asyncio.run(_each(parts, lambda part: part.cleanup()))
+    said = {name: f"{count} records deleted" for name, count in deleted.items()}
+    _show(said, {name: {"deleted": count} for name, count in deleted.items()}, parts, as_json)
+
+
+def _parts(url: str, only: str | None) -> dict[str, Maintained]:
+    """What is to be looked after, by name. Raises `ConfigurationError`."""
+    wanted = [only] if only else ["claims", "inbox"] if has_inbox(url) else ["claims"]
+    return {name: _part(name, url, alone=len(wanted) == 1) for name in wanted}
+
+
+def _part(name: str, url: str, *, alone: bool) -> Maintained:
+    try:
+        opened = open_store(url) if name == "claims" else open_inbox(url)
+    except ConfigurationError as error:
+        if alone or name == "claims":
+            raise
+        raise ConfigurationError(f"{error}; --only claims leaves the inbox out") from None
+    if isinstance(opened, Maintained):
+        return opened
+    kind = type(opened).__name__
+    raise ConfigurationError(
+        f"the {kind} has no init, check and cleanup to call; see what its own distribution offers"
+    )
+
+
+async def _each(parts: Mapping[str, Maintained], do: Callable[[Maintained], Awaitable[T]]) -> dict[str, T]:
+    """One after the other, since they may share a database that has one writer."""
+    return {name: await do(part) for name, part in parts.items()}
+
+
+@contextmanager
+def _working(doing: str) -> Iterator[None]:
+    """A sign of life on stderr while it takes, where somebody looks on."""
+    with to_stderr().status(doing):
+        yield
+
+
+def _show(said: Mapping[str, str], facts: Mapping[str, Any], parts: Mapping[str, Maintained], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    table = new_table("part", "kept by", "")
+    for name, part in parts.items():
+        kept_by = type(part).__name__
+        # Whoever tries it out shall not believe that something was made.
+        nothing = type(part).__module__ == "ackwise.stores.memory"
+        table.add_row(name, kept_by, "nothing to do: each worker keeps them in its memory" if nothing else escape(said[name]))
+    to_stdout().print(table)

@@ -1,0 +1,250 @@
+"""`ackwise store` on every kind of store, as a user calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.databases.server import Server
+from typer.testing import CliRunner
+
+from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.plugin import registry
+from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.registry import open_store
+from ackwise.stores.inbox.sqlite import SQLiteInbox
+from ackwise.stores.sqlite import SQLiteStore
+
+NEWER = "UPDATE ackwise_schema SET version = 99 WHERE part = 'claims'"
+
+
+def ackwise(arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `ackwise store …`."""
+    done = CliRunner().invoke(new_app(), ["store", *shlex.split(arguments)], prog_name="ackwise")
+    return done.exit_code, done.stdout, done.stderr
+
+
+def facts(arguments: str) -> tuple[int, Any]:
+    code, said, errors = ackwise(f"{arguments} --json")
+    assert errors == ""
+    return code, json.loads(said)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "shop.db"
+
+
+def tables(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def execute(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+async def remember(url_or_store: str | SQLiteStore, keys: int, retention: float) -> None:
+    """Complete `keys` in a store, as a worker did that has ended."""
+    store = open_store(url_or_store) if isinstance(url_or_store, str) else url_or_store
+    await store.open()
+    some = [ClaimKey(number.to_bytes(16), None, 1) for number in range(keys)]
+    await store.exchange(Exchange([Claim(key, 1) for key in some], retention=retention))
+    await store.exchange(Exchange(completes=[Complete(key, 1, Outcome.OK) for key in some], retention=retention))
+    await store.close()
+
+
+def test_init_makes_the_claims_and_the_inbox_and_does_it_once(path: Path) -> None:
+    assert facts("init sqlite:///shop.db") == (0, {"claims": {"ready": True}, "inbox": {"ready": True}})
+    made = tables(path)
+    assert {"ackwise_claims", "ackwise_inbox"} <= made
+    assert facts("init sqlite:///shop.db")[0] == 0
+    assert tables(path) == made
+
+
+@pytest.mark.parametrize(
+    ("part", "table", "other"), [("claims", "ackwise_claims", "ackwise_inbox"), ("inbox", "ackwise_inbox", "ackwise_claims")]
+)
+def test_only_one_part_is_set_up_where_only_one_is_wanted(path: Path, part: str, table: str, other: str) -> None:
+    assert facts(f"init --only {part} sqlite:///shop.db") == (0, {part: {"ready": True}})
+    assert table in tables(path)
+    assert other not in tables(path)
+    assert facts(f"check --only {part} sqlite:///shop.db") == (0, {part: {"findings": []}})
+    code, found = facts("check sqlite:///shop.db")
+    assert (code, sorted(name for name, said in found.items() if said["findings"])) == (1, sorted({"claims", "inbox"} - {part}))
+
+
+def test_what_a_worker_made_is_fine_and_stays_as_it_is(path: Path) -> None:
+    asyncio.run(remember("sqlite:///shop.db", 10, 3600.0))
+    before = path.read_bytes()
+    assert facts("check --only claims sqlite:///shop.db") == (0, {"claims": {"findings": []}})
+    assert path.read_bytes() == before
+
+
+def test_check_makes_no_file_and_says_what_to_do(path: Path) -> None:
+    code, said, errors = ackwise("check sqlite:///shop.db")
+    assert (code, errors) == (1, "")
+    assert said.count("shop.db: there is no such file; run `ackwise store init URL`") == 2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "finding"),
+    [
+        ("DROP TABLE ackwise_claims", "has no table ackwise_claims"),
+        ("DROP INDEX ackwise_claims_kept_until", "has no index ackwise_claims_kept_until"),
+        ("PRAGMA journal_mode = DELETE", "the file is in journal mode delete"),
+    ],
+)
+def test_what_is_missing_is_found_and_init_mends_it(path: Path, spoil: str, finding: str) -> None:
+    ackwise("init sqlite:///shop.db")
+    execute(path, spoil)
+    code, said, _ = ackwise("check --only claims sqlite:///shop.db")
+    assert (code, finding in said) == (1, True)
+    ackwise("init sqlite:///shop.db")
+    assert ackwise("check sqlite:///shop.db")[0] == 0
+
+
+def test_a_damaged_file_is_found(path: Path) -> None:
+    asyncio.run(remember("sqlite:///shop.db", 2000, 3600.0))
+    with path.open("r+b") as file:
+        file.seek(4096 * 20)
+        file.write(b"\xff" * 4096)
+    code, said, errors = ackwise("check --only claims sqlite:///shop.db")
+    assert code in (1, 2)
+    assert "shop.db: the file is damaged" in said + errors
+
+
+@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+def test_the_schema_of_a_newer_ackwise_is_refused(path: Path, command: str) -> None:
+    ackwise("init sqlite:///shop.db")
+    execute(path, NEWER)
+    before = path.read_bytes()
+    code, said, errors = ackwise(f"{command} sqlite:///shop.db")
+    assert (code, said) == (2, "")
+    assert "have version 99, and this Ackwise knows version 1; upgrade" in errors
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("sqlite:///absent/shop.db", "the folder of the claim store does not exist"),
+        ("sqlite:///text", "text: this is no SQLite database"),
+        ("sqlite:///shop.db?timeot=3", "the SQLite store has no option timeot"),
+        ("sqlte:///shop.db", "no store is known for sqlte://; did you mean sqlite://"),
+        (
+            "sqlite:///shop.db?synchronous=full",
+            "has no option synchronous; it has timeout; --only claims leaves the inbox out",
+        ),
+        ("redis://user:hunter2@127.0.0.1:1", "redis://127.0.0.1:1: nothing listens there"),
+        ("postgresql://user:hunter2@127.0.0.1:1/shop", "postgresql://127.0.0.1:1/shop: it can't be reached"),
+    ],
+)
+def test_a_mistake_is_one_sentence_without_the_password_and_exit_code_2(path: Path, command: str, url: str, sentence: str) -> None:
+    (path.parent / "text").write_text("no database " * 200)
+    code, said, errors = ackwise(f"{command} {url}")
+    assert (code, said) == (2, "")
+    assert sentence in errors
+    assert errors.count("\n") == 1
+    assert "hunter2" not in errors
+
+
+def test_cleanup_needs_a_store_that_was_set_up(path: Path) -> None:
+    assert "there is no such file" in ackwise("cleanup sqlite:///shop.db")[2]
+    execute(path, "CREATE TABLE theirs (x)")
+    assert "has no table ackwise_claims; name another" in ackwise("cleanup sqlite:///shop.db")[2]
+
+
+def test_cleanup_deletes_what_is_forgotten_and_nothing_else(path: Path) -> None:
+    ackwise("init sqlite:///shop.db")
+    asyncio.run(remember("sqlite:///shop.db", 3500, 3600.0))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE ackwise_claims SET kept_until = 1.0 WHERE place < ?", (f"{3000:032x}",))
+        connection.execute("INSERT INTO ackwise_inbox VALUES ('a', 1, 1, '[]', 1, 1.0), ('b', 1, 1, '[]', 1, 1e12)")
+        connection.commit()
+    assert facts("cleanup sqlite:///shop.db") == (0, {"claims": {"deleted": 3000}, "inbox": {"deleted": 1}})
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM ackwise_claims").fetchone() == (500,)
+        assert connection.execute("SELECT place FROM ackwise_inbox").fetchall() == [("b",)]
+    assert ackwise("cleanup sqlite:///shop.db")[1].count("0 records deleted") == 2
+
+
+async def test_all_three_work_on_stores_that_are_open_and_leave_them_open(path: Path) -> None:
+    store, inbox = SQLiteStore(path), SQLiteInbox(path)
+    await store.open()
+    await inbox.open()
+    for part in (store, inbox):
+        await part.init()
+        assert await part.check() == []
+        assert await part.cleanup() == 0
+    assert len((await store.exchange(Exchange([Claim(ClaimKey(bytes(16), None, 1), 1)]))).claims) == 1
+    async with inbox.begin(retention=60.0) as transaction:
+        assert len(await transaction.claim([ClaimKey(bytes(16), None, 1)])) == 1
+    await inbox.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+def test_of_a_store_in_memory_it_is_said_that_there_is_nothing_to_do(command: str) -> None:
+    code, said, _ = ackwise(f"{command} memory://")
+    assert (code, "nothing to do: each worker keeps them in its memory" in said) == (0, True)
+
+
+class Bare:
+    """A store of another distribution that has nothing to set up."""
+
+    def __init__(self, url: str) -> None: ...
+    async def open(self) -> None: ...
+    async def exchange(self, exchange: Exchange) -> None: ...
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = EntryPoints([EntryPoint("bare", f"{__name__}:Bare", "ackwise.stores")])
+    monkeypatch.setattr(registry, "entry_points", lambda group: bare.select(group=group))
+
+
+@pytest.mark.usefixtures("_bare")
+@pytest.mark.parametrize("command", ["init", "check", "cleanup"])
+def test_a_store_that_has_none_of_it_is_one_sentence(command: str) -> None:
+    code, said, errors = ackwise(f"{command} bare://x")
+    assert (code, said) == (2, "")
+    assert "the Bare has no init, check and cleanup" in errors
+
+
+# Real servers
+
+
+def redis_url(server: Server) -> str:
+    return f"redis://127.0.0.1:{server.port}/9?namespace=cli"
+
+
+def postgres_url(server: Server) -> str:
+    return f"postgresql://postgres@127.0.0.1:{server.port}/postgres?prefix=cli_"
+
+
+@pytest.mark.parametrize(("server", "url"), [("redis", redis_url), ("postgres", postgres_url)])
+@pytest.mark.servers
+def test_a_server_is_set_up_twice_examined_and_cleaned(server: str, url: Callable[[Server], str], request: pytest.FixtureRequest) -> None:
+    named = url(request.getfixturevalue(server))
+    for _ in range(2):
+        code, ready = facts(f"init --only claims '{named}'")
+        assert (code, ready) == (0, {"claims": {"ready": True}})
+    code, found = facts(f"check --only claims '{named}'")
+    assert code == bool(found["claims"]["findings"])
+    assert not [finding for finding in found["claims"]["findings"] if "missing" in finding]
+    assert facts(f"cleanup --only claims '{named}'") == (0, {"claims": {"deleted": 0}})
