@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["clean"]
+__all__ = ["clean", "forget"]
 
 _PAGES_AT_ONCE = 128
 """Pages of one step, 1 MiB: some five thousand records."""
@@ -21,7 +21,18 @@ _PAGES_AT_ONCE = 128
 _YOUNGEST = 2
 """Days before today; younger partitions stay even if nothing in them is remembered, for records still come in."""
 
-_REMEMBERS = "SELECT EXISTS (SELECT FROM {} WHERE kept_until > clock_timestamp())"
+_KEY, _DAILY_KEY = ("k",), ("day", "k")
+
+_PATIENCE = 1000
+"""Milliseconds that the workers may have to wait for the end of a partition."""
+
+_PAGES_AT_A_LOOK = 16384
+"""Pages that are read at once to see whether a partition is forgotten, 128 MiB."""
+
+_LOOK = """
+SELECT count(*) AS records, coalesce(bool_or(kept_until > clock_timestamp()), false) AS remembered
+FROM {} WHERE ctid >= $1::tid AND ctid < $2::tid
+"""
 
 _PAGES = """
 SELECT coalesce(max(pg_relation_size(oid)), 0) / current_setting('block_size')::bigint
@@ -47,44 +58,61 @@ async def clean(connection: Connection | PoolConnectionProxy, tables: Tables) ->
     deleted = 0
     if owner:
         await schema.partition_ahead(connection, tables)
-        deleted += await _drop_partitions(connection, tables)
-    deleted += await _delete(connection, tables.claims, _FORGET.format(table=tables.claims, key="k", same_key="r.k = f.k"))
+        deleted += await _retire_partitions(connection, tables)
+    deleted += await forget(connection, tables.claims, *_KEY)
     rest = tables.other_days if owner else tables.daily_claims
-    return deleted + await _delete(connection, rest, _FORGET.format(table=rest, key="day, k", same_key="r.day = f.day AND r.k = f.k"))
+    return deleted + await forget(connection, rest, *_DAILY_KEY)
 
 
-async def _delete(connection: Connection | PoolConnectionProxy, table: str, forget: str) -> int:
+async def forget(connection: Connection | PoolConnectionProxy, table: str, *key: str) -> int:
+    """Delete the records of `table`, with the primary key `key`, that are kept no longer; gives how many."""
+    same_key = " AND ".join(f"r.{column} = f.{column}" for column in key)
+    statement = _FORGET.format(table=table, key=", ".join(key), same_key=same_key)
     pages = int(await connection.fetchval(_PAGES, table))
     deleted = 0
     for page in range(0, pages, _PAGES_AT_ONCE):
-        status = await connection.execute(forget, (page, 0), (page + _PAGES_AT_ONCE, 0))
+        status = await connection.execute(statement, (page, 0), (page + _PAGES_AT_ONCE, 0))
         deleted += int(status.rpartition(" ")[2])
     return deleted
 
 
-async def _drop_partitions(connection: Connection | PoolConnectionProxy, tables: Tables) -> int:
+async def _retire_partitions(connection: Connection | PoolConnectionProxy, tables: Tables) -> int:
     before = await schema.today(connection) - _YOUNGEST
-    dropped = 0
+    deleted = 0
     for day, partition in sorted((await schema.partitions(connection, tables)).items()):
-        if day >= before or await connection.fetchval(_REMEMBERS.format(partition)):
-            continue
-        records = int(await connection.fetchval(f"SELECT count(*) FROM {partition}"))
-        if await _drop(connection, tables, partition):
-            dropped += records
-    return dropped
+        if day >= before:
+            break
+        records = await _count_if_forgotten(connection, partition)
+        if records is not None:
+            deleted += await _retire(connection, tables, partition, records)
+    return deleted
 
 
-async def _drop(connection: Connection | PoolConnectionProxy, tables: Tables, partition: str) -> bool:
-    """Drop a partition unless a claim of an old record came in meanwhile, or it would keep the workers waiting for more than a second."""
+async def _count_if_forgotten(connection: Connection | PoolConnectionProxy, partition: str) -> int | None:
+    """How many records a partition has; `None` if one of them is remembered."""
+    pages = int(await connection.fetchval(_PAGES, partition))
+    records = 0
+    for page in range(0, pages, _PAGES_AT_A_LOOK):
+        found = await connection.fetchrow(_LOOK.format(partition), (page, 0), (page + _PAGES_AT_A_LOOK, 0))
+        if found is None or found["remembered"]:
+            return None
+        records += int(found["records"])
+    return records
+
+
+async def _retire(connection: Connection | PoolConnectionProxy, tables: Tables, partition: str, records: int) -> int:
+    """Drop a partition, unless a claim of an old record came in meanwhile; gives how many records went."""
     try:
         async with connection.transaction():
-            await connection.execute("SET LOCAL lock_timeout = '1s'")
-            await connection.execute("SET LOCAL statement_timeout = '1s'")
+            await connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE}; SET LOCAL statement_timeout = {_PATIENCE}")
             # The whole first, then its part, as the workers do; and before the last look, so that nothing can come in after it.
             await connection.execute(f"LOCK TABLE ONLY {tables.daily_claims} IN ACCESS EXCLUSIVE MODE")
-            if await connection.fetchval(_REMEMBERS.format(partition)):
-                return False
+            if await connection.fetchval(f"SELECT EXISTS (SELECT FROM {partition} WHERE kept_until > clock_timestamp())"):
+                return 0
             await connection.execute(f"DROP TABLE {partition}")
-    except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
-        return False
-    return True
+    except asyncpg.LockNotAvailableError:
+        return 0
+    except asyncpg.QueryCanceledError:
+        # Too large for a look while the workers wait. Once it is empty and vacuumed, it is dropped the next time.
+        return await forget(connection, partition, *_DAILY_KEY)
+    return records

@@ -126,7 +126,7 @@ async def test_close_finishes_the_exchanges_under_way(postgres: Server) -> None:
 async def test_a_pool_that_was_given_keeps_its_settings_and_stays_open(postgres: Server) -> None:
     url = f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres"
     async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool:
-        settings = dict(await pool.fetch("SELECT name, setting FROM pg_settings"))
+        settings = await pool.fetch("SELECT name, setting FROM pg_settings ORDER BY name")
         store = PostgresStore(pool=pool)
         await store.open()
         for day in (None, TODAY):
@@ -135,7 +135,7 @@ async def test_a_pool_that_was_given_keeps_its_settings_and_stays_open(postgres:
         assert await store.check() == []
         assert await store.cleanup() >= 0
         await store.close()
-        assert dict(await pool.fetch("SELECT name, setting FROM pg_settings")) == settings
+        assert await pool.fetch("SELECT name, setting FROM pg_settings ORDER BY name") == settings
 
 
 async def test_without_a_statement_cache_nothing_is_prepared_and_no_setting_is_made(postgres: Server) -> None:
@@ -226,7 +226,10 @@ async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(postgres: 
         ("postgresql://worker:wr0ng-one@{host}/postgres?sslmode=disable", "PostgreSQL does not let this user in"),
         ("postgresql://stranger:wr0ng-one@{host}/postgres", "PostgreSQL does not let this user in"),
         ("postgresql://postgres:wr0ng-one@{host}/nowhere", "this database does not exist; create it"),
-        ("postgresql://worker:wr0ng-one@{host}/postgres?sslmode=verify-full&sslrootcert=/not/there", "a file is not there: .* or a certificate"),
+        (
+            "postgresql://worker:wr0ng-one@{host}/postgres?sslmode=verify-full&sslrootcert=/not/there",
+            "a file is not there: .* or a certificate",
+        ),
         ("postgresql://worker:wr0ng-one@{host}/postgres?sslmode=sometimes", "asyncpg can't read the URL"),
         ("postgresql://worker:wr0ng-one@127.0.0.1:{closed}/postgres", "it can't be reached"),
         ("postgresql://worker:wr0ng-one@nowhere.invalid/postgres", "it can't be reached"),

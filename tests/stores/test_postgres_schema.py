@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from typing import Any
 
 import asyncpg
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
-from ackwise.stores.postgres import PostgresStore
+from ackwise.stores.postgres import PostgresStore, cleanup
 from ackwise.stores.postgres import statements as sql
 from ackwise.stores.postgres.store import SESSION
 from ackwise.stores.postgres.tables import Tables
@@ -228,6 +229,23 @@ async def test_a_long_transaction_keeps_a_partition_and_does_not_hold_the_worker
     assert f"ackwise_daily_claims_{old}" not in await partitions(postgres_database)
 
 
+async def test_a_partition_that_is_too_large_for_a_look_under_lock_is_emptied_first(
+    postgres_store: PostgresStore, postgres_database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = TODAY - 10
+    await postgres_database.execute(
+        f"CREATE TABLE ackwise_daily_claims_{old} PARTITION OF ackwise_daily_claims FOR VALUES FROM ({old}) TO ({old + 1})"
+    )
+    for _ in range(20):
+        await postgres_store.exchange(completes(keys(1000, old), retention=0.001))
+    with monkeypatch.context() as impatient:
+        impatient.setattr(cleanup, "_PATIENCE", 1)
+        assert await postgres_store.cleanup() == 20_000
+    assert f"ackwise_daily_claims_{old}" in await partitions(postgres_database)
+    assert await postgres_store.cleanup() == 0
+    assert f"ackwise_daily_claims_{old}" not in await partitions(postgres_database)
+
+
 async def test_single_records_are_deleted_where_others_are_remembered(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection
 ) -> None:
@@ -305,8 +323,9 @@ async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
 def literal(asked: list[ClaimKey]) -> str:
     exchange = claims(asked)
     (some,) = sql.rounds(sql.asked(exchange))
-    arrays = ("{" + ",".join("NULL" if one is None else str(one) for one in array) + "}" for array in sql.arguments(some, exchange)[:6])
-    return f"({', '.join(repr(array) for array in arrays)}, 30, 86400)"
+    arrays: Any = sql.arguments(some, exchange)[:6]
+    texts = ["{" + ",".join("NULL" if one is None else str(one) for one in array) + "}" for array in arrays]
+    return f"({', '.join(map(repr, texts))}, 30, 86400)"
 
 
 @pytest.mark.slow
@@ -337,6 +356,7 @@ async def test_a_standby_is_refused_and_named(postgres_url: str, postgres_databa
     await postgres_database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with pytest.raises(StoreUnavailable, match="the server takes no writes; it is a standby or default_transaction_read_only is on"):
         await PostgresStore(postgres_url).open()
+    assert store._pool is not None
     await store._pool.expire_connections()
     with pytest.raises(StoreUnavailable, match="the server takes no writes"):
         await store.exchange(claims(keys(1)))
