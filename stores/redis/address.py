@@ -87,10 +87,15 @@ class Address:
         return Redis(connection_pool=pool)
 
     def cluster_client(self, timeout: float) -> RedisCluster:
-        """A client of a cluster that goes on without the slots that nobody serves; it repeats nothing either."""
+        """A client of a cluster that goes on without the slots that nobody serves; it repeats nothing either.
+
+        Whenever a node fails it asks the hosts of the URL anew who serves what. With those that it found instead, it would never
+        come back to a cluster that was moved to other machines behind the same names.
+        """
         tls = {"ssl": True, **self._tls()} if self.scheme == "rediss+cluster" else {}
         nodes = [ClusterNode(host, port) for host, port in self.hosts]
-        return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **self._options(timeout), **tls)
+        kept: dict[str, Any] = {"require_full_coverage": False, "dynamic_startup_nodes": False}
+        return RedisCluster(startup_nodes=nodes, **kept, **self._options(timeout), **tls)
 
     def _options(self, timeout: float) -> dict[str, Any]:
         return {

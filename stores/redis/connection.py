@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import AskError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError, TryAgainError
+from redis.exceptions import AskError, MovedError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError, TryAgainError
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -18,6 +18,9 @@ __all__ = ["Cluster", "Connection", "NotReplicated", "OneServer", "Replicas"]
 
 Command = tuple[str | int | bytes, ...]
 Reply = bytes | BaseException
+
+#: Somebody else may serve these keys by now.
+_MISLED = (RedisConnectionError, ReadOnlyError, RedisClusterException, MovedError)
 
 
 class NotReplicated(Exception):
@@ -117,15 +120,18 @@ class OneServer:
 
 
 class Cluster:
-    """A Redis Cluster. Every node is asked about its keys at once; who moved is asked again.
+    """A Redis Cluster. Every node is asked about its keys at once; who is no longer there is looked for and asked again.
 
     If a node fails, what the others were asked is applied there; only an exchange with keys of that node fails.
+    With `follow`, keys of a slot that is on its way are looked for on both of its nodes. That is for records in keys of their own:
+    a page of many may still be on one node while the other one is asked, and would be missed.
     """
 
-    def __init__(self, client: RedisCluster, replicas: Replicas | None, *, ours: bool) -> None:
+    def __init__(self, client: RedisCluster, replicas: Replicas | None, *, ours: bool, follow: bool) -> None:
         self._client = client
         self._replicas = replicas
         self._ours = ours
+        self._follows = follow and replicas is None  # WAIT can't follow
 
     async def open(self) -> None:
         await self._client.initialize()
@@ -133,14 +139,14 @@ class Cluster:
     async def ask(self, questions: Sequence[Question]) -> list[bytes]:
         await self._client.initialize()
         replies = await self._ask_nodes(questions)
-        broken = [i for i, reply in enumerate(replies) if isinstance(reply, RedisConnectionError | ReadOnlyError | RedisClusterException)]
-        if broken:
-            await self._client.nodes_manager.initialize()  # somebody else may serve the slots by now
-            for i, reply in zip(broken, await self._ask_nodes([questions[i] for i in broken]), strict=True):
+        misled = [i for i, reply in enumerate(replies) if isinstance(reply, _MISLED)]
+        if misled:
+            await self._client.nodes_manager.initialize()
+            for i, reply in zip(misled, await self._ask_nodes([questions[i] for i in misled]), strict=True):
                 replies[i] = reply
         for i, reply in enumerate(replies):
-            if _is_redirected(reply):
-                replies[i] = await self._follow(questions[i])
+            if _is_on_its_way(reply):
+                replies[i] = await self._follow(questions[i]) if self._follows else TryAgainError()
         return _believed(replies)
 
     async def _ask_nodes(self, questions: Sequence[Question]) -> list[Reply]:
@@ -174,17 +180,13 @@ class Cluster:
         try:
             return await _with_the_script(questions, send)
         except (RedisConnectionError, RedisClusterException) as error:
+            error.add_note(f"node {node.name}")
             return [error] * len(questions)
 
     async def _follow(self, question: Question) -> Reply:
         """Ask for key by key: while a slot moves, that is what its two nodes serve. The driver goes where it is sent."""
         answers = [await _reply(self._client.execute_command(*one.command(whole_script=True))) for one in question.one_by_one()]
-        failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
-        if failed is not None:
-            return failed
-        if self._replicas is not None:
-            return (await self._ask_nodes([question]))[0]  # the driver knows the way now, and WAIT has to follow on it
-        return b"".join(answer for answer in answers if isinstance(answer, bytes))
+        return b"".join(_believed(answers))
 
     async def command(self, *words: str | bytes) -> Any:
         return await self._client.execute_command(*words)
@@ -218,7 +220,7 @@ async def _reply(waiting: Awaitable[Any]) -> Reply:
     return reply
 
 
-def _is_redirected(reply: Reply) -> bool:
+def _is_on_its_way(reply: Reply) -> bool:
     return isinstance(reply, AskError | TryAgainError) or (isinstance(reply, ResponseError) and "non local key" in str(reply))
 
 

@@ -76,7 +76,7 @@ _OTHER = "it refused: {error}"
 
 
 def reason(error: BaseException, timeout: float) -> str:
-    """What happened and what to do, for a sentence that begins with the address. `timeout` is in seconds."""
+    """What happened and what to do, for a sentence that begins with the address; a note on it names the node. `timeout` is in seconds."""
     chain = list(_causes(error))
     said = " ".join(str(link) for link in chain)
     found = next((text for link in chain for kind, text in _BY_CLASS if isinstance(link, kind)), None)
@@ -84,7 +84,8 @@ def reason(error: BaseException, timeout: float) -> str:
     if found is None:
         found = _OTHER_CONNECTION if isinstance(error, RedisConnectionError | OSError) else _OTHER
     verify = next((link.verify_message for link in chain if isinstance(link, ssl.SSLCertVerificationError)), "")
-    return found.format(error=str(error)[:200], timeout=timeout, verify=verify)
+    place = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    return place + found.format(error=str(error)[:200], timeout=timeout, verify=verify)
 
 
 def is_misconfigured(error: BaseException) -> bool:

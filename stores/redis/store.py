@@ -150,12 +150,13 @@ class RedisStore:
 
     def _connect(self) -> Connection:
         if isinstance(self._client, RedisCluster):
-            return Cluster(self._client, self._replicas, ours=False)
+            return Cluster(self._client, self._replicas, ours=False, follow=not self._layout.compact)
         if self._client is not None:
             return OneServer(self._client, self._replicas, ours=False)
         assert self._address is not None
         if self._is_cluster:
-            return Cluster(self._address.cluster_client(self._timeout), self._replicas, ours=True)
+            client = self._address.cluster_client(self._timeout)
+            return Cluster(client, self._replicas, ours=True, follow=not self._layout.compact)
         return OneServer(self._address.client(self._timeout), self._replicas, ours=True)
 
     async def _agree(self, connection: Connection) -> None:
