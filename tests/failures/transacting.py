@@ -1,6 +1,6 @@
 """A worker under `Transactional` in a process of its own: each message is one row in `effects`, which would hold duplicates.
 
-Arguments: brokers, group, topic, URL of the database, seconds that a batch takes.
+Arguments: brokers, group, topic, URL of the database, mode, seconds that a batch takes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from ackwise import App, Batch, ConsumeLater, Transactional
 from ackwise.plugin.config import Config
 
 
-def app_of(brokers: str, group: str, topic: str, url: str, pause: float) -> App:
+def app_of(brokers: str, group: str, topic: str, url: str, mode: str, pause: float) -> App:
     app = App(group, brokers=brokers, config=Config(), commit_interval=0.2, session_timeout=6.0)
-    app.use(Transactional(url, key=lambda message: message.raw), ConsumeLater(3, levels="200ms"))
+    by_key = Transactional(url, key=lambda message: message.raw)
+    app.use(by_key if mode == "inbox" else Transactional(url, mode="offsets"), ConsumeLater(3, levels="200ms"))
 
     @app.agent(topic, max_batch=50)
     async def bill(batch: Batch[bytes]) -> None:
@@ -37,5 +38,5 @@ async def insert(connection: Any, ids: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    brokers, group, topic, url, pause = sys.argv[1:]
-    app_of(brokers, group, topic, url, float(pause)).run()
+    brokers, group, topic, url, mode, pause = sys.argv[1:]
+    app_of(brokers, group, topic, url, mode, float(pause)).run()
