@@ -89,7 +89,8 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     if (transactional := slots.transactional) is None:
         yield Step("admit", "dedup", _dedup(slots.dedup))
     else:
-        yield Step("admit", "transaction", f"begins in {_dedup(transactional)}")
+        kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
+        yield Step("admit", "transaction", f"begins in {kept}")
     for place, around in enumerate(slots.arounds, 1):
         yield Step("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
     for agent in agents:

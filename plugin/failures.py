@@ -171,7 +171,13 @@ class _Failures:
 
     def _of_claims(self) -> Iterator[Failure]:
         if self._transactional is not None:
-            yield from self._of_finished()
+            back_off = f"{spelled(FIRST_WAIT)}, doubling to {spelled(LONGEST_WAIT)}"
+            if self._transactional.mode == "inbox":
+                yield from self._of_finished()
+            else:
+                twice = "a message that its producer sent twice"
+                yield Failure(twice, "run twice: offsets do not tell", "", (), 1, "", "as the first time")
+                yield self._held("a message waits", "what is behind it in its partition waits too", back_off)
             yield self._held("another worker has the message in a transaction", "waits for that transaction, then as it ended", "")
             yield self._ruled("the handler commits or rolls back by itself", lambda batch: Raised(RuntimeError()))
             return
