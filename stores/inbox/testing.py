@@ -14,6 +14,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import os
+import random
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
@@ -238,6 +239,22 @@ class InboxConformance(abc.ABC):
         time.sleep(0.05)  # a database has its own clock
         assert scene.consume([key]) == [Taken()]
 
+    def test_a_key_that_was_sent_back_is_new_after_the_retention(self, scene: _Scene) -> None:
+        key = _key()
+        scene.consume([key], [_done(key, outcome=None, next_attempt=5)], retention=0.01)
+        time.sleep(0.05)  # a database has its own clock
+        assert scene.consume([key], [_done(key)]) == [Taken()]
+        assert scene.consume([key]) == [Finished(Outcome.OK, HERE, 7)]
+
+    def test_a_copy_may_be_sent_back_again_and_then_be_given_up(self, scene: _Scene) -> None:
+        key = _key()
+        second, third = key._replace(attempt=2), key._replace(attempt=3)
+        scene.consume([key], [_done(key, outcome=None, next_attempt=2)])
+        assert scene.consume([second], [_done(second, outcome=None, next_attempt=3)]) == [Taken()]
+        assert scene.consume([second]) == [Stale()]
+        assert scene.consume([third], [_done(third, 9, Outcome.DEAD, 3)]) == [Taken()]
+        assert scene.consume([third]) == [Finished(Outcome.DEAD, HERE, 9)]
+
     def test_a_handler_that_commits_is_found_out(self, scene: _Scene) -> None:
         key = _key()
 
@@ -265,6 +282,78 @@ class InboxConformance(abc.ABC):
         assert scene.consume([key], [_done(key)], effects=["b"]) == [Taken()]
         assert scene.effects() == ["a", "b"]
 
+    @pytest.mark.parametrize("commits", [True, False])
+    def test_who_comes_second_finds_the_key_as_the_first_left_it(self, scene: _Scene, commits: bool) -> None:
+        keys, other = [_key() for _ in range(3)], scene.open()
+
+        async def first(taken: asyncio.Event) -> None:
+            async with scene.inbox.begin(retention=3600.0) as transaction:
+                await transaction.claim(keys)
+                taken.set()
+                await asyncio.sleep(0.1)  # while the second asks
+                await transaction.finish([_done(key) for key in keys])
+                if not commits:
+                    raise _Boom
+
+        async def second(taken: asyncio.Event) -> list[TransactionAnswer]:
+            await taken.wait()
+            async with other.begin(retention=3600.0) as transaction:
+                return await transaction.claim([*reversed(keys), free])
+
+        async def race() -> list[TransactionAnswer]:
+            taken = asyncio.Event()
+            _, answers = await asyncio.gather(first(taken), second(taken), return_exceptions=True)
+            assert isinstance(answers, list), answers
+            return answers
+
+        free = _key()
+        assert scene.run(race()) == [Finished(Outcome.OK, HERE, 7) if commits else Taken()] * 3 + [Taken()]
+
+    def test_a_batch_that_is_cancelled_leaves_nothing_and_the_next_one_goes_on(self, scene: _Scene) -> None:
+        key = _key()
+
+        async def cancelled() -> None:
+            working = asyncio.Event()
+
+            async def work() -> None:
+                async with scene.inbox.begin(retention=3600.0) as transaction:
+                    await transaction.claim([key])
+                    await self.write(transaction.connection, "a")
+                    working.set()
+                    await asyncio.sleep(60)
+
+            task = asyncio.create_task(work())
+            await working.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+
+        scene.run(cancelled())
+        assert scene.effects() == []
+        assert scene.consume([key], [_done(key)], effects=["a"]) == [Taken()]
+
+    def test_workers_with_overlapping_batches_run_each_key_once(self, scene: _Scene) -> None:
+        keys = [_key() for _ in range(60)]
+        inboxes = [scene.inbox, scene.open(), scene.open(), scene.open()]
+
+        async def work(inbox: TransactionalStore, number: int) -> None:
+            chance = random.Random(number)
+            for _ in range(8):
+                some = chance.sample(keys, 20)
+                async with inbox.begin(retention=3600.0) as transaction:
+                    answers = await transaction.claim(some)
+                    taken = [key for key, answer in zip(some, answers, strict=True) if answer == Taken()]
+                    for key in taken:
+                        await self.write(transaction.connection, key.id.hex())
+                    await transaction.finish([_done(key) for key in taken])
+
+        async def together() -> None:
+            await asyncio.gather(*(work(inbox, number) for number, inbox in enumerate(inboxes)))
+
+        scene.run(together())
+        seen = scene.effects()
+        assert len(seen) == len(set(seen)) > 50
+
     def test_two_workers_that_want_one_key_run_it_once(self, scene: _Scene) -> None:
         keys = [_key() for _ in range(20)]
         other = scene.open()
@@ -285,6 +374,15 @@ class InboxConformance(abc.ABC):
         answers = scene.run(race())
         assert sorted(sum(answer == Taken() for answer in of_one) for of_one in answers) == [0, 20]
         assert len(scene.effects()) == 20
+
+    def test_an_inbox_that_is_closed_is_unavailable_until_it_is_opened_again(self, scene: _Scene) -> None:
+        scene.run(scene.inbox.close())
+        scene.run(scene.inbox.close())
+        with pytest.raises(StoreUnavailable):
+            scene.consume([_key()])
+        scene.run(scene.inbox.open())
+        scene.run(scene.inbox.open())
+        assert scene.consume([_key()]) == [Taken()]
 
     def test_what_another_inbox_committed_is_seen_after_a_restart(self, scene: _Scene) -> None:
         key = _key()

@@ -37,8 +37,8 @@ class Options(NamedTuple):
     synchronous_commit: str | None = None
 
 
-def parse(url: str) -> tuple[str, Options]:
-    """The URL for the driver, and the options that are ours. Raises `ConfigurationError`, which repeats no secret."""
+def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
+    """The URL for the driver, and the options that are ours, else `defaults`. Raises `ConfigurationError`, which repeats no secret."""
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -53,7 +53,7 @@ def parse(url: str) -> tuple[str, Options]:
     drivers = [(name, text) for name, text in pairs if name not in Options._fields]
     for name, _ in drivers:
         _require_known(name)
-    return parts._replace(query=urlencode(drivers)).geturl(), _options(ours)
+    return parts._replace(query=urlencode(drivers)).geturl(), (defaults or Options())._replace(**_options(ours))
 
 
 def address_of(url: str) -> str:
@@ -78,7 +78,7 @@ def _require_known(name: str) -> None:
     raise ConfigurationError(f"the PostgreSQL store has no option {name!r}; {advice}")
 
 
-def _options(texts: dict[str, str]) -> Options:
+def _options(texts: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = dict(texts)
     for name, kind, example in (("timeout", float, "2.5"), ("max_size", int, "2"), ("statement_cache_size", int, "0")):
         if name not in texts:
@@ -89,4 +89,4 @@ def _options(texts: dict[str, str]) -> Options:
             raise ConfigurationError(
                 f"{name} is {texts[name]!r} in the URL of the PostgreSQL store; give a number, such as {name}={example}"
             ) from None
-    return Options(**values)
+    return values
