@@ -33,6 +33,8 @@ def from_url(url: str) -> RedisStore:
     Options follow as a query: `?timeout=2&layout=compact`. Raises `ConfigurationError`, which never repeats user or password.
     """
     address, _, query = url.partition("?")
+    if "@" in query:
+        raise ConfigurationError("the URL of the Redis store has its host after a question mark; write one in a password as %3F")
     options: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS:

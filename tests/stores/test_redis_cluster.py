@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -76,7 +77,7 @@ class Reshard:
     """One slot on its way from its master to another one."""
 
     def __init__(self, nodes: Sequence[Server], slot: int) -> None:
-        self._clients = [Redis(port=node.port) for node in nodes]
+        self._clients: list[Any] = [Redis(port=node.port) for node in nodes]
         self._ports = [node.port for node in nodes]
         self._slot = slot
 
@@ -191,10 +192,9 @@ async def test_of_a_dead_master_only_its_keys_fail(nodes: Sequence[Server]) -> N
 async def test_check_tells_of_slots_that_nobody_serves(nodes: Sequence[Server]) -> None:
     store = RedisStore(f"redis+cluster://127.0.0.1:{nodes[0].port}", namespace="coverage")
     assert all("append-only" in sentence for sentence in await store.check())
-    async with Redis(port=nodes[0].port) as client:
-        lost = (await client.execute_command("CLUSTER SLOTS"))[0]
-        port, slot = int(lost[2][1]), int(lost[0])
-    others = [Redis(port=node.port) for node in nodes]
+    others: list[Any] = [Redis(port=node.port) for node in nodes]
+    lost = (await others[0].execute_command("CLUSTER SLOTS"))[0]
+    port, slot = int(lost[2][1]), int(lost[0])
     try:
         for other in others:
             await other.execute_command("CLUSTER DELSLOTS", slot)
@@ -217,7 +217,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
         async with Redis(port=master.port) as first, Redis(port=replica.port) as second:
             await first.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
             await second.execute_command("CLUSTER MEET", "127.0.0.1", master.port)
-            name = (await first.execute_command("CLUSTER MYID")).decode()
+            name = bytes(await first.execute_command("CLUSTER MYID") or b"").decode()
 
             async def knows_it() -> bool:
                 return name in str(await second.execute_command("CLUSTER NODES"))

@@ -225,13 +225,13 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
 
 async def test_with_wait_nothing_is_believed_that_no_replica_acknowledged(pair: tuple[Server, Server]) -> None:
     primary, replica = pair
-    url = f"redis://127.0.0.1:{primary.port}?wait=1&wait_timeout=0.2"
+    url = f"redis://127.0.0.1:{primary.port}?wait=1&wait_timeout=0.5"
     async with opened(from_url(url)) as store, opened(from_url(url)) as another:
         acknowledged, unacknowledged = keys(2)
         assert (await store.exchange(Exchange(claims([acknowledged])))).claims == [Acquired(1)]
         replica.freeze()
         try:
-            sentence = "0 of 1 replicas acknowledged within 0.2 s, so nothing of the exchange is believed"
+            sentence = "0 of 1 replicas acknowledged within 0.5 s, so nothing of the exchange is believed"
             done = Exchange(completes=[Complete(unacknowledged, 1, Outcome.OK)])
             with pytest.raises(StoreUnavailable, match=sentence):
                 await store.exchange(done)
