@@ -1,0 +1,53 @@
+"""What is forgotten, deleted: day by day along the primary key, some records at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncmy.cursors import Cursor
+
+from ackwise.stores.mysql import schema
+from ackwise.stores.mysql.tables import Tables
+
+if TYPE_CHECKING:
+    from asyncmy.connection import Connection
+
+__all__ = ["clean"]
+
+AT_ONCE = 2000
+"""Records that one step looks at; an exchange waits for one step at most."""
+
+
+async def clean(connection: Connection, tables: Tables) -> int:
+    """Delete what is forgotten; gives how many records.
+
+    Steps follow the primary key, as exchanges do, so that neither waits for the other in a circle. Records are found by looking
+    at all of them: an index on `kept_until` would make every exchange pay for what happens once a day.
+    """
+    deleted = 0
+    ((day,),) = await schema.rows(connection, f"SELECT MIN(day) FROM {tables.claims}")
+    while day is not None:
+        deleted += await _clean_day(connection, tables, day)
+        ((day,),) = await schema.rows(connection, f"SELECT MIN(day) FROM {tables.claims} WHERE day > {day}")
+    return deleted
+
+
+async def _clean_day(connection: Connection, tables: Tables, day: int) -> int:
+    deleted, beyond = 0, ""
+    while True:
+        of_step = f"day = {day}{beyond}"
+        last = await schema.rows(connection, f"SELECT k FROM {tables.claims} WHERE {of_step} ORDER BY k LIMIT 1 OFFSET {AT_ONCE - 1}")
+        if not last:
+            return deleted + await _forget(connection, tables, of_step)
+        end = f"x'{last[0][0].hex()}'"
+        deleted += await _forget(connection, tables, f"{of_step} AND k <= {end}")
+        beyond = f" AND k > {end}"
+
+
+async def _forget(connection: Connection, tables: Tables, of_step: str) -> int:
+    """Delete what is forgotten of one step; the server looks at each record again once it has its lock."""
+    async with connection.cursor(Cursor) as cursor:
+        count = await cursor.execute(f"DELETE FROM {tables.claims} WHERE {of_step} AND kept_until <= UTC_TIMESTAMP(6)")
+    if not connection.get_autocommit():
+        await connection.commit()
+    return int(count)

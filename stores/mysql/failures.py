@@ -1,0 +1,149 @@
+"""What went wrong between us and the server, as one of our errors: a sentence for each class of failure, and no secret in any."""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+from asyncmy.errors import MySQLError
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+
+__all__ = ["FAILURES", "NO_SUCH_TABLE", "is_broken", "is_conflict", "told"]
+
+#: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
+FAILURES = (MySQLError, OSError, RuntimeError)
+
+NO_SUCH_TABLE = 1146
+
+_CONFLICT = (1020, 1205, 1213)
+"""The record changed, it was locked for too long, or a deadlock: the server undid the statement, and asking again is all it takes."""
+
+_UNREACHABLE = 2003
+
+_BROKEN = (0, 1047, 1053, 1158, 1159, 1160, 1161, 1290, 1317, 1792, 1836, 1927, _UNREACHABLE, 2006, 2013, 2014, 2055, 4031)
+"""The connection is lost or was ended, the server stops or starts, left its cluster or became a replica."""
+
+_RIGHTS = (
+    "this user may not do what the claim store needs{command}; let somebody who may create tables run `ackwise store init URL`, "
+    "then grant SELECT, INSERT, UPDATE and DELETE on the table of the claims, and SELECT on that of the schema"
+)
+_LET_IN = "the server does not let this user in; check user and password of the URL, and from where the user may come"
+_READ_ONLY = "the server takes no writes, it is a replica or read_only is on; name the primary"
+_SLOW = (
+    "the server did not finish within {timeout:g} s; somebody may hold a claim of this batch in an open transaction, "
+    "or it is overloaded: see information_schema.innodb_trx"
+)
+_LOST = "the connection was lost; it is made anew with the next exchange"
+_ENDED = "the server ended the connection; it stops or starts, or somebody killed it"
+_DISK = "the server's disk or tablespace is full; make room"
+_MEMORY = "the server is out of memory"
+_CONNECTIONS = "the server has no connection left for this user; raise max_connections, or lower max_size of the URL"
+_METHOD = "the server wants a way of authentication that asyncmy does not have; give the user another one"
+
+_YOURS = {
+    1044: "this user may not use the database; grant it, or correct the URL",
+    1045: _LET_IN,
+    1049: "this database does not exist; create it, or correct the URL",
+    1064: "it does not understand the claim store's SQL; MariaDB 10.5 or MySQL 8.0.19 is needed, or later",
+    1130: _LET_IN,
+    1142: _RIGHTS,
+    1143: _RIGHTS,
+    NO_SUCH_TABLE: "the tables of the claim store are missing; run `ackwise store init URL`",
+    1251: _METHOD,
+    1665: "its binlog_format is STATEMENT, which can't carry claims; set it to MIXED or ROW",
+    1698: _LET_IN,
+    2059: _METHOD,
+    2061: _METHOD,
+    3159: "the server takes connections with TLS only; write sslmode=verify-full into the URL",
+    4151: _LET_IN,
+}
+
+_THEIRS = {
+    0: _LOST,
+    3: _DISK,
+    1021: _DISK,
+    1037: _MEMORY,
+    1038: _MEMORY,
+    1040: _CONNECTIONS,
+    1041: _MEMORY,
+    1047: "the server is not part of its cluster at the moment, or not ready; look at wsrep_cluster_status",
+    1053: _ENDED,
+    1114: _DISK,
+    1153: "the exchange is larger than the server's max_allowed_packet; raise that to 1M or more",
+    1203: _CONNECTIONS,
+    1205: "somebody holds a claim of this batch in an open transaction for too long; look for it in information_schema.innodb_trx",
+    1213: "the server found a deadlock each time it was asked; look at SHOW ENGINE INNODB STATUS",
+    1226: _CONNECTIONS,
+    1290: _READ_ONLY,
+    1317: _ENDED,
+    1792: _READ_ONLY,
+    1836: _READ_ONLY,
+    1927: _ENDED,
+    1969: _SLOW,
+    2006: _LOST,
+    2013: _LOST,
+    3024: _SLOW,
+}
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether a new connection may help."""
+    return _code(error) in _BROKEN if isinstance(error, MySQLError) else not isinstance(error, TimeoutError)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether the same statement may succeed at once."""
+    return _code(error) in _CONFLICT
+
+
+def told(error: Exception, address: str, timeout: float) -> ConfigurationError | StoreUnavailable:
+    """`error` as one of ours; `address` is the store's, without secrets."""
+    code, cause = _code(error), error.__cause__
+    if code == _UNREACHABLE and isinstance(cause, OSError):
+        return _of_the_network(cause, address, timeout)
+    if not isinstance(error, MySQLError):
+        return _of_the_network(error, address, timeout)
+    message = str(error.args[-1]) if error.args else ""
+    for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
+        if code in sentences:
+            return kind(f"{address}: {sentences[code].format(timeout=timeout, command=_command(message))}")
+    return StoreUnavailable(f"{address}: the server refused ({code}: {_anonymous(message)})")
+
+
+def _of_the_network(error: Exception, address: str, timeout: float) -> ConfigurationError | StoreUnavailable:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return ConfigurationError(
+                f"{address}: its certificate is not trusted ({error.verify_message}); correct sslrootcert, or the host in the URL"
+            )
+        case ssl.SSLError():
+            return StoreUnavailable(f"{address}: TLS failed ({error.reason}); check the certificates and sslmode on both sides")
+        case TimeoutError():
+            return StoreUnavailable(
+                f"{address}: no answer within {timeout:g} s; see whether the server runs and the network lets us through"
+            )
+        case OSError():
+            return StoreUnavailable(f"{address}: it can't be reached ({error.strerror or 'connection lost'}); start it, or correct the URL")
+        case RuntimeError() if "package is required" in str(error):
+            package = str(error).split("'")[1]
+            return ConfigurationError(f"{address}: asyncmy needs {package} for the way this user is authenticated; pip install {package}")
+        case RuntimeError():
+            return StoreUnavailable(f"{address}: the store is being closed")
+        case _:
+            return StoreUnavailable(f"{address}: {_LOST}")
+
+
+def _code(error: Exception) -> int | None:
+    code = error.args[0] if isinstance(error, MySQLError) and error.args else None
+    return code if isinstance(code, int) else None
+
+
+def _command(message: str) -> str:
+    """What was denied, in brackets, without the user to whom."""
+    found = re.match(r"([A-Z, ]+) command denied", message)
+    return f" ({found[1]})" if found else ""
+
+
+def _anonymous(message: str) -> str:
+    return re.sub(r"'[^']*'@'[^']*'", "this user", message)[:200]

@@ -1,0 +1,99 @@
+"""The store's tables: made and looked at."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from asyncmy.cursors import Cursor
+from asyncmy.errors import MySQLError
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.mysql.failures import NO_SUCH_TABLE
+from ackwise.stores.mysql.tables import Tables
+
+if TYPE_CHECKING:
+    from asyncmy.connection import Connection
+
+__all__ = ["VERSION", "create", "require_server", "require_version", "rows", "version"]
+
+VERSION = 1
+"""Of the claims' table."""
+
+_EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
+"""The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
+
+# The day comes first in the key: records of one day lie together, and those of days gone by are not touched again. There is no
+# index but that one, or every change of a record would be a change of an index too. What no claim has yet has its value as a default.
+_CLAIMS = """
+CREATE TABLE IF NOT EXISTS {} (
+    day BIGINT NOT NULL,
+    k BINARY(16) NOT NULL,
+    token BIGINT NOT NULL,
+    leased_until DATETIME(6) NOT NULL,
+    kept_until DATETIME(6) NOT NULL,
+    epoch INT NOT NULL DEFAULT 1,
+    next_attempt INT NOT NULL,
+    lost INT NOT NULL DEFAULT 0,
+    took_unreleased TINYINT NOT NULL DEFAULT 0,
+    outcome TINYINT NOT NULL,
+    step TINYINT NOT NULL,
+    PRIMARY KEY (day, k)
+) ENGINE = InnoDB"""
+
+_VERSIONS = """
+CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"""
+
+
+async def rows(connection: Connection, statement: str) -> list[Any]:
+    """Run one statement, outside of a transaction; gives its rows, or none."""
+    async with connection.cursor(Cursor) as cursor:
+        await cursor.execute(statement)
+        found = list(await cursor.fetchall()) if cursor.description else []
+    if not connection.get_autocommit():
+        await connection.commit()
+    return found
+
+
+def require_server(connection: Connection, address: str) -> None:
+    """Raises `ConfigurationError` for a server that is too old."""
+    said = connection.get_server_info()
+    # Old clients take the first number of a version for all of it, and MariaDB shows them one that they know.
+    name, said = ("MariaDB", said.removeprefix("5.5.5-")) if "MariaDB" in said else ("MySQL", said)
+    found = tuple(int(number) for number in re.findall(r"\d+", said)[:3])
+    if found < _EARLIEST[name]:
+        needed = ".".join(map(str, _EARLIEST[name]))
+        raise ConfigurationError(
+            f"{address}: {name} {'.'.join(map(str, found))} is too old for the claim store; it needs {needed} or later"
+        )
+
+
+async def version(connection: Connection, tables: Tables) -> int | None:
+    """Which version the tables have; `None` if they are missing."""
+    try:
+        found = await rows(connection, f"SELECT version FROM {tables.versions} WHERE part = 'claims'")
+    except MySQLError as error:
+        if error.args[0] == NO_SUCH_TABLE:
+            return None
+        raise
+    return int(found[0][0]) if found else None
+
+
+def require_version(found: int, address: str) -> None:
+    """Raises `ConfigurationError` for a version that only a newer Ackwise knows."""
+    if found > VERSION:
+        raise ConfigurationError(
+            f"{address}: its claims have version {found}, and this Ackwise knows version {VERSION}; upgrade, or choose another prefix"
+        )
+
+
+async def create(connection: Connection, tables: Tables, address: str) -> None:
+    """Create what is missing; any number may do so at once. Raises `ConfigurationError` if a newer Ackwise was here."""
+    require_server(connection, address)
+    found = await version(connection, tables)
+    if found is not None:
+        require_version(found, address)
+        return
+    await rows(connection, _CLAIMS.format(tables.claims))
+    await rows(connection, _VERSIONS.format(tables.versions))
+    await rows(connection, f"INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON DUPLICATE KEY UPDATE version = version")

@@ -1,0 +1,204 @@
+"""One exchange as SQL: the transition table in one INSERT, and the reading of its answer.
+
+Nothing here connects. `stores/transitions.py` says what the statement has to answer.
+
+How it works: every request, of any kind, is a row to insert. For a key that has a record already, ON DUPLICATE KEY UPDATE locks
+that record, waits for whoever holds it, and only then decides: its assignments run from left to right and see each other, so the
+first one notes in `step` which transition it is, those after it follow, and the last one keeps of it what the answer needs.
+Everything is one statement, applied as a whole or not at all, and what it answers with are the records as they are now.
+
+A release or renew of an unknown key is inserted too, as a record that was forgotten in 1970: so it is still unknown, and the
+cleanup takes it away.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Exchange, Outcome, Stale
+from ackwise.stores.asking import Answer, Asked, Kind
+from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.transitions import Place
+
+__all__ = ["AT_ONCE", "MARIADB", "MYSQL", "Dialect", "Row", "answer", "statement"]
+
+AT_ONCE = 1000
+"""Keys of one statement; more gain nothing, and hold the locks of their rows for longer."""
+
+NO_DAY = -(2**63)
+"""The `day` of keys that have none: first in the order of the primary key, and no day of any calendar."""
+
+
+class Dialect(NamedTuple):
+    """Where MariaDB and MySQL part."""
+
+    before: str
+    """What makes the statement mean the same whatever the session is set to: the clock is UTC, assignments run in order."""
+    alias: str
+    """What names the inserted row, after its values."""
+    inserted: str
+    """A column of the inserted row, in place of `{}`."""
+    returning: bool
+    """Whether INSERT answers with its rows. If not, a SELECT in the same transaction and the same packet does."""
+    after: str
+    """What puts the session back."""
+
+
+MARIADB = Dialect("SET STATEMENT time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES' FOR ", "", "VALUES({})", True, "")
+MYSQL = Dialect(
+    "SET @ackwise_zone = @@time_zone, time_zone = '+00:00'; START TRANSACTION; ",
+    f" AS n ({', '.join(f'n_{name}' for name in ('day', 'k', 'step', 'token', 'next_attempt', 'outcome', 'leased_until', 'kept_until'))})",
+    "n_{}",
+    False,
+    "; COMMIT; SET time_zone = @ackwise_zone",
+)
+
+
+class Step(enum.IntEnum):
+    """Which transition a record makes. Below 10, `step` is a request's kind, or what is kept of one that was answered."""
+
+    NONE = 10
+    FRESH = 11
+    """It was forgotten, and begins anew."""
+    HELD = 12
+    """Its holder goes on, finishes or gives up."""
+    FREE = 13
+    """Somebody takes what was released."""
+    EXPIRED = 14
+    """Somebody takes what was not."""
+
+
+class Row(NamedTuple):
+    """A record after the exchange."""
+
+    day: int
+    key: bytes
+    token: int
+    epoch: int
+    next_attempt: int
+    lost: int
+    took_unreleased: int
+    outcome: int
+    step: int
+    leased_for: int
+    """Microseconds from now."""
+    kept_for: int
+    """Microseconds from now."""
+
+    @property
+    def place(self) -> Place:
+        """Which key it is of."""
+        return self.key, None if self.day == NO_DAY else self.day
+
+
+_ANSWERED = (
+    "day, k, token, epoch, next_attempt, lost, took_unreleased, outcome, step, "
+    "TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), leased_until), TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), kept_until)"
+)
+
+
+def statement(tables: Tables, dialect: Dialect, some: Sequence[Asked], exchange: Exchange) -> str:
+    """What is sent for `some`, in one packet."""
+    lease, retention = round(exchange.lease * 1_000_000), round(exchange.retention * 1_000_000)
+    values = ",".join(_values(some, lease, retention))
+    update = _update(dialect.inserted).format(lease=lease, retention=retention)
+    insert = (
+        f"INSERT INTO {tables.claims} (day, k, step, token, next_attempt, outcome, leased_until, kept_until) "
+        f"VALUES {values}{dialect.alias} ON DUPLICATE KEY UPDATE {update}"
+    )
+    if dialect.returning:
+        return f"{dialect.before}{insert} RETURNING {_ANSWERED}{dialect.after}"
+    places = ",".join(f"({_day(one)},x'{one.place[0].hex()}')" for one in some)
+    return f"{dialect.before}{insert}; SELECT {_ANSWERED} FROM {tables.claims} WHERE (day, k) IN ({places}){dialect.after}"
+
+
+def answer(one: Asked, row: Row) -> Answer:
+    """What the record says of the request."""
+    mine = row.token == one.token
+    match one.kind:
+        case Kind.CLAIM:
+            return _claim_answer(one, row)
+        case Kind.COMPLETE if row.outcome == 0:
+            return Ack.LOST
+        case Kind.COMPLETE if not mine:
+            return Ack.LOST_DONE
+        case Kind.COMPLETE:
+            return Ack.RESTORED if row.step == Kind.COMPLETE else Ack.OK
+        case Kind.RELEASE:
+            return Ack.OK if row.token == 0 and row.step == Kind.RELEASE else Ack.LOST
+        case Kind.RENEW:
+            return Ack.OK if mine and row.outcome == 0 and row.kept_for > 0 else Ack.LOST
+
+
+def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
+    if row.outcome != 0:
+        return AlreadyDone(Outcome(row.outcome))
+    if one.attempt < row.next_attempt:
+        return Stale()
+    if row.token == one.token:
+        return Acquired(row.epoch, row.lost, bool(row.took_unreleased))
+    return Busy(max(row.leased_for, 1) / 1_000_000)
+
+
+def _values(some: Iterable[Asked], lease: int, retention: int) -> Iterable[str]:
+    held = f"SYSDATE(6)+INTERVAL {lease} MICROSECOND,SYSDATE(6)+INTERVAL {lease + retention} MICROSECOND"
+    done = f"SYSDATE(6),SYSDATE(6)+INTERVAL {retention} MICROSECOND"
+    never = "'1970-01-01','1970-01-01'"
+    for one in some:
+        row = f"({_day(one)},x'{one.place[0].hex()}',{one.kind:d},{one.token}"
+        match one.kind:
+            case Kind.CLAIM:
+                yield f"{row},{one.attempt},0,{held})"
+            case Kind.COMPLETE:
+                yield f"{row},{one.attempt},{one.value or 0:d},{done})"
+            case Kind.RELEASE | Kind.RENEW:
+                yield f"{row},{one.value or 0},0,{never})"
+
+
+def _day(one: Asked) -> int:
+    day = one.place[1]
+    return NO_DAY if day is None else day
+
+
+@functools.cache
+def _update(inserted: str) -> str:
+    """The assignments, in their order; `{lease}` and `{retention}` are left to be filled in."""
+    token, attempt, outcome, kind = (inserted.format(name) for name in ("token", "next_attempt", "outcome", "step"))
+    sends_back = f"{kind} = {Kind.RELEASE:d} AND {attempt} > 0"
+    taken = f"{Step.FREE:d}, {Step.EXPIRED:d}"
+    return f"""
+step = CASE
+    WHEN kept_until <= SYSDATE(6) THEN IF({kind} IN ({Kind.CLAIM:d}, {Kind.COMPLETE:d}), {Step.FRESH:d}, {Step.NONE:d})
+    WHEN outcome <> 0 THEN {Step.NONE:d}
+    WHEN {kind} <> {Kind.CLAIM:d} THEN IF(token = {token}, {Step.HELD:d}, {Step.NONE:d})
+    WHEN {attempt} < next_attempt THEN {Step.NONE:d}
+    WHEN token = {token} THEN {Step.HELD:d}
+    WHEN token = 0 THEN {Step.FREE:d}
+    WHEN leased_until <= SYSDATE(6) THEN {Step.EXPIRED:d}
+    ELSE {Step.NONE:d} END,
+epoch = CASE WHEN step = {Step.FRESH:d} THEN 1 WHEN step IN ({taken}) THEN epoch + 1 ELSE epoch END,
+lost = CASE
+    WHEN step = {Step.FRESH:d} THEN 0
+    WHEN step = {Step.HELD:d} THEN IF({sends_back}, 0, lost)
+    WHEN step IN ({taken}) THEN IF({attempt} > next_attempt, 0, lost + (step = {Step.EXPIRED:d}))
+    ELSE lost END,
+took_unreleased = CASE
+    WHEN step = {Step.HELD:d} THEN IF({kind} = {Kind.RELEASE:d}, 0, took_unreleased)
+    WHEN step = {Step.NONE:d} THEN took_unreleased
+    ELSE step = {Step.EXPIRED:d} END,
+next_attempt = CASE
+    WHEN step = {Step.HELD:d} THEN IF({sends_back}, {attempt}, next_attempt)
+    WHEN step = {Step.NONE:d} THEN next_attempt
+    ELSE {attempt} END,
+outcome = IF(step = {Step.NONE:d}, outcome, {outcome}),
+token = IF(step = {Step.NONE:d}, token, IF({kind} = {Kind.RELEASE:d}, 0, {token})),
+leased_until = IF(step = {Step.NONE:d}, leased_until,
+    SYSDATE(6) + INTERVAL IF({kind} IN ({Kind.CLAIM:d}, {Kind.RENEW:d}), {{lease}}, 0) MICROSECOND),
+kept_until = IF(step = {Step.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),
+step = CASE
+    WHEN step = {Step.FRESH:d} AND {kind} = {Kind.COMPLETE:d} THEN {Kind.COMPLETE:d}
+    WHEN step = {Step.HELD:d} AND {kind} = {Kind.RELEASE:d} THEN {Kind.RELEASE:d}
+    ELSE {Kind.CLAIM:d} END"""

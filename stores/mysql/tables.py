@@ -1,0 +1,42 @@
+"""What the store's tables are called, as SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = ["Tables"]
+
+_LONGEST = 64
+"""Characters of a name."""
+_LONGEST_PREFIX = _LONGEST - len("claims")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables in the connection's database; each name starts with `prefix`, which is quoted.
+
+    Raises `ConfigurationError` for what the server can't take as a name.
+    """
+
+    prefix: str = "ackwise_"
+
+    def __post_init__(self) -> None:
+        if len(self.prefix) > _LONGEST_PREFIX or any(not "\0" < character <= "\uffff" for character in self.prefix):
+            raise ConfigurationError(
+                f"prefix is {self.prefix!r} for the MySQL store; give at most {_LONGEST_PREFIX} characters, none of them beyond U+FFFF"
+            )
+
+    @property
+    def versions(self) -> str:
+        """Which version each part of the schema has."""
+        return self._named("schema")
+
+    @property
+    def claims(self) -> str:
+        """The records."""
+        return self._named("claims")
+
+    def _named(self, name: str) -> str:
+        return "`" + (self.prefix + name).replace("`", "``") + "`"

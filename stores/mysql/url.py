@@ -1,0 +1,145 @@
+"""The URL of a MySQL store: where the server is and how to be let in, which options are the store's, and what may be shown."""
+
+from __future__ import annotations
+
+import difflib
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+from ackwise.middleware.errors import ConfigurationError
+
+__all__ = ["Address", "Options", "parse"]
+
+_FORM = "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX"
+_MODES = ("disable", "require", "verify-ca", "verify-full")
+
+
+class Options(NamedTuple):
+    """What the URL says to the store."""
+
+    prefix: str = "ackwise_"
+    timeout: float = 5.0
+    max_size: int = 2
+
+
+class _Tls(NamedTuple):
+    """What the URL says of TLS, with libpq's names and meaning."""
+
+    sslmode: str | None = None
+    sslrootcert: str | None = None
+    sslcert: str | None = None
+    sslkey: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's address; its text has neither user nor password."""
+
+    scheme: str
+    host: str
+    port: int
+    database: str
+    user: str | None = field(repr=False)
+    password: str = field(repr=False)
+    tls: _Tls
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """What `url` says, which may have options for TLS and no others. Raises `ConfigurationError`, which repeats no secret."""
+        parts = _split(url)
+        tls = _Tls(**dict(_known(parts, _Tls._fields)))
+        if tls.sslmode not in (None, *_MODES):
+            raise ConfigurationError(f"sslmode is {tls.sslmode!r} in the URL of the MySQL store; it can be {', '.join(_MODES)}")
+        if tls.sslkey and not tls.sslcert:
+            raise ConfigurationError("the URL of the MySQL store has an sslkey and no sslcert; name both, or neither")
+        if tls.sslmode == "disable" and any(tls[1:]):
+            raise ConfigurationError("the URL of the MySQL store names files for TLS and says sslmode=disable; leave one of them out")
+        database = unquote(parts.path[1:])
+        if not parts.hostname or not database:
+            raise ConfigurationError(f"the URL of the MySQL store names no {'database' if parts.hostname else 'host'}; write {_FORM}")
+        user = unquote(parts.username) if parts.username else None
+        return cls(parts.scheme, parts.hostname, parts.port or 3306, database, user, unquote(parts.password or ""), tls)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}/{self.database}"
+
+    def connecting(self) -> dict[str, Any]:
+        """What asyncmy is given. Raises `ConfigurationError` for files that can't be read."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password.encode(),
+            "database": self.database,
+            "ssl": self._context(),
+            "autocommit": True,
+        }
+
+    def _context(self) -> ssl.SSLContext | None:
+        mode, authority, certificate, key = self.tls
+        mode = mode or ("verify-full" if any(self.tls) else "disable")
+        if mode == "disable":
+            return None
+        try:
+            context = ssl.create_default_context(cafile=authority)
+            if certificate:
+                context.load_cert_chain(certificate, key)
+        except (OSError, ValueError):
+            raise ConfigurationError(f"{self}: sslrootcert, sslcert or sslkey is no readable PEM file; correct the URL") from None
+        context.check_hostname = mode == "verify-full"
+        if mode == "require":
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def parse(url: str) -> tuple[str, Options]:
+    """The URL without the options that are the store's, and those. Raises `ConfigurationError`, which repeats no secret."""
+    parts = _split(url)
+    pairs = _known(parts, (*Options._fields, *_Tls._fields))
+    texts = {name: text for name, text in pairs if name in Options._fields}
+    rest = urlencode([(name, text) for name, text in pairs if name not in Options._fields])
+    return parts._replace(query=rest).geturl(), _options(texts)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is read only now, and may be no number
+    except ValueError:
+        raise ConfigurationError(f"the URL of the MySQL store can't be read; write {_FORM}") from None
+    if parts.scheme not in ("mysql", "mariadb"):
+        raise ConfigurationError("the URL of the MySQL store starts with mysql:// or mariadb://")
+    return parts
+
+
+def _known(parts: SplitResult, names: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    for name, _ in pairs:
+        if name in names:
+            continue
+        if name in ("user", "password"):
+            raise ConfigurationError(
+                f"{name} is an option in the URL of the MySQL store; write it in front of the host: //user:password@host"
+            )
+        near = difflib.get_close_matches(name, names, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"
+        raise ConfigurationError(f"the MySQL store has no option {name!r}; {advice}")
+    return pairs
+
+
+def _options(texts: dict[str, str]) -> Options:
+    values: dict[str, Any] = dict(texts)
+    for name, kind, example in (("timeout", float, "2.5"), ("max_size", int, "2")):
+        if name not in texts:
+            continue
+        try:
+            values[name] = kind(texts[name])
+        except ValueError:
+            raise ConfigurationError(
+                f"{name} is {texts[name]!r} in the URL of the MySQL store; give a number, such as {name}={example}"
+            ) from None
+    return Options(**values)
