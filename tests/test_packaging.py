@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -85,6 +86,29 @@ def test_an_installed_ackwise_takes_no_other_name(wheel: Path, tmp_path: Path) -
     assert Path(place).is_relative_to(tmp_path / "venv")
     assert others == ["None"] * len(FOLDERS)
     assert (tmp_path / "venv" / "bin" / "ackwise").exists()
+
+
+@pytest.mark.slow
+def test_an_installed_ackwise_runs_its_suite_on_a_store_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "installed", wheel, cwd=tmp_path)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "mine.py").write_text(
+        "from ackwise.stores.memory import MemoryStore\ndef new(place, clock): return MemoryStore(clock=clock)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:asyncio",
+        "--ackwise-store=mine:new",
+        "--ackwise-store-features=injected_clock=yes",
+    ]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, " passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def imported(file: Path) -> Iterator[str]:
