@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from ackwise.stores.suite import CHOSEN, choose
     except ModuleNotFoundError as error:
         raise pytest.UsageError(f"the suite of Ackwise's stores needs {error.name}; install it") from None
-    config.stash[CHOSEN] = choose(target, config.getoption("--ackwise-store-features"))
+    config.stash[CHOSEN] = choose(target, str(config.getoption("--ackwise-store-features")))
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args.clear()
     config.args.append(str(_SUITE))
