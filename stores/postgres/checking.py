@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ackwise.stores.postgres import schema
@@ -30,7 +31,7 @@ async def complaints(connection: Connection | PoolConnectionProxy, tables: Table
     if found is None:
         return [f"{address}: the tables of the claim store are missing; run `ackwise store init URL`"]
     schema.require_version(found, address)
-    said = await missing_rights(connection, tables, "SELECT", "INSERT", "UPDATE", "DELETE")
+    said = await missing_rights(connection, (tables.claims, tables.daily_claims), "SELECT", "INSERT", "UPDATE", "DELETE")
     if not said:
         said += await _missing_partitions(connection, tables)
         said += await _forgotten(connection, tables)
@@ -38,10 +39,10 @@ async def complaints(connection: Connection | PoolConnectionProxy, tables: Table
     return [f"{address}: {complaint}" for complaint in said]
 
 
-async def missing_rights(connection: Connection | PoolConnectionProxy, tables: Tables, *needed: str) -> list[str]:
-    """One sentence for each table that the user may do less with than is `needed`."""
+async def missing_rights(connection: Connection | PoolConnectionProxy, among: Sequence[str], *needed: str) -> list[str]:
+    """One sentence for each table `among` these that the user may do less with than is `needed`."""
     said = []
-    for table in (tables.claims, tables.daily_claims):
+    for table in among:
         may = await connection.fetch("SELECT r, has_table_privilege(to_regclass($1), r) FROM unnest($2::text[]) AS r", table, needed)
         if missing := [right for right, granted in may if not granted]:
             said.append(f"this user has no right to {', '.join(missing)} on {table}; let its owner grant it")

@@ -204,7 +204,8 @@ class PostgresStore:
                 raise asyncpg.ReadOnlySQLTransactionError("read-only")
             if found is None or await schema.may_alter(connection, self._tables):
                 await schema.create(connection, self._tables, self._address)
-            if missing := await checking.missing_rights(connection, self._tables, "SELECT", "INSERT", "UPDATE"):
+            used = (self._tables.claims, self._tables.daily_claims)
+            if missing := await checking.missing_rights(connection, used, "SELECT", "INSERT", "UPDATE"):
                 raise ConfigurationError(f"{self._address}: {missing[0]}")
 
     async def _require_tables(self, connection: Connection | PoolConnectionProxy) -> None:

@@ -95,6 +95,7 @@ class PostgresInbox:
                 if await schema.version(connection, self._tables) is None:
                     await schema.create(connection, self._tables, self._address)
                 await schema.require_table(connection, self._tables, self._address)
+                await schema.require_rights(connection, self._tables, self._address)
         except BaseException as error:
             if pool is not None and pool is not self._given:
                 pool.terminate()
@@ -153,7 +154,7 @@ class PostgresInbox:
             try:
                 await opened.start()
             except BaseException as error:
-                connection.terminate()
+                opened.cut()
                 await self._release(pool, connection)
                 if not isinstance(error, FAILURES):
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.postgres.checking import missing_rights
 from ackwise.stores.postgres.cleanup import forget
 from ackwise.stores.postgres.tables import Tables
 
@@ -12,14 +13,12 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["VERSION", "clean", "complaints", "create", "require_durable", "require_table", "version"]
+__all__ = ["VERSION", "clean", "complaints", "create", "require_durable", "require_rights", "require_table", "version"]
 
 VERSION = 1
 
 _EARLIEST = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
-
-_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
@@ -50,6 +49,12 @@ async def require_table(connection: Connection | PoolConnectionProxy, tables: Ta
     if (found := await version(connection, tables)) is None:
         raise ConfigurationError(f"{address}: the table of the inbox is missing; run `ackwise store init URL`")
     _require_version(found, address)
+
+
+async def require_rights(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> None:
+    """Raises `ConfigurationError` if the user may not do what every batch does."""
+    if missing := await missing_rights(connection, [tables.named("inbox")], "SELECT", "INSERT", "UPDATE"):
+        raise ConfigurationError(f"{address}: {missing[0]}")
 
 
 async def require_durable(connection: Connection | PoolConnectionProxy, address: str) -> None:
@@ -84,14 +89,12 @@ async def complaints(connection: Connection | PoolConnectionProxy, tables: Table
     await require_table(connection, tables, address)
     await require_durable(connection, address)
     inbox = tables.named("inbox")
-    may = await connection.fetch("SELECT r, has_table_privilege(to_regclass($1), r) FROM unnest($2::text[]) AS r", inbox, _RIGHTS)
-    said = []
-    if missing := [right for right, granted in may if not granted]:
-        said.append(f"{address}: this user has no right to {', '.join(missing)} on {inbox}; grant it")
-    many = f"SELECT count(*) = $1 FROM (SELECT FROM {inbox} WHERE kept_until <= clock_timestamp() LIMIT $1::bigint) AS some"
-    if "SELECT" not in missing and await connection.fetchval(many, _MANY):
-        said.append(f"{address}: {inbox} holds more than {_MANY} forgotten records; run `ackwise store cleanup URL`, best every day")
-    return said
+    if missing := await missing_rights(connection, [inbox], "SELECT", "INSERT", "UPDATE", "DELETE"):
+        return [f"{address}: {missing[0]}"]
+    many = f"SELECT count(*) = $1 FROM (SELECT FROM {inbox} WHERE kept_until <= clock_timestamp() LIMIT $1::bigint) AS found"
+    if not await connection.fetchval(many, _MANY):
+        return []
+    return [f"{address}: {inbox} holds more than {_MANY} forgotten records; run `ackwise store cleanup URL`, best every day"]
 
 
 async def clean(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:

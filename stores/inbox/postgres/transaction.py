@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -141,10 +141,15 @@ class OpenTransaction:
             async with asyncio.timeout(_ROLLBACK_TIMEOUT):
                 await self._transaction.rollback()
         except FAILURES:
-            self.connection.terminate()
+            self.cut()
         except BaseException:
-            self.connection.terminate()
+            self.cut()
             raise
+
+    def cut(self) -> None:
+        """End the connection at once; the server rolls back what is open on it."""
+        with suppress(asyncpg.InterfaceError):  # a lost one has left the pool already
+            self.connection.terminate()
 
     @asynccontextmanager
     async def _telling(self, why: str) -> AsyncIterator[None]:
