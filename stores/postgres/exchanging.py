@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ackwise.middleware.store import Exchange, ExchangeResult
+from ackwise.stores import asking
+from ackwise.stores.asking import Answer, Asked
 from ackwise.stores.postgres import statements
-from ackwise.stores.postgres.statements import Answer, Asked, Row
+from ackwise.stores.postgres.statements import Row
 from ackwise.stores.postgres.tables import Tables
 
 if TYPE_CHECKING:
@@ -22,13 +24,13 @@ async def exchange_on(connection: Connection | PoolConnectionProxy, tables: Tabl
 
     Raises what asyncpg raises. In a transaction that is not READ COMMITTED, meeting somebody else is an error of serialization.
     """
-    every = statements.asked(exchange)
+    every = asking.asked(exchange)
     answers: dict[int, Answer] = {}
     again = 0
-    for some in statements.rounds(every):
+    for some in asking.rounds(every, statements.AT_ONCE):
         while some := await _ask(connection, tables, exchange, some, answers):
             again += 1
-    return statements.result(exchange, [answers[position] for position in range(len(every))]), again
+    return asking.result(exchange, [answers[position] for position in range(len(every))]), again
 
 
 async def _ask(

@@ -10,45 +10,20 @@ What was lost to somebody else meanwhile comes back without an answer, and is as
 
 from __future__ import annotations
 
-import enum
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ackwise.middleware.store import Ack, Acquired, ClaimAnswer, Exchange, ExchangeResult, Outcome
+from ackwise.middleware.store import Ack, Acquired, Exchange, Outcome
 from ackwise.stores import transitions
+from ackwise.stores.asking import Answer, Asked, Kind
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.transitions import Place, Record
+from ackwise.stores.transitions import Record
 
-__all__ = ["Answer", "Asked", "Kind", "Row", "answer", "arguments", "asked", "result", "rounds", "statement"]
+__all__ = ["AT_ONCE", "Row", "answer", "arguments", "statement"]
 
 AT_ONCE = 1000
 """Keys of one statement; more gain nothing, and hold the locks of their rows for longer."""
-
-
-class Kind(enum.IntEnum):
-    """What is asked for a key."""
-
-    CLAIM = 1
-    COMPLETE = 2
-    RELEASE = 3
-    RENEW = 4
-
-
-class Asked(NamedTuple):
-    """One request of an exchange, in the words of the statement."""
-
-    place: Place
-    token: int
-    attempt: int
-    kind: Kind
-    value: int | None
-    """The outcome of a complete; what a release sends back."""
-    position: int
-    """Among all requests of the exchange."""
-
-
-Answer = ClaimAnswer | Ack
 
 
 class Row(NamedTuple):
@@ -69,46 +44,6 @@ class Row(NamedTuple):
     """Seconds from now."""
     kept_for: float | None
     """Seconds from now."""
-
-
-def asked(exchange: Exchange) -> list[Asked]:
-    """All requests in the order in which they are applied: completes, releases, renews, claims."""
-    every: list[Asked] = []
-    for key, token, outcome in exchange.completes:
-        every.append(Asked((key.id, key.day), token, key.attempt, Kind.COMPLETE, outcome, len(every)))
-    for key, token, sent_back in exchange.releases:
-        every.append(Asked((key.id, key.day), token, key.attempt, Kind.RELEASE, sent_back, len(every)))
-    for key, token in exchange.renews:
-        every.append(Asked((key.id, key.day), token, key.attempt, Kind.RENEW, None, len(every)))
-    for key, token in exchange.claims:
-        every.append(Asked((key.id, key.day), token, key.attempt, Kind.CLAIM, None, len(every)))
-    return every
-
-
-def result(exchange: Exchange, answers: Sequence[Any]) -> ExchangeResult:
-    """`answers` by position, as the lists of the protocol."""
-    released = len(exchange.completes)
-    renewed = released + len(exchange.releases)
-    claimed = renewed + len(exchange.renews)
-    return ExchangeResult(
-        list(answers[claimed:]), list(answers[:released]), list(answers[released:renewed]), list(answers[renewed:claimed])
-    )
-
-
-def rounds(every: Iterable[Asked]) -> Iterator[list[Asked]]:
-    """What can travel together: each key once, `AT_ONCE` at most, sorted so that two workers never wait for each other in a circle."""
-    some: dict[Place, Asked] = {}
-    for one in every:
-        if one.place in some or len(some) == AT_ONCE:
-            yield _sorted(some.values())
-            some = {}
-        some[one.place] = one
-    if some:
-        yield _sorted(some.values())
-
-
-def _sorted(some: Iterable[Asked]) -> list[Asked]:
-    return sorted(some, key=lambda one: (one.place[1] is not None, one.place[1] or 0, one.place[0]))
 
 
 def arguments(some: Sequence[Asked], exchange: Exchange) -> tuple[object, ...]:
@@ -170,9 +105,12 @@ def statement(tables: Tables, *, undated: bool, dated: bool) -> str:
     return f"WITH asked AS MATERIALIZED ({_ASKED}){''.join(lookups)}\n{' UNION ALL '.join((*added, *changed, *others))}"
 
 
-_ASKED = """
+# As the statement knows them.
+_CLAIM, _COMPLETE, _RELEASE, _RENEW = (int(kind) for kind in (Kind.CLAIM, Kind.COMPLETE, Kind.RELEASE, Kind.RENEW))
+
+_ASKED = f"""
     SELECT n, k, day, token, attempt, kind, value, $8::float8 * interval '1 second' AS retention,
-        CASE WHEN kind IN (1, 4) THEN $7::float8 ELSE 0 END * interval '1 second' AS lease
+        CASE WHEN kind IN ({_CLAIM}, {_RENEW}) THEN $7::float8 ELSE 0 END * interval '1 second' AS lease
     FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::int[], $5::smallint[], $6::int[])
         WITH ORDINALITY AS a (k, day, token, attempt, kind, value, n)
 """
@@ -181,9 +119,9 @@ _ASKED = """
 def _writes(record: str, request: str) -> str:
     """Whether the transition changes an existing record."""
     return f"""CASE
-        WHEN {record}.kept_until <= statement_timestamp() THEN {request}.kind IN (1, 2)
+        WHEN {record}.kept_until <= statement_timestamp() THEN {request}.kind IN ({_CLAIM}, {_COMPLETE})
         WHEN {record}.outcome <> 0 THEN false
-        WHEN {request}.kind <> 1 THEN {record}.token = {request}.token
+        WHEN {request}.kind <> {_CLAIM} THEN {record}.token = {request}.token
         ELSE {request}.attempt >= {record}.next_attempt
             AND ({record}.token IN ({request}.token, 0) OR {record}.leased_until <= clock_timestamp()) END"""
 
@@ -203,32 +141,32 @@ seen_{name} AS MATERIALIZED (
     FROM asked a LEFT JOIN {table} r ON r.k = a.k{same_day.format("a")} WHERE a.day {has_day}
 ), changed_{name} AS (
     UPDATE {table} r SET
-        token = CASE s.kind WHEN 3 THEN 0 ELSE s.token END,
+        token = CASE s.kind WHEN {_RELEASE} THEN 0 ELSE s.token END,
         epoch = CASE WHEN {_FRESH} THEN 1 WHEN r.token = s.token THEN r.epoch ELSE r.epoch + 1 END,
         next_attempt = CASE
             WHEN {_FRESH} OR r.token <> s.token THEN s.attempt
-            WHEN s.kind = 3 THEN coalesce(s.value, r.next_attempt)
+            WHEN s.kind = {_RELEASE} THEN coalesce(s.value, r.next_attempt)
             ELSE r.next_attempt END,
         lost = CASE
             WHEN {_FRESH} THEN 0
-            WHEN s.kind = 3 AND s.value IS NOT NULL THEN 0
+            WHEN s.kind = {_RELEASE} AND s.value IS NOT NULL THEN 0
             WHEN r.token = s.token THEN r.lost
             WHEN s.attempt > r.next_attempt THEN 0
             ELSE r.lost + (r.token <> 0)::int END,
         took_unreleased = CASE
-            WHEN s.kind = 3 OR {_FRESH} THEN false
+            WHEN s.kind = {_RELEASE} OR {_FRESH} THEN false
             WHEN r.token = s.token THEN r.took_unreleased
             ELSE r.token <> 0 END,
-        outcome = CASE s.kind WHEN 2 THEN s.value ELSE 0 END,
+        outcome = CASE s.kind WHEN {_COMPLETE} THEN s.value ELSE 0 END,
         leased_until = clock_timestamp() + s.lease,
         kept_until = clock_timestamp() + s.lease + s.retention
     FROM seen_{name} s WHERE s.writes AND r.k = s.k{same_day.format("s")} AND {_writes("r", "s")}
     RETURNING s.n, s.forgotten, r.epoch, r.lost, r.took_unreleased
 ), added_{name} AS (
     INSERT INTO {table} (k, {day}token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until)
-    SELECT k, {day}token, 1, attempt, 0, false, CASE kind WHEN 2 THEN value ELSE 0 END,
+    SELECT k, {day}token, 1, attempt, 0, false, CASE kind WHEN {_COMPLETE} THEN value ELSE 0 END,
         clock_timestamp() + lease, clock_timestamp() + lease + retention
-    FROM seen_{name} WHERE NOT known AND kind IN (1, 2) ORDER BY {day}k
+    FROM seen_{name} WHERE NOT known AND kind IN ({_CLAIM}, {_COMPLETE}) ORDER BY {day}k
     ON CONFLICT DO NOTHING
     RETURNING k, {"day" if dated else "NULL::bigint AS day"}
 )"""
@@ -239,5 +177,5 @@ SELECT n, NULL::uuid, NULL::bigint, forgotten, epoch, lost, took_unreleased, NUL
     others = f"""
 SELECT n, NULL, NULL, NULL, NULL, NULL, NULL, held_by, next_attempt, outcome,
     extract(epoch FROM leased_until - clock_timestamp())::float8, extract(epoch FROM kept_until - statement_timestamp())::float8
-FROM seen_{name} WHERE CASE WHEN known THEN NOT writes ELSE kind IN (3, 4) END"""
+FROM seen_{name} WHERE CASE WHEN known THEN NOT writes ELSE kind IN ({_RELEASE}, {_RENEW}) END"""
     return ctes, added, changed, others

@@ -12,6 +12,8 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.stores.asking import asked as asked_of
+from ackwise.stores.asking import rounds
 from ackwise.stores.postgres import PostgresStore, cleanup
 from ackwise.stores.postgres import statements as sql
 from ackwise.stores.postgres.store import SESSION
@@ -203,7 +205,7 @@ async def test_a_claim_that_comes_in_while_its_partition_is_looked_at_keeps_it(
     other = await asyncpg.connect(postgres_url)
     await other.execute("BEGIN; LOCK TABLE ackwise_daily_claims IN ROW EXCLUSIVE MODE")
     text = sql.statement(Tables(), undated=False, dated=True)
-    await other.fetch(text, *sql.arguments(sql.asked(claims([late])), claims([late])))
+    await other.fetch(text, *sql.arguments(asked_of(claims([late])), claims([late])))
     cleaning = asyncio.ensure_future(postgres_store.cleanup())
     await until_somebody_waits(postgres_database)
     await other.execute("COMMIT")
@@ -267,7 +269,7 @@ async def test_cleaning_up_passes_over_what_somebody_is_writing(
     await asyncio.sleep(0.01)
     await postgres_database.execute("BEGIN")
     text = sql.statement(Tables(), undated=True, dated=False)
-    await postgres_database.fetch(text, *sql.arguments(sql.asked(claims(asked[:4])), claims(asked[:4])))
+    await postgres_database.fetch(text, *sql.arguments(asked_of(claims(asked[:4])), claims(asked[:4])))
     assert await postgres_store.cleanup() == 6
     await postgres_database.execute("COMMIT")
 
@@ -322,7 +324,7 @@ async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
 
 def literal(asked: list[ClaimKey]) -> str:
     exchange = claims(asked)
-    (some,) = sql.rounds(sql.asked(exchange))
+    (some,) = rounds(asked_of(exchange), sql.AT_ONCE)
     arrays: Any = sql.arguments(some, exchange)[:6]
     texts = ["{" + ",".join("NULL" if one is None else str(one) for one in array) + "}" for array in arrays]
     return f"({', '.join(map(repr, texts))}, 30, 86400)"
