@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.server import Server
+from tests.stores.mysql_database import MySQLDatabase, mysql_database
 
 if TYPE_CHECKING:
     import asyncpg
 
+    from ackwise.stores.mysql import MySQLStore
     from ackwise.stores.postgres import PostgresStore
+
 
 @pytest.fixture
 async def postgres_url(postgres: Server) -> AsyncIterator[str]:
@@ -46,6 +49,24 @@ async def postgres_store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     from ackwise.stores.postgres import PostgresStore
 
     store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def mysql(mariadb: Server) -> AsyncIterator[MySQLDatabase]:
+    """A MariaDB database of this test alone."""
+    async with mysql_database(mariadb) as database:
+        yield database
+
+
+@pytest.fixture
+async def mysql_store(mysql: MySQLDatabase) -> AsyncIterator[MySQLStore]:
+    """An open store in the MariaDB database of this test."""
+    from ackwise.stores.mysql import MySQLStore
+
+    store = MySQLStore(mysql.url)
     await store.open()
     yield store
     await store.close()
