@@ -21,7 +21,7 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, Tran
 from ackwise.middleware.store import ClaimKey, Outcome
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
 from ackwise.stores.inbox.postgres import PostgresInbox, from_url
-from ackwise.stores.inbox.testing import InboxConformance
+from ackwise.stores.inbox.testing import OffsetsConformance
 
 HERE = ("orders", 3, 17)
 
@@ -30,7 +30,7 @@ def url_of(server: Any, database: str = "postgres", user: str = USER) -> str:
     return f"postgresql://{user}@127.0.0.1:{server.port}/{database}"
 
 
-class TestPostgresInbox(InboxConformance):
+class TestPostgresInbox(OffsetsConformance):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
         self.url = url_of(postgres)
@@ -481,6 +481,9 @@ async def test_a_user_without_rights_to_create_works_on_tables_that_are_there(
     with pytest.raises(ConfigurationError, match='this user has no right to UPDATE on "ackwise_inbox"'):
         await inbox.open()
     await postgres_database.execute(f"GRANT UPDATE ON ackwise_inbox TO {user}")
+    with pytest.raises(ConfigurationError, match='no right to SELECT, INSERT, UPDATE on "ackwise_offsets"'):
+        await inbox.open()
+    await postgres_database.execute(f"GRANT SELECT, INSERT, UPDATE ON ackwise_offsets TO {user}")
     await inbox.open()
     asked = keys(2)
     assert await consume(inbox, asked) == [Taken()] * 2

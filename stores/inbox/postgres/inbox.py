@@ -1,4 +1,4 @@
-"""`PostgresInbox`: exactly once in one PostgreSQL database, for handlers that write to it."""
+"""`PostgresInbox`: exactly once in one PostgreSQL database, for handlers that write to it; by keys or by offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.inbox.postgres import schema
+from ackwise.middleware.transaction import Progress
+from ackwise.stores.inbox.postgres import offsets, schema
 from ackwise.stores.inbox.postgres.transaction import OpenTransaction
 from ackwise.stores.postgres.failures import FAILURES, is_broken, told
 from ackwise.stores.postgres.tables import Tables
@@ -70,7 +71,7 @@ class PostgresInbox:
         if statement_cache_size < 0:
             raise ConfigurationError(f"statement_cache_size is {statement_cache_size}; give 0 behind PgBouncer, else leave it out")
         self._tables = Tables(schema, prefix)
-        self._inbox = self._tables.named("inbox")
+        self._inbox, self._offsets = self._tables.named("inbox"), self._tables.named("offsets")
         self._url, self._timeout, self._max_size, self._cache = url, timeout, max_size, statement_cache_size
         self._given = pool
         self._pool: Pool | None = None
@@ -120,6 +121,19 @@ class PostgresInbox:
         finally:
             await self._release(pool, opened.connection)
 
+    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
+        """See `OffsetsStore.take_over`; waits up to the timeout for a batch of the owner before."""
+        pool = self._pool
+        if pool is None:
+            raise StoreUnavailable(f"{self._address}: the inbox is not open; open it before the first batch")
+        connection = await self._acquire(pool)
+        try:
+            return await offsets.take_over(connection, self._offsets, owner, topic, partition, position, self._timeout)
+        except FAILURES as error:
+            raise self._unavailable(error) from None
+        finally:
+            await self._release(pool, connection)
+
     async def close(self) -> None:
         """Wait for the batches under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
         pool, self._pool = self._pool, None
@@ -150,7 +164,9 @@ class PostgresInbox:
         replaced = False
         while True:
             connection = await self._acquire(pool)
-            opened = OpenTransaction(connection, self._inbox, retention=retention, timeout=self._timeout, address=self._address)
+            opened = OpenTransaction(
+                connection, self._inbox, self._offsets, retention=retention, timeout=self._timeout, address=self._address
+            )
             try:
                 await opened.start()
             except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.inbox.postgres import offsets
 from ackwise.stores.postgres.checking import missing_rights
 from ackwise.stores.postgres.cleanup import forget
 from ackwise.stores.postgres.tables import Tables
@@ -53,7 +54,7 @@ async def require_table(connection: Connection | PoolConnectionProxy, tables: Ta
 
 async def require_rights(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> None:
     """Raises `ConfigurationError` if the user may not do what every batch does."""
-    if missing := await missing_rights(connection, [tables.named("inbox")], "SELECT", "INSERT", "UPDATE"):
+    if missing := await missing_rights(connection, [tables.named("inbox"), tables.named("offsets")], "SELECT", "INSERT", "UPDATE"):
         raise ConfigurationError(f"{address}: {missing[0]}")
 
 
@@ -81,6 +82,7 @@ async def create(connection: Connection | PoolConnectionProxy, tables: Tables, a
         await connection.execute(f"""
             CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL);
             CREATE TABLE IF NOT EXISTS {tables.named("inbox")} ({_COLUMNS}) WITH (fillfactor = 50);
+            CREATE TABLE IF NOT EXISTS {tables.named("offsets")} ({offsets.COLUMNS}) WITH (fillfactor = 50);
             INSERT INTO {tables.versions} VALUES ('inbox', {VERSION}) ON CONFLICT DO NOTHING""")
 
 

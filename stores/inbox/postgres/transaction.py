@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
+from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Taken, TransactionAnswer
+from ackwise.stores.inbox.postgres import offsets
 from ackwise.stores.postgres.failures import FAILURES, told
 
 if TYPE_CHECKING:
@@ -71,11 +72,14 @@ _NOT_THE_HANDLERS = ("08", "25", "40001", "40P01", "53", "55", "57", "58", "XX")
 
 
 class OpenTransaction:
-    """A transaction of the inbox whose table is `inbox`, on a connection that is ours until it ends."""
+    """A transaction of the inbox whose tables are `inbox` and `offsets`, on a connection that is ours until it ends."""
 
-    def __init__(self, connection: PoolConnectionProxy, inbox: str, *, retention: float, timeout: float, address: str) -> None:
+    def __init__(
+        self, connection: PoolConnectionProxy, inbox: str, offsets: str, *, retention: float, timeout: float, address: str
+    ) -> None:
         self.connection = connection
         self._inbox = inbox
+        self._offsets = offsets
         self._retention = retention
         self._timeout = timeout
         self._address = address
@@ -123,6 +127,27 @@ class OpenTransaction:
             )
         self._finished = True
 
+    async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
+        """See `OffsetsTransaction.lock`."""
+        async with self._telling("another worker may be taking the partition over, or the server does not answer"):
+            found = await offsets.lock(self.connection, self._offsets, owner, topic, partition, generation)
+        if found is None:
+            raise _fenced(topic, partition)
+        next, self._id = found
+        return next
+
+    async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
+        """See `OffsetsTransaction.advance`."""
+        async with self._telling("the server does not answer"):
+            is_ours = await offsets.advance(self.connection, self._offsets, owner, topic, partition, generation, next)
+        if not is_ours:
+            raise _fenced(topic, partition)
+
+    async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
+        """See `OffsetsTransaction.permits`."""
+        async with self._telling("the server does not answer"):
+            return await offsets.permits(self.connection, self._inbox, self._offsets, owner, copies)
+
     async def commit(self) -> None:
         """Raises `TransactionAborted` if PostgreSQL refuses what the handler wrote, and `StoreUnavailable`, also if that is not known."""
         if not self._finished:
@@ -161,6 +186,10 @@ class OpenTransaction:
             raise StoreUnavailable(f"{self._address}: no answer within {self._timeout} s; {why}") from None
         except FAILURES as error:
             raise StoreUnavailable(str(told(error, self._address, self._timeout, "inbox"))) from None
+
+
+def _fenced(topic: str, partition: int) -> Fenced:
+    return Fenced(f"{topic}/{partition} was taken over by another worker; nothing of this batch stays")
 
 
 def _answer(row: Any, attempt: int) -> TransactionAnswer:
