@@ -43,7 +43,10 @@ class Address:
             raise ConfigurationError(f"this is no URL of a Redis store; write {_FORMS}")
         if (ca or cert or key) and not scheme.startswith("rediss"):
             raise ConfigurationError(f"ca, cert and key are for TLS, and {scheme}:// has none; write rediss:// or leave them out")
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ConfigurationError(f"the URL of the Redis store can't be read; write {_FORMS}, with special characters as %XX") from None
         userinfo, _, places = parts.netloc.rpartition("@")
         username, _, password = userinfo.partition(":")
         user, secret = unquote(username) or None, unquote(password) or None

@@ -234,7 +234,14 @@ def _where(client: Redis | RedisCluster | None) -> str:
         return f"redis+cluster://{','.join(client.nodes_manager.startup_nodes)}"
     assert client is not None
     options = client.connection_pool.connection_kwargs
-    return f"redis+unix://{options['path']}" if "path" in options else f"redis://{options.get('host')}:{options.get('port')}"
+    if "path" in options:
+        return f"redis+unix://{options['path']}"
+    # A pool that finds its server through others, as Sentinel's does, knows a name only.
+    return (
+        f"redis://{options['host']}:{options.get('port', 6379)}"
+        if "host" in options
+        else f"redis ({type(client.connection_pool).__name__})"
+    )
 
 
 def _facts(said: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
 
-from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import (
     Ack,
     Acquired,
@@ -285,3 +285,24 @@ async def test_a_store_that_was_open_during_a_fail_over_goes_on_by_itself(pair: 
 
         await until(is_answered)
         assert (await store.exchange(Exchange(claims(some, token=2)))).claims == [AlreadyDone(Outcome.OK)] * 50
+
+
+async def test_the_documented_rights_are_enough(nodes: Sequence[Server]) -> None:
+    rights = "+ping +eval +evalsha +time +get +mget +set +del +hget +hset +hlen +pexpire +wait +info +config|get"
+    more = "+cluster|slots +cluster|info +command +asking"
+    rules = ["on", ">secret", "~{rights:*", "~rights:layout", "resetchannels", "-@all", *rights.split(), *more.split()]
+    for node in nodes:
+        async with Redis(port=node.port) as direct:
+            await direct.execute_command("ACL", "SETUSER", "worker", "reset", *rules)
+    url = f"redis+cluster://worker:secret@127.0.0.1:{nodes[0].port}"
+    async with opened(RedisStore(url, namespace="rights", buckets=1)) as store:
+        some = keys(60)
+        await store.exchange(Exchange(claims(some)))
+        async with Reshard(nodes, slot_of(store, some[0])) as reshard:
+            await reshard.move(30)
+            assert (await store.exchange(Exchange(completes=completes(some)))).completes == [Ack.OK] * 60
+            await reshard.finish()
+        assert (await store.exchange(Exchange(claims(some)))).claims == [AlreadyDone(Outcome.OK)] * 60
+        assert all("append-only" in sentence for sentence in await store.check())
+    with pytest.raises(ConfigurationError, match="the user may not do what a claim takes"):
+        await RedisStore(url, namespace="elsewhere").open()

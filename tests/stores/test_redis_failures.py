@@ -136,6 +136,19 @@ async def test_a_frozen_server_is_given_up_in_time_leaves_nothing_open_and_is_us
         await until(only_few_are_left)
 
 
+async def test_a_client_that_repeats_for_long_is_given_up_in_time_too(redis: Server) -> None:
+    async with Redis(port=redis.port, socket_timeout=0.1) as client, opened(RedisStore(client=client, timeout=0.5)) as store:
+        redis.freeze()
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match=r"no answer within 0\.5 s"):
+                await store.exchange(Exchange(claims(keys(1))))
+            assert time.monotonic() - began < 2.0
+        finally:
+            redis.thaw()
+        assert (await store.exchange(Exchange(claims(keys(1))))).claims == [Acquired(1)]
+
+
 async def test_a_server_that_is_started_again_is_asked_with_the_whole_script(redis: Server) -> None:
     async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}")) as store:
         await store.exchange(Exchange(claims(keys(1))))
