@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -21,6 +23,7 @@ from ackwise.stores.postgres.tables import Tables
 
 TODAY = int(time.time() // 86400)
 DAYS = [None, TODAY]
+GUIDE = Path(__file__).parents[2] / "docs" / "stores" / "postgres.md"
 
 
 def keys(count: int, day: int | None = None) -> list[ClaimKey]:
@@ -82,13 +85,14 @@ async def test_tables_of_a_newer_version_are_refused_and_not_touched(
     assert await postgres_database.fetchval("SELECT to_regclass('ackwise_daily_claims')") is None
 
 
-async def test_a_user_who_may_only_read_and_write_rows_can_work(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
+async def test_a_user_with_the_rights_that_the_guide_grants_can_work(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
     await PostgresStore(postgres_url).init()
     worker = f"worker_{os.urandom(4).hex()}"
-    await postgres_database.execute(f"""
-        CREATE ROLE {worker} LOGIN;
-        GRANT SELECT ON ackwise_schema TO {worker};
-        GRANT SELECT, INSERT, UPDATE, DELETE ON ackwise_claims, ackwise_daily_claims TO {worker}""")
+    grants = re.findall(r"^GRANT .*;$", GUIDE.read_text("utf-8"), re.MULTILINE)
+    assert len(grants) == 3
+    await postgres_database.execute(f"CREATE ROLE {worker} LOGIN")
+    for grant in grants:
+        await postgres_database.execute(grant.replace("TO worker", f"TO {worker}"))
     store = PostgresStore(as_user(postgres_url, worker))
     await store.open()
     for day in (None, TODAY, TODAY - 400):
