@@ -1,4 +1,5 @@
-"""A worker under `Transactional` in a process of its own: each message is one row in `effects`, which would hold duplicates.
+"""A worker under `Transactional` in a process of its own: each message is a row in `effects`, which would hold duplicates, and one
+more on the balance of an account.
 
 Arguments: brokers, group, topic, URL of the database, mode, seconds that a batch takes.
 """
@@ -6,37 +7,70 @@ Arguments: brokers, group, topic, URL of the database, mode, seconds that a batc
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer
+from tests.failures.calls import SESSION
+
 from ackwise import App, Batch, ConsumeLater, Transactional
+from ackwise.plugin import delay, host
 from ackwise.plugin.config import Config
+
+BOOK = "INSERT INTO effects VALUES ({0})"
+ADD = "UPDATE accounts SET balance = balance + {0} WHERE name = {1}"
+
+
+class ShortSessions(AIOKafkaConsumer):
+    """aiokafka's consumer, which is missed soon after it was killed."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        options.update(session_timeout_ms=round(SESSION * 1000), heartbeat_interval_ms=round(SESSION * 200))
+        super().__init__(*topics, **options)  # type: ignore[no-untyped-call]  # aiokafka is annotated in part
 
 
 def app_of(brokers: str, group: str, topic: str, url: str, mode: str, pause: float) -> App:
-    app = App(group, brokers=brokers, config=Config(), commit_interval=0.2, session_timeout=6.0)
+    app = App(group, brokers=brokers, config=Config(), commit_interval=0.2)
     by_key = Transactional(url, key=lambda message: message.raw)
     app.use(by_key if mode == "inbox" else Transactional(url, mode="offsets"), ConsumeLater(3, levels="200ms"))
 
     @app.agent(topic, max_batch=50)
     async def bill(batch: Batch[bytes]) -> None:
-        await insert(batch.connection, [message.value.decode() for message in batch])
+        ids = [message.value.decode() for message in batch]
+        await execute(batch.connection, BOOK, [(id,) for id in ids])
         await asyncio.sleep(pause)
+        # In the order of their names, so that two batches do not wait for each other in a circle.
+        await execute(batch.connection, ADD, [(count, name) for name, count in sorted(Counter(map(account_of, ids)).items())])
         for message in batch:
-            if message.value.endswith(b"7") and message.reconsume_times == 0:
-                raise ConnectionError("those that end in 7 fail once")
+            if message.value.endswith(b"77") and message.reconsume_times == 0:
+                raise ConnectionError("those that end in 77 fail once")
 
     return app
 
 
-async def insert(connection: Any, ids: list[str]) -> None:
-    """One row for each, with what the driver of the database takes."""
-    if type(connection).__module__.startswith("sqlite3"):
-        connection.executemany("INSERT INTO effects VALUES (?)", [(id,) for id in ids])
-    else:
-        await connection.executemany("INSERT INTO effects VALUES ($1)", [(id,) for id in ids])
+def account_of(id: str) -> str:
+    """Whose money it is."""
+    return id[-1]
+
+
+async def execute(connection: Any, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """`statement` with each of `rows`, in the words of the connection's driver."""
+    match type(connection).__module__.partition(".")[0]:
+        case "sqlite3":
+            assert isinstance(connection, sqlite3.Connection)
+            connection.executemany(statement.format("?", "?"), rows)
+        case "asyncpg":
+            await connection.executemany(statement.format("$1", "$2"), rows)
+        case _:
+            async with connection.cursor() as cursor:
+                await cursor.executemany(statement.format("%s", "%s"), rows)
 
 
 if __name__ == "__main__":
+    for module in (host, delay):
+        module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
     brokers, group, topic, url, mode, pause = sys.argv[1:]
     app_of(brokers, group, topic, url, mode, float(pause)).run()
