@@ -37,8 +37,8 @@ HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, Consume
 Usable = Policy | Middleware | Observer
 """What an app can use."""
 
-#: Objects made between two searches for garbage cycles. Python's own 700 are those of some fifty messages: a batch of 500 would
-#: be searched ten times while it is worked on, which takes a third of the time per message (`docs/benchmarks.md`).
+#: Objects made between two searches for garbage cycles. With Python's own 700 a batch of 500 is searched six times while it is
+#: worked on, which takes a third of the time per message (`docs/benchmarks.md`).
 _YOUNG_OBJECTS: Final = 20_000
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
