@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ackwise.middleware.duration import parse_duration
@@ -27,7 +27,9 @@ class Dedup:
     what they mean. Raises `ConfigurationError` for a setting that can't work.
     """
 
-    store: Annotated[str | ClaimStore, "the URL of the claim store, such as `sqlite:///claims.db`; setting it turns Dedup on"]
+    store: Annotated[str | ClaimStore, "the URL of the claim store, such as `sqlite:///claims.db`; setting it turns Dedup on"] = field(
+        repr=False
+    )  # it may hold a password
     key: KeyFunction | None = None
     lease: Annotated[
         float | str, "how long a crashed worker keeps others from its messages; not how long a handler may take, since it is renewed"
@@ -68,7 +70,9 @@ class Transactional:
     Raises `ConfigurationError` for a setting that can't work.
     """
 
-    store: Annotated[str | TransactionalStore, "the URL of the database that the handler writes to; setting it turns Transactional on"]
+    store: Annotated[str | TransactionalStore, "the URL of the database that the handler writes to; setting it turns Transactional on"] = (
+        field(repr=False)
+    )  # it may hold a password
     key: KeyFunction | None = None
     mode: Annotated[
         Literal["inbox", "offsets"],

@@ -94,6 +94,8 @@ class SQLiteStore:
     ) -> None:
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite store needs the path of a file; for claims that end with the process use memory://")
+        if "\0" in str(path):
+            raise ConfigurationError("the path of the SQLite store has a NUL in it, which no file can have; name another")
         if synchronous not in ("normal", "full"):
             raise ConfigurationError(f"synchronous is {synchronous!r} for the SQLite store; it can be normal or full")
         if timeout <= 0:

@@ -21,7 +21,6 @@ __all__ = ["SQLiteInbox", "from_url"]
 
 _VERSION: Final = 1
 _PART: Final = Part("inbox", _VERSION, "ackwise_inbox", "ackwise_inbox_kept_until")
-_PART: Final = Part("inbox", _VERSION, "ackwise_inbox", "ackwise_inbox_kept_until")
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ackwise_inbox (
@@ -76,9 +75,6 @@ _TRY_AGAIN: Final = 0.005
 P = ParamSpec("P")
 T = TypeVar("T")
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class SQLiteInbox:
     """An inbox in the SQLite file at `path`, in which the handler's own tables are as well.
@@ -99,6 +95,8 @@ class SQLiteInbox:
     ) -> None:
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite inbox needs the path of the file that the handler writes to")
+        if "\0" in str(path):
+            raise ConfigurationError("the path of the SQLite inbox has a NUL in it, which no file can have; name another")
         if timeout <= 0:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that a batch may wait for the file, more than 0")
         self._path = Path(path)
@@ -201,37 +199,6 @@ class SQLiteInbox:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-
-    async def init(self) -> None:
-        """Create the file and the table if need be, as `open` does. Raises as `open` does."""
-        another = SQLiteInbox(self._path, timeout=self._timeout)
-        await another.open()
-        await another.close()
-
-    async def check(self) -> list[str]:
-        """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout)
-
-    async def cleanup(self) -> int:
-        """Delete what is forgotten, which batches do as well; gives how many keys. Raises as `open` does."""
-        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock()))
-
-    def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Work on the file, and tell what is wrong with it."""
-        self._require_folder()
-        try:
-            return work(self._path, *args, **kwargs)
-        except sqlite3.OperationalError as error:
-            raise self._unavailable(error) from error
-        except sqlite3.DatabaseError as error:
-            raise self._no_database() from error
-
-    def _require_folder(self) -> None:
-        if not self._path.absolute().parent.is_dir():
-            raise ConfigurationError(f"{self._path}: the folder of the inbox does not exist; create it, or name another path")
-
-    def _no_database(self) -> ConfigurationError:
-        return ConfigurationError(f"{self._path}: this is no SQLite database; name another file, or move this one away")
 
     async def init(self) -> None:
         """Create the file and the table if need be, as `open` does. Raises as `open` does."""

@@ -62,6 +62,8 @@ def address_of(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return "postgresql"
+    if "@" in parts.path + parts.query + parts.fragment:  # a password that was not encoded goes beyond its place
+        return "postgresql"
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

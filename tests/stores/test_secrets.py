@@ -1,0 +1,351 @@
+"""No store tells its password to anybody, and no name that it is given is taken for anything but a name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+from tests.databases.server import Server, free_port
+from tests.stores.mysql_database import MySQLDatabase
+from typer.testing import CliRunner
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
+from ackwise.middleware.policies import Dedup, Transactional
+from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange
+from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.registry import has_inbox, open_inbox, open_store
+from ackwise.stores.sqlite import SQLiteStore
+
+USER, PASSWORD = "m0llie", "hunter2"
+
+#: Every form of a URL that lets somebody in, with user, password and place to fill in.
+FORMS: Final = {
+    "redis": "redis://{user}:{password}@{at}/0",
+    "rediss": "rediss://{user}:{password}@{at}/0",
+    "redis+cluster": "redis+cluster://{user}:{password}@{at}",
+    "rediss+cluster": "rediss+cluster://{user}:{password}@{at}",
+    "redis+unix": "redis+unix://{user}:{password}@/not/there.sock",
+    "postgresql": "postgresql://{user}:{password}@{at}/shop",
+    "postgres": "postgres://{user}:{password}@{at}/shop",
+    "mysql": "mysql://{user}:{password}@{at}/shop",
+    "mariadb": "mariadb://{user}:{password}@{at}/shop",
+}
+
+#: The password as it should be written, and as people write it who do not know that it has to be encoded.
+SPELLINGS: Final = {
+    "encoded": f"{PASSWORD}%2F%40%3A",
+    "with a slash": f"{PASSWORD}/x",
+    "with a question mark": f"{PASSWORD}?x",
+    "with a hash": f"{PASSWORD}#x",
+    "with an at sign": f"{PASSWORD}@x",
+    "with a colon": f"x:{PASSWORD}",
+    "with a bracket": f"[{PASSWORD}",
+    "with a percent sign": f"%{PASSWORD}%zz",
+    "with a space and a newline": f"{PASSWORD} \n",
+}
+
+
+def said_by(error: BaseException) -> str:
+    """All that a log or a terminal could show of an error."""
+    return "".join([str(error), repr(error), *traceback.format_exception(error)])
+
+
+def is_silent(text: str) -> bool:
+    return PASSWORD not in text and USER not in text
+
+
+def ways(url: str) -> list[Callable[[str], Any]]:
+    """What makes something of a URL."""
+    return [open_store, open_inbox] if has_inbox(url) else [open_store]
+
+
+def made_of(url: str) -> list[Any]:
+    """The store and the inbox of a URL, as far as it is not refused; a refusal tells no secret."""
+    made, refusals = [], []
+    for way in ways(url):
+        try:
+            made.append(way(url))
+        except ConfigurationError as error:
+            refusals.append(said_by(error))
+    assert [said for said in refusals if not is_silent(said)] == []
+    return made
+
+
+async def try_everything(url: str) -> list[AckwiseError]:
+    """Every call that connects; none of them may succeed or tell a secret."""
+    refusals = []
+    for part in made_of(url):
+        assert is_silent(f"{part!r} {part}")
+        calls: list[Callable[[], Awaitable[object]]] = [part.open]
+        calls += [getattr(part, name) for name in ("init", "check", "cleanup") if hasattr(part, name)]
+        if hasattr(part, "exchange"):
+            calls.append(partial(part.exchange, Exchange([Claim(ClaimKey(bytes(16), None, 1), 1)])))
+        for call in calls:
+            with pytest.raises((StoreUnavailable, ConfigurationError)) as caught:
+                await call()
+            assert is_silent(said_by(caught.value)), said_by(caught.value)
+            assert str(caught.value).count("\n") == 0
+            refusals.append(caught.value)
+        await part.close()
+    return refusals
+
+
+@pytest.fixture(autouse=True)
+def _silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nothing of it is in any log, ours or a driver's, at any level."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert is_silent(caplog.text), caplog.text
+
+
+@asynccontextmanager
+async def answering(answer: bytes | None) -> AsyncIterator[str]:
+    """A port that takes connections, and says `answer` and hangs up, or nothing at all. Waits for the callers to hang up."""
+    talks: set[asyncio.Task[None]] = set()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            if answer is not None:
+                writer.write(answer)
+                writer.write_eof()
+            while await reader.read(2**16):
+                pass
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.add(asyncio.ensure_future(talk(reader, writer)))
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*talks)
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_server_that_is_away_is_told_of_without_user_and_password(form: str) -> None:
+    refusals = await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=f"127.0.0.1:{free_port()}"))
+    assert len(refusals) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_server_that_says_nothing_is_told_of_without_user_and_password(form: str) -> None:
+    async with answering(None) as at:
+        assert await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=at) + "?timeout=0.2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "redis+unix"])
+async def test_something_else_that_answers_is_told_of_without_user_and_password(form: str) -> None:
+    async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as at:
+        assert await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=at) + "?timeout=0.5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("spelling", list(SPELLINGS)[1:])
+async def test_a_password_that_was_not_encoded_is_not_told_either(form: str, spelling: str) -> None:
+    url = FORMS[form].format(user=USER, password=SPELLINGS[spelling], at=f"127.0.0.1:{free_port()}")
+    await try_everything(url + "?timeout=0.3")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "option", [f"password={PASSWORD}", f"pasword={PASSWORD}", f"user={USER}", f"token={PASSWORD}", f"sslpassword={PASSWORD}"]
+)
+def test_the_value_of_an_option_that_there_is_not_is_not_told(form: str, option: str) -> None:
+    url = f"{FORMS[form].format(user='a', password='b', at='127.0.0.1:1')}?{option}={PASSWORD}"
+    for way in ways(url):
+        with pytest.raises(ConfigurationError) as caught:
+            way(url)
+        assert is_silent(said_by(caught.value))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_scheme_that_is_misspelt_is_told_without_the_rest(form: str) -> None:
+    url = FORMS[form].format(user=USER, password=PASSWORD, at="127.0.0.1:1")
+    for wrong in (f"x{url}", url.replace("://", ":/"), url.replace("://", "//")):
+        for way in (open_store, open_inbox):
+            with pytest.raises(ConfigurationError) as caught:
+                way(wrong)
+            assert is_silent(said_by(caught.value))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_policy_does_not_show_the_url_that_it_was_given(form: str) -> None:
+    url = FORMS[form].format(user=USER, password=PASSWORD, at="127.0.0.1:1")
+    for policy in (Dedup(url), Transactional(url)):
+        assert is_silent(f"{policy!r} {policy}")
+
+
+APP: Final = """
+from ackwise import App, Dedup, Transactional
+
+app = App("billing", brokers="127.0.0.1:1")
+app.use({policy}({url!r}))
+
+@app.agent("orders")
+async def bill(value: bytes) -> None: ...
+"""
+
+
+@contextmanager
+def app_with(policy: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """A command line in a folder with an app; calling it gives everything that it prints."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (folder / "worker.py").write_text(APP.format(policy=policy, url=url))
+
+    def call(*arguments: str) -> str:
+        done = CliRunner().invoke(new_app(), list(arguments), prog_name="ackwise")
+        sys.modules.pop("worker", None)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        assert done.output
+        return done.output
+
+    yield call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("policy", ["Dedup", "Transactional"])
+def test_no_command_shows_user_or_password(form: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at="127.0.0.1:1")
+    with app_with(policy, url, tmp_path, monkeypatch) as call:
+        for command in ("explain", "doctor"):
+            assert is_silent(call(command, "worker:app"))
+            assert is_silent(call(command, "worker:app", "--json"))
+        assert is_silent(call("--traceback", "run", "worker:app"))
+        for command in ("init", "check", "cleanup"):
+            assert is_silent(call("--traceback", "store", command, url))
+
+
+# Real servers
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("form", ["redis", "redis+cluster", "postgresql", "postgres", "mysql", "mariadb"])
+async def test_a_real_server_that_does_not_let_us_in_is_told_of_without_user_and_password(
+    form: str, request: pytest.FixtureRequest
+) -> None:
+    fixture = {"redis": "redis", "redis+cluster": "cluster", "mysql": "mariadb", "mariadb": "mariadb"}.get(form, "postgres")
+    servers = request.getfixturevalue(fixture)
+    port = (servers if isinstance(servers, Server) else servers[0]).port
+    refusals = await try_everything(FORMS[form].format(user=USER, password=SPELLINGS["encoded"], at=f"127.0.0.1:{port}"))
+    assert any(isinstance(refusal, ConfigurationError) for refusal in refusals), refusals
+
+
+#: Names that would be something else if they were pasted into a statement, a key or a URL.
+HOSTILE: Final = {
+    "quote": "a'b",
+    "double quote": 'a"b',
+    "backquote": "a`b",
+    "statement": "'; DROP TABLE canary; --",
+    "quoted statement": '"; DROP TABLE canary; --',
+    "backquoted statement": "`; DROP TABLE canary; -- ",
+    "comment": "a/*b",
+    "newline": "a\nb",
+    "nul": "a\0b",
+    "hash tag": "{}",
+    "other hash tag": "{a}b",
+    "half a hash tag": "a{b",
+    "the other half": "a}b",
+    "format": "%s%(a)s{0}$1",
+    "pattern": "a*[b-z]?",
+    "separator": "a:b/c.d",
+    "space": " a b ",
+    "letters beyond ASCII": "漢字é",
+    "surrogate": "a\udc80b",
+    "long": "x" * 300,
+    "empty": "",
+}
+
+
+async def claim(url: str, key: ClaimKey, token: int) -> ClaimAnswer:
+    store = open_store(url)
+    await store.open()
+    try:
+        return (await store.exchange(Exchange([Claim(key, token)]))).claims[0]
+    finally:
+        await store.close()
+
+
+def is_a_sentence(refusal: AckwiseError) -> bool:
+    return str(refusal).count("\n") == 0 and len(str(refusal)) < 600
+
+
+async def is_a_name_or_refused(url: str, option: str, name: str) -> bool:
+    """Either there is one sentence, or it is a place of its own."""
+    key = ClaimKey(os.urandom(16), None, 1)
+    there = f"{url}?{option}={quote(name, safe='', errors='surrogateescape')}"
+    try:
+        first = await claim(there, key, 1)
+    except ConfigurationError as refusal:
+        return is_a_sentence(refusal)
+    own = not name or await claim(url, key, 3) == Acquired(1)
+    return own and first == Acquired(1) and isinstance(await claim(there, key, 2), Busy)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_namespace_of_redis_is_a_name_or_refused(redis: Server, name: str) -> None:
+    import redis.asyncio as driver
+
+    client = driver.Redis(port=redis.port, db=12)
+    await client.flushdb()
+    await client.set("canary", "sings")
+    assert await is_a_name_or_refused(f"redis://127.0.0.1:{redis.port}/12", "namespace", HOSTILE[name])
+    assert await client.get("canary") == b"sings"
+    await client.aclose()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_namespace_of_a_redis_cluster_is_a_name_or_refused(cluster: list[Server], name: str) -> None:
+    assert await is_a_name_or_refused(f"redis+cluster://127.0.0.1:{cluster[0].port}", "namespace", HOSTILE[name])
+
+
+@pytest.mark.parametrize("option", ["schema", "prefix"])
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_schema_or_prefix_of_postgresql_is_a_name_or_refused(
+    postgres_url: str, postgres_database: Any, option: str, name: str
+) -> None:
+    await postgres_database.execute("CREATE TABLE canary (x int)")
+    assert await is_a_name_or_refused(postgres_url, option, HOSTILE[name])
+    assert await postgres_database.fetchval("SELECT to_regclass('public.canary') IS NOT NULL")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_prefix_of_mysql_is_a_name_or_refused(mysql: MySQLDatabase, name: str) -> None:
+    await mysql.fetch("CREATE TABLE canary (x int)")
+    assert await is_a_name_or_refused(mysql.url, "prefix", HOSTILE[name])
+    assert len(await mysql.fetch("SHOW TABLES LIKE 'canary'")) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name != "surrogate"])
+async def test_a_path_of_sqlite_is_a_file_of_that_name_or_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = HOSTILE[name].replace("/", "_")
+    url = f"sqlite:///{quote(asked, safe='')}"
+    key = ClaimKey(os.urandom(16), None, 1)
+    refusals = []
+    try:
+        assert await claim(url, key, 1) == Acquired(1)
+        assert isinstance(await claim(url, key, 2), Busy)
+        assert await SQLiteStore(asked).check() == []
+    except (ConfigurationError, StoreUnavailable) as refusal:
+        refusals.append(refusal)
+    assert all(map(is_a_sentence, refusals))
+    assert os.listdir(tmp_path) == ([] if refusals else [asked])
