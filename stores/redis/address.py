@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Connection, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Connection, ConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -17,8 +17,6 @@ __all__ = ["Address"]
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 _FORMS = "redis://host:6379/0, rediss:// for TLS, redis+cluster://host,host or rediss+cluster:// for a cluster, or redis+unix:///path"
-_CONNECTIONS = 8
-"""At most; exchanges that come together wait for one. Redis works on one thing at a time, so more would not be faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,7 @@ class Address:
             if self.scheme == "rediss":
                 kind = SSLConnection
                 options |= self._tls()
-        pool = BlockingConnectionPool(connection_class=kind, max_connections=_CONNECTIONS, timeout=timeout, **options)
-        return Redis(connection_pool=pool)
+        return Redis(connection_pool=ConnectionPool(connection_class=kind, **options))
 
     def cluster_client(self, timeout: float) -> RedisCluster:
         """A client of a cluster that goes on without the slots that nobody serves; it repeats nothing either.

@@ -25,6 +25,10 @@ _BUCKETS = 16
 """Of a cluster, unless told otherwise: an exchange of 100 keys still asks each node for a handful of keys at a time."""
 
 
+_AT_A_TIME = 8
+"""Exchanges under way, and so connections to a node; the others wait. Redis works on one thing at a time, more would not be faster."""
+
+
 class RedisStore:
     """A claim store in Redis, at a URL or through a client that you have; as wide as everybody who uses that Redis.
 
@@ -80,6 +84,7 @@ class RedisStore:
         self._is_cluster = is_cluster
         self._where = _where(client) if self._address is None else str(self._address)
         self._connection: Connection | None = None
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where!r}, namespace={self._layout.namespace!r})"
@@ -101,6 +106,7 @@ class RedisStore:
         except BaseException:
             await connection.close()
             raise
+        self._turns = asyncio.Semaphore(_AT_A_TIME)  # anew, since it belongs to the loop that first had to wait for it
         self._connection = connection
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
@@ -120,7 +126,7 @@ class RedisStore:
             )
         asked = questions(exchange, self._layout, always_write=self._replicas is not None)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), self._turns:
                 answers = await connection.ask(asked) if asked else []
         except NotReplicated as error:
             raise StoreUnavailable(self._not_replicated(error)) from None
