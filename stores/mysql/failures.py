@@ -105,6 +105,8 @@ def told(error: Exception, address: str, timeout: float) -> ConfigurationError |
     if not isinstance(error, MySQLError):
         return _of_the_network(error, address, timeout)
     message = str(error.args[-1]) if error.args else ""
+    if code is None:
+        return StoreUnavailable(f"{address}: what answers does not speak MySQL's protocol ({message}); check host and port of the URL")
     for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
         if code in sentences:
             return kind(f"{address}: {sentences[code].format(timeout=timeout, command=_command(message))}")
@@ -117,6 +119,8 @@ def _of_the_network(error: Exception, address: str, timeout: float) -> Configura
             return ConfigurationError(
                 f"{address}: its certificate is not trusted ({error.verify_message}); correct sslrootcert, or the host in the URL"
             )
+        case ssl.SSLError() if error.reason == "WRONG_VERSION_NUMBER":
+            return ConfigurationError(f"{address}: the server speaks no TLS, and sslmode asks for it; turn it on there")
         case ssl.SSLError():
             return StoreUnavailable(f"{address}: TLS failed ({error.reason}); check the certificates and sslmode on both sides")
         case TimeoutError():

@@ -42,7 +42,7 @@ class Address:
     host: str
     port: int
     database: str
-    user: str | None = field(repr=False)
+    user: str = field(repr=False)
     password: str = field(repr=False)
     tls: _Tls
 
@@ -58,10 +58,11 @@ class Address:
         if tls.sslmode == "disable" and any(tls[1:]):
             raise ConfigurationError("the URL of the MySQL store names files for TLS and says sslmode=disable; leave one of them out")
         database = unquote(parts.path[1:])
-        if not parts.hostname or not database:
-            raise ConfigurationError(f"the URL of the MySQL store names no {'database' if parts.hostname else 'host'}; write {_FORM}")
-        user = unquote(parts.username) if parts.username else None
-        return cls(parts.scheme, parts.hostname, parts.port or 3306, database, user, unquote(parts.password or ""), tls)
+        for what, named in (("host", parts.hostname), ("database", database), ("user", parts.username)):
+            if not named:
+                raise ConfigurationError(f"the URL of the MySQL store names no {what}; write {_FORM}")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(parts.scheme, parts.hostname or "", parts.port or 3306, database, user, password, tls)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -106,11 +107,15 @@ def parse(url: str) -> tuple[str, Options]:
 
 
 def _split(url: str) -> SplitResult:
+    parts = SplitResult("", "", "", "", "")
     try:
         parts = urlsplit(url)
         _ = parts.port  # is read only now, and may be no number
+        torn = "@" in parts.path + parts.query or bool(parts.fragment)  # a password with a bare / ? or # ends up there
     except ValueError:
-        raise ConfigurationError(f"the URL of the MySQL store can't be read; write {_FORM}") from None
+        torn = True
+    if torn:
+        raise ConfigurationError(f"the URL of the MySQL store can't be read; write {_FORM}")
     if parts.scheme not in ("mysql", "mariadb"):
         raise ConfigurationError("the URL of the MySQL store starts with mysql:// or mariadb://")
     return parts

@@ -54,7 +54,8 @@ class MySQLDatabase:
 @asynccontextmanager
 async def mysql_database(server: Server) -> AsyncIterator[MySQLDatabase]:
     """A new one while the block runs."""
-    database, outside = MySQLDatabase(server, f"test_{os.urandom(6).hex()}"), MySQLDatabase(server, "mysql")
+    # Everybody may do everything in databases whose name begins with `test`.
+    database, outside = MySQLDatabase(server, f"only_{os.urandom(6).hex()}"), MySQLDatabase(server, "mysql")
     await outside.fetch(f"CREATE DATABASE {database.name}")
     yield database
     await outside.fetch(f"DROP DATABASE {database.name}")
