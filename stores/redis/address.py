@@ -101,8 +101,8 @@ class Address:
         return {
             "username": self.username,
             "password": self.password,
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
+            "socket_timeout": 0.9 * timeout,  # before the store gives up as a whole, so that who did not answer can be named
+            "socket_connect_timeout": 0.9 * timeout,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,  # a connection says nothing but what it is asked to, and older servers know no other
         }

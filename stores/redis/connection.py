@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import AskError, MovedError, NoScriptError, ReadOnlyError, RedisClusterException, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ackwise.stores.redis.question import Question
 
@@ -178,10 +188,13 @@ class Cluster:
             return replies if self._replicas is None else self._replicas.judge(replies)
 
         try:
-            return await _with_the_script(questions, send)
-        except (RedisConnectionError, RedisClusterException) as error:
-            error.add_note(f"node {node.name}")
-            return [error] * len(questions)
+            replies = await _with_the_script(questions, send)
+        except (RedisError, RedisClusterException) as error:
+            replies = [error] * len(questions)
+        for failure in {reply for reply in replies if isinstance(reply, BaseException)}:
+            failure.add_note(f"node {node.name}")
+        broken = next((i for i, reply in enumerate(replies) if isinstance(reply, RedisConnectionError | RedisTimeoutError)), len(replies))
+        return replies[:broken] + replies[broken : broken + 1] * (len(replies) - broken)  # the others can only tell of the same
 
     async def _follow(self, question: Question) -> Reply:
         """Ask for key by key: while a slot moves, that is what its two nodes serve. The driver goes where it is sent."""

@@ -189,6 +189,21 @@ async def test_of_a_dead_master_only_its_keys_fail(nodes: Sequence[Server]) -> N
         await until(is_answered)
 
 
+async def test_a_frozen_master_is_named_and_the_others_go_on(nodes: Sequence[Server]) -> None:
+    async with opened(RedisStore(f"redis+cluster://127.0.0.1:{nodes[0].port}", namespace="frozen", buckets=64, timeout=1.0)) as store:
+        some = keys(600)
+        await store.exchange(Exchange(claims(keys(600))))
+        nodes[1].freeze()
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match=rf"node 127\.0\.0\.1:{nodes[1].port}: no answer within 1 s"):
+                await store.exchange(Exchange(claims(some)))
+            assert time.monotonic() - began < 2.0
+        finally:
+            nodes[1].thaw()
+        assert (await store.exchange(Exchange(claims(some)))).claims == [Acquired(1)] * 600
+
+
 async def test_check_tells_of_slots_that_nobody_serves(nodes: Sequence[Server]) -> None:
     store = RedisStore(f"redis+cluster://127.0.0.1:{nodes[0].port}", namespace="coverage")
     assert all("append-only" in sentence for sentence in await store.check())
