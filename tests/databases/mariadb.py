@@ -21,9 +21,11 @@ def mariadb_server(folder: Path, *options: str) -> Iterator[Server]:
     data, port, user = folder / "data", free_port(), getpass.getuser()
     programs = [program("mariadb-install-db"), program("my_print_defaults")]
     make = [programs[0], "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", f"--user={user}"]
-    done = subprocess.run(make, capture_output=True, text=True, check=False, cwd=folder)
+    # A server that starts deletes what others have in their folder for temporary tables.
+    temporary = f"--tmpdir={folder}"
+    done = subprocess.run([*make, temporary], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [f"--user={user}", f"--datadir={data}", f"--port={port}", f"--socket={folder / 'socket'}", "--bind-address=127.0.0.1"]
+    told = [f"--user={user}", f"--datadir={data}", f"--port={port}", f"--socket={folder / 'socket'}", "--bind-address=127.0.0.1", temporary]
     small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--skip-name-resolve", "--performance-schema=OFF"]
     command = [program("mariadbd"), "--no-defaults", *told, *small, *options]
     with running(Server(folder, port, command, lambda: _greets(port))) as server:

@@ -1,0 +1,70 @@
+"""docs/stores/cases.md tells the truth: each case is there, and each test that it names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+CASES = [*map(str, range(1, 46)), "34a", "60"]
+NAMED = re.compile(r"`([A-Za-z_]+\.[A-Za-z_0-9]+)`")
+
+
+def tables(columns: int) -> list[list[str]]:
+    """The rows of the page's tables with that many columns, without heads and rules."""
+    lines = (REPOSITORY / "docs" / "stores" / "cases.md").read_text("utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    return [row for row in rows if len(row) == columns and row[0] not in ("case", "store")]
+
+
+def everything_that_is_there() -> set[str]:
+    """Test functions as `module.function` or `Class.function`, and classes of tests as `module.Class`."""
+    there = set()
+    files = [*(REPOSITORY / "tests").rglob("test_*.py"), *(REPOSITORY / "stores").rglob("testing.py")]
+    for path in files:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            there |= {f"{path.stem}.{name}" for name in names(node)}
+            if isinstance(node, ast.ClassDef):
+                there |= {f"{node.name}.{name}" for inner in node.body for name in names(inner)}
+    return there
+
+
+def names(node: ast.stmt) -> set[str]:
+    return {node.name} if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else set()
+
+
+@pytest.fixture(scope="module")
+def there() -> set[str]:
+    return everything_that_is_there()
+
+
+def test_every_case_is_on_the_page_in_order() -> None:
+    listed = list(dict.fromkeys(case for case, *_ in tables(4)))
+    assert sorted(listed) == sorted(CASES)
+    assert listed == sorted(listed, key=lambda case: (int(case.rstrip("a")), case))
+
+
+def test_no_case_stands_twice_for_the_same_store() -> None:
+    rows = [(case, on) for case, _, on, _ in tables(4)]
+    assert len(rows) == len(set(rows))
+
+
+def test_every_test_that_the_page_names_is_there(there: set[str]) -> None:
+    named = {name for *_, held in (*tables(4), *tables(2)) for name in NAMED.findall(held)}
+    assert named - there == set()
+
+
+def test_every_row_names_a_test_or_says_why_there_is_none() -> None:
+    silent = [(case, on) for case, _, on, held in tables(4) if not NAMED.search(held) and not held.startswith("– ")]
+    assert silent == []
+
+
+def test_every_file_that_runs_the_suite_on_a_store_is_on_the_page() -> None:
+    """Further classes of a file are other settings of the same store."""
+    runs = re.compile(r"\((Store|Inbox|Offsets)Conformance")
+    files = {path.stem for path in (REPOSITORY / "tests" / "stores").glob("test_*.py") if runs.search(path.read_text("utf-8"))}
+    listed = {NAMED.findall(held)[0].partition(".")[0] for _, held in tables(2)}
+    assert files - listed == {"test_coalescer"}, "the coalescer is in front of a store, and none itself"
