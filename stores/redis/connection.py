@@ -187,6 +187,7 @@ class Cluster:
             replies: list[Any] = await pipeline.execute(raise_on_error=False, allow_redirections=False)
             return replies if self._replicas is None else self._replicas.judge(replies)
 
+        replies: list[Reply]
         try:
             replies = await _with_the_script(questions, send)
         except (RedisError, RedisClusterException) as error:

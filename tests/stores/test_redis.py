@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,15 +16,14 @@ from redis.asyncio import Redis, RedisCluster
 from tests.databases.proxy import proxy_to
 from tests.databases.server import Server
 from tests.stores.claiming_process import BATCH
+from tests.stores.redis_asking import claims, completes, keys, opened
 
 from ackwise.middleware.store import (
     Ack,
     Acquired,
     AlreadyDone,
     Busy,
-    Claim,
     ClaimKey,
-    Complete,
     Exchange,
     Outcome,
     Release,
@@ -106,27 +104,6 @@ async def server(redis: Server) -> AsyncIterator[Redis]:
     """What the tests look into the server with."""
     async with Redis(port=redis.port) as server:
         yield server
-
-
-@contextlib.asynccontextmanager
-async def opened(store: RedisStore) -> AsyncIterator[RedisStore]:
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def keys(count: int) -> list[ClaimKey]:
-    return [ClaimKey(os.urandom(16), 20_000, 1) for _ in range(count)]
-
-
-def claims(some: Sequence[ClaimKey], token: int = 1) -> list[Claim]:
-    return [Claim(key, token) for key in some]
-
-
-def completes(some: Sequence[ClaimKey], token: int = 1) -> list[Complete]:
-    return [Complete(key, token, Outcome.OK) for key in some]
 
 
 @pytest.mark.parametrize("count", [1, 100, 500, 1500])

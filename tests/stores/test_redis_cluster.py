@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.crc import key_slot
 from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
+from tests.stores.redis_asking import claims, completes, keys, opened, until
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import (
@@ -23,10 +22,8 @@ from ackwise.middleware.store import (
     Acquired,
     AlreadyDone,
     Busy,
-    Claim,
     ClaimAnswer,
     ClaimKey,
-    Complete,
     Exchange,
     Outcome,
     Release,
@@ -35,35 +32,6 @@ from ackwise.middleware.store import (
 from ackwise.stores.redis import RedisStore
 
 pytestmark = pytest.mark.servers
-
-
-def keys(count: int) -> list[ClaimKey]:
-    return [ClaimKey(os.urandom(16), None, 1) for _ in range(count)]
-
-
-def claims(some: Sequence[ClaimKey], token: int = 1) -> list[Claim]:
-    return [Claim(key, token) for key in some]
-
-
-def completes(some: Sequence[ClaimKey], token: int = 1) -> list[Complete]:
-    return [Complete(key, token, Outcome.OK) for key in some]
-
-
-@contextlib.asynccontextmanager
-async def opened(store: RedisStore) -> AsyncIterator[RedisStore]:
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
-    """Wait for something of a real process."""
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,37 +16,13 @@ from redis.asyncio import Redis
 from tests.databases.proxy import Proxy, proxy_to
 from tests.databases.redis import redis_server, redis_server_of
 from tests.databases.server import Server, free_port, running, skip_if_missing
+from tests.stores.redis_asking import claims, keys, opened, until
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome, Release, Renew
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Complete, Exchange, Outcome, Release, Renew
 from ackwise.stores.redis import RedisStore, from_url
 
 pytestmark = pytest.mark.servers
-
-
-def keys(count: int) -> list[ClaimKey]:
-    return [ClaimKey(os.urandom(16), None, 1) for _ in range(count)]
-
-
-def claims(some: Sequence[ClaimKey], token: int = 1) -> list[Claim]:
-    return [Claim(key, token) for key in some]
-
-
-@contextlib.asynccontextmanager
-async def opened(store: RedisStore) -> AsyncIterator[RedisStore]:
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    """Wait for something of a real process."""
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
 
 
 @pytest.fixture
