@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncmy
 import pytest
+from asyncmy import auth
 from asyncmy.cursors import DictCursor
 from asyncmy.pool import Pool
 from tests.databases.certificates import Certificates, make_certificates
@@ -27,6 +28,7 @@ from tests.stores.mysql_database import MySQLDatabase, mysql_database
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.stores.mysql import MySQLStore, from_url
+from ackwise.stores.mysql.failures import told
 
 TODAY = int(time.time() // 86400)
 PROGRAM = Path(__file__).with_name("claiming_process.py")
@@ -216,7 +218,6 @@ def guarded(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 async def _guard(database: MySQLDatabase) -> None:
     await database.fetch("CREATE USER worker IDENTIFIED BY 's3cr/t@' REQUIRE SSL")
     await database.fetch("CREATE USER plain IDENTIFIED BY 's3cr/t@'")
-    await database.fetch("CREATE USER edward IDENTIFIED BY 's3cr/t@'")
     for user in ("worker", "plain"):
         await database.fetch(f"GRANT ALL ON test.* TO {user}")
 
@@ -270,7 +271,6 @@ async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(mariadb: S
         ("mysql://wr0ng-user:wr0ng-one@{host}/test", "the server does not let this user in"),
         ("mysql://plain:s3cr%2Ft%40@{host}/nowhere", "this user may not use the database"),
         ("mysql://root@{host}/nowhere", "this database does not exist; create it"),
-        ("mysql://edward:s3cr%2Ft%40@{host}/test2", "this user may not use the database"),
         ("mysql://worker:wr0ng-one@{host}/test?sslrootcert=/not/there", "sslrootcert, sslcert or sslkey is no readable PEM file"),
         ("mysql://worker:wr0ng-one@127.0.0.1:{closed}/test", "it can't be reached"),
         ("mysql://worker:wr0ng-one@nowhere.invalid/test", "it can't be reached"),
@@ -389,3 +389,22 @@ async def test_what_is_no_mysql_is_named_so() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(StoreUnavailable, match=r"what answers does not speak MySQL's protocol \(.*\); check host and port of the URL"):
             await MySQLStore(f"mysql://u@127.0.0.1:{port}/d").open()
+
+
+@pytest.mark.parametrize(
+    ("package", "ask"),
+    [
+        ("cryptography", lambda: auth.sha2_rsa_encrypt(b"wr0ng", b"salt", b"key")),
+        ("pynacl", lambda: auth.ed25519_password(b"wr0ng", b"scramble")),
+    ],
+)
+def test_a_package_that_the_users_way_of_authentication_needs_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str, ask: Callable[[], object]
+) -> None:
+    monkeypatch.setattr(auth, "_have_cryptography", False)
+    monkeypatch.setattr(auth, "_nacl_bindings", None)
+    with pytest.raises(RuntimeError) as raised:
+        ask()
+    said = told(raised.value, "mysql://h/d", 5.0)
+    assert isinstance(said, ConfigurationError)
+    assert str(said) == f"mysql://h/d: asyncmy needs {package} for the way this user is authenticated; pip install {package}"
