@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ackwise.middleware.policies import Dedup, Events
+from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.app import App
 from ackwise.plugin.settings import HostSettings
@@ -20,7 +20,7 @@ class Group(NamedTuple):
     names: TopicNames
     sources: tuple[str, ...]  #: the topics that its agents consume, sorted
     levels: DelayLevels
-    dedup: Dedup | None
+    dedup: Dedup | Transactional | None
     events: Events | None
 
 
@@ -32,6 +32,6 @@ def group_of(app: App) -> Group:
         names=TopicNames(app.settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic),
         sources=tuple(sorted(topic for agent in app.agents() for topic in agent.topics)),
         levels=slots.later.levels,
-        dedup=slots.dedup,
+        dedup=slots.dedup or slots.transactional,
         events=slots.events,
     )

@@ -8,29 +8,30 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ackwise.middleware.policies import Dedup, Events
+from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import space
-from ackwise.plugin.registry import open_store
+from ackwise.plugin.registry import open_inbox, open_store
 
 __all__ = ["claims", "events"]
 
 
-async def claims(dedup: Dedup | None) -> Finding:
-    """Whether the claim store of `dedup` can be used. A file is not made, a server is connected to and left again."""
+async def claims(dedup: Dedup | Transactional | None) -> Finding:
+    """Whether the store of `dedup` can be used. A file is not made, a server is connected to and left again."""
     if dedup is None:
         return Finding("claims", "ok", "Dedup is off: a message that comes twice runs twice")
-    store = open_store(dedup.store) if isinstance(dedup.store, str) else dedup.store
+    subject, from_url = ("inbox", open_inbox) if isinstance(dedup, Transactional) else ("claims", open_store)
+    store = from_url(dedup.store) if isinstance(dedup.store, str) else dedup.store
     if type(store).__module__ == "ackwise.stores.memory":
         advice = "use it in tests only; sqlite:///claims.db keeps them on this host"
-        return Finding("claims", "warning", "they are kept in memory, gone with the worker and unknown to others", advice)
+        return Finding(subject, "warning", "they are kept in memory, gone with the worker and unknown to others", advice)
     if isinstance(dedup.store, str) and (file := _file(dedup.store)) is not None:
         if not file.parent.exists():
-            return Finding("claims", "problem", f"the folder of {file} does not exist", "create it, or name another")
-        return _writable("claims", file.parent, file)
+            return Finding(subject, "problem", f"the folder of {file} does not exist", "create it, or name another")
+        return _writable(subject, file.parent, file)
     await store.open()
     await store.close()
-    return Finding("claims", "ok", f"the {type(store).__name__} can be opened")
+    return Finding(subject, "ok", f"the {type(store).__name__} can be opened")
 
 
 def _file(url: str) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import sqlite3
 from collections.abc import Callable
@@ -229,22 +230,30 @@ def test_a_store_that_has_none_of_it_is_one_sentence(command: str) -> None:
 # Real servers
 
 
-def redis_url(server: Server) -> str:
-    return f"redis://127.0.0.1:{server.port}/9?namespace=cli"
+def new_redis(server: Server) -> str:
+    return f"redis://127.0.0.1:{server.port}/9?namespace=cli-{os.urandom(4).hex()}"
 
 
-def postgres_url(server: Server) -> str:
-    return f"postgresql://postgres@127.0.0.1:{server.port}/postgres?prefix=cli_"
+def new_postgres(server: Server) -> str:
+    return f"postgresql://postgres@127.0.0.1:{server.port}/postgres?prefix=cli_{os.urandom(4).hex()}_"
 
 
-@pytest.mark.parametrize(("server", "url"), [("redis", redis_url), ("postgres", postgres_url)])
+def new_mariadb(server: Server) -> str:
+    return f"mariadb://root@127.0.0.1:{server.port}/test?prefix=cli_{os.urandom(4).hex()}_"
+
+
 @pytest.mark.servers
-def test_a_server_is_set_up_twice_examined_and_cleaned(server: str, url: Callable[[Server], str], request: pytest.FixtureRequest) -> None:
-    named = url(request.getfixturevalue(server))
+@pytest.mark.parametrize(("server", "new"), [("redis", new_redis), ("postgres", new_postgres), ("mariadb", new_mariadb)])
+def test_a_server_is_examined_set_up_twice_and_cleaned(server: str, new: Callable[[Server], str], request: pytest.FixtureRequest) -> None:
+    url = new(request.getfixturevalue(server))
+    code, before = facts(f"check '{url}'")
+    parts = sorted(before)
+    missing = [part for part, said in before.items() if "missing" in str(said["findings"])]
+    assert code == any(said["findings"] for said in before.values())
+    assert missing == ([] if server == "redis" else parts)
     for _ in range(2):
-        code, ready = facts(f"init --only claims '{named}'")
-        assert (code, ready) == (0, {"claims": {"ready": True}})
-    code, found = facts(f"check --only claims '{named}'")
-    assert code == bool(found["claims"]["findings"])
-    assert not [finding for finding in found["claims"]["findings"] if "missing" in finding]
-    assert facts(f"cleanup --only claims '{named}'") == (0, {"claims": {"deleted": 0}})
+        assert facts(f"init '{url}'") == (0, {part: {"ready": True} for part in parts})
+    code, after = facts(f"check '{url}'")
+    assert code == any(said["findings"] for said in after.values())
+    assert [part for part, said in after.items() if "missing" in str(said["findings"])] == []
+    assert facts(f"cleanup '{url}'") == (0, {part: {"deleted": 0} for part in parts})

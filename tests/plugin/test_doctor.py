@@ -19,7 +19,7 @@ from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import Dedup, Events
+from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.addresses import Address
 from ackwise.plugin.app import App
@@ -137,6 +137,8 @@ async def test_claims_that_can_t_be_written_are_a_problem(tmp_path: Path) -> Non
 
 async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none() -> None:
     assert (await places.claims(Dedup("memory://"))).verdict == "warning"
+    inbox = await places.claims(Transactional(f"sqlite:///{Path.cwd()}/shop.db"))
+    assert (inbox.subject, inbox.verdict) == ("inbox", "ok")
     assert (await places.claims(None)).found.startswith("Dedup is off")
 
 

@@ -88,6 +88,8 @@ async def create(connection: Connection | PoolConnectionProxy, tables: Tables, a
 
 async def complaints(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> list[str]:
     """What is wrong or unwise, one sentence each with what to do."""
+    if await version(connection, tables) is None:
+        return [f"{address}: the table of the inbox is missing; run `ackwise store init URL`"]
     await require_table(connection, tables, address)
     await require_durable(connection, address)
     inbox = tables.named("inbox")
