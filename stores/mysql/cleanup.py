@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncmy.cursors import Cursor
-
 from ackwise.stores.mysql import schema
 from ackwise.stores.mysql.tables import Tables
 
@@ -46,8 +44,4 @@ async def _clean_day(connection: Connection, tables: Tables, day: int) -> int:
 
 async def _forget(connection: Connection, tables: Tables, of_step: str) -> int:
     """Delete what is forgotten of one step; the server looks at each record again once it has its lock."""
-    async with connection.cursor(Cursor) as cursor:
-        count = await cursor.execute(f"DELETE FROM {tables.claims} WHERE {of_step} AND kept_until <= UTC_TIMESTAMP(6)")
-    if not connection.get_autocommit():
-        await connection.commit()
-    return int(count)
+    return await schema.changed(connection, f"DELETE FROM {tables.claims} WHERE {of_step} AND kept_until <= UTC_TIMESTAMP(6)")

@@ -16,7 +16,7 @@ from ackwise.stores.mysql.tables import Tables
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["exchange_on"]
+__all__ = ["exchange_on", "rows_of"]
 
 
 async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange) -> ExchangeResult:
@@ -26,13 +26,13 @@ async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange
     every = asking.asked(exchange)
     answers: dict[int, Answer] = {}
     for some in asking.rounds(every, statements.AT_ONCE):
-        rows = await _rows(connection, statements.statement(tables, dialect, some, exchange) + ends)
+        rows = await rows_of(connection, statements.statement(tables, dialect, some, exchange) + ends)
         records = {row.place: row for row in map(Row._make, rows)}
         answers |= {one.position: statements.answer(one, records[one.place]) for one in some}
     return asking.result(exchange, [answers[position] for position in range(len(every))])
 
 
-async def _rows(connection: Connection, packet: str) -> list[Any]:
+async def rows_of(connection: Connection, packet: str) -> list[Any]:
     """The rows of a packet, whichever of its statements answers with some."""
     found: list[Any] = []
     async with connection.cursor(Cursor) as cursor:

@@ -25,8 +25,8 @@ _BROKEN = (0, 1047, 1053, 1158, 1159, 1160, 1161, 1290, 1317, 1792, 1836, 1927, 
 """The connection is lost or was ended, the server stops or starts, left its cluster or became a replica."""
 
 _RIGHTS = (
-    "this user may not do what the claim store needs{command}; let somebody who may create tables run `ackwise store init URL`, "
-    "then grant SELECT, INSERT, UPDATE and DELETE on the table of the claims, and SELECT on that of the schema"
+    "this user may not do what the {what} needs{command}; let somebody who may create tables run `ackwise store init URL`, "
+    "then grant SELECT, INSERT, UPDATE and DELETE on the table of the {what}, and SELECT on that of the schema"
 )
 _LET_IN = "the server does not let this user in; check user and password of the URL, and from where the user may come"
 _READ_ONLY = "the server takes no writes, it is a replica or read_only is on; name the primary"
@@ -45,11 +45,11 @@ _YOURS = {
     1044: "this user may not use the database; grant it, or correct the URL",
     1045: _LET_IN,
     1049: "this database does not exist; create it, or correct the URL",
-    1064: "it does not understand the claim store's SQL; MariaDB 10.5 or MySQL 8.0.19 is needed, or later",
+    1064: "it does not understand the SQL of the {what}; MariaDB 10.5 or MySQL 8.0.19 is needed, or later",
     1130: _LET_IN,
     1142: _RIGHTS,
     1143: _RIGHTS,
-    NO_SUCH_TABLE: "the tables of the claim store are missing; run `ackwise store init URL`",
+    NO_SUCH_TABLE: "the tables of the {what} are missing; run `ackwise store init URL`",
     1251: _METHOD,
     1665: "its binlog_format is STATEMENT, which can't carry claims; set it to MIXED or ROW",
     1698: _LET_IN,
@@ -97,8 +97,8 @@ def is_conflict(error: Exception) -> bool:
     return _code(error) in _CONFLICT
 
 
-def told(error: Exception, address: str, timeout: float) -> ConfigurationError | StoreUnavailable:
-    """`error` as one of ours; `address` is the store's, without secrets."""
+def told(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
+    """`error` as one of ours; `address` is the store's, without secrets, and `what` its tables belong to."""
     code, cause = _code(error), error.__cause__
     if code == _UNREACHABLE and isinstance(cause, OSError):
         return _of_the_network(cause, address, timeout)
@@ -109,7 +109,7 @@ def told(error: Exception, address: str, timeout: float) -> ConfigurationError |
         return StoreUnavailable(f"{address}: what answers does not speak MySQL's protocol ({message}); check host and port of the URL")
     for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
         if code in sentences:
-            return kind(f"{address}: {sentences[code].format(timeout=timeout, command=_command(message))}")
+            return kind(f"{address}: {sentences[code].format(timeout=timeout, command=_command(message), what=what)}")
     return StoreUnavailable(f"{address}: the server refused ({code}: {_anonymous(message)})")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,10 @@ from ackwise.stores.mysql.tables import Tables
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["VERSION", "create", "require_server", "require_version", "rows", "version"]
+__all__ = ["TIMEOUT", "VERSION", "changed", "create", "require_server", "require_version", "rows", "version"]
+
+TIMEOUT = 60.0
+"""Seconds that one statement of `init`, `check` or `cleanup` may take."""
 
 VERSION = 1
 """Of the claims' table."""
@@ -46,13 +50,22 @@ CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY,
 
 
 async def rows(connection: Connection, statement: str) -> list[Any]:
-    """Run one statement, outside of a transaction; gives its rows, or none."""
-    async with connection.cursor(Cursor) as cursor:
-        await cursor.execute(statement)
+    """The rows of one statement, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
+    return (await _run(connection, statement))[1]
+
+
+async def changed(connection: Connection, statement: str) -> int:
+    """How many rows one statement changed, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
+    return (await _run(connection, statement))[0]
+
+
+async def _run(connection: Connection, statement: str) -> tuple[int, list[Any]]:
+    async with asyncio.timeout(TIMEOUT), connection.cursor(Cursor) as cursor:
+        count = await cursor.execute(statement)
         found = list(await cursor.fetchall()) if cursor.description else []
-    if not connection.get_autocommit():
-        await connection.commit()
-    return found
+        if not connection.get_autocommit():
+            await connection.commit()
+    return int(count), found
 
 
 def require_server(connection: Connection, address: str) -> None:
@@ -94,6 +107,6 @@ async def create(connection: Connection, tables: Tables, address: str) -> None:
     if found is not None:
         require_version(found, address)
         return
-    await rows(connection, _CLAIMS.format(tables.claims))
-    await rows(connection, _VERSIONS.format(tables.versions))
-    await rows(connection, f"INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON DUPLICATE KEY UPDATE version = version")
+    await changed(connection, _CLAIMS.format(tables.claims))
+    await changed(connection, _VERSIONS.format(tables.versions))
+    await changed(connection, f"INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON DUPLICATE KEY UPDATE version = version")

@@ -27,9 +27,6 @@ __all__ = ["MySQLStore", "from_url"]
 _IDLE = 300
 """Seconds after which a connection that nobody used is replaced: proxies and firewalls forget such ones without a word."""
 
-_MAINTENANCE_TIMEOUT = 60.0
-"""Seconds that one statement of `init`, `check` or `cleanup` may take."""
-
 
 class MySQLStore:
     """A claim store in the MariaDB or MySQL database of `url`; or on `pool`, an asyncmy pool, which stays yours: its settings are not
@@ -191,14 +188,15 @@ class MySQLStore:
     @contextlib.asynccontextmanager
     async def _maintaining(self) -> AsyncIterator[Connection]:
         """A connection for statements that may take long; of the pool that was given, or one more of our own."""
-        with self._telling(_MAINTENANCE_TIMEOUT):
-            if self._given is not None:
+        if self._given is not None:
+            with self._telling(schema.TIMEOUT):
                 async with self._borrowed(self._given) as borrowed:
                     yield borrowed
-                return
-            settings = self._settings(int(_MAINTENANCE_TIMEOUT), _MAINTENANCE_TIMEOUT)
+            return
+        with self._telling(self._timeout):
             async with asyncio.timeout(self._timeout):
-                connection = await asyncmy.connect(**self._connecting(settings))
+                connection = await asyncmy.connect(**self._connecting(self._settings(int(schema.TIMEOUT), schema.TIMEOUT)))
+        with self._telling(schema.TIMEOUT):
             async with connection:
                 yield connection
 

@@ -31,12 +31,13 @@ class Tables:
     @property
     def versions(self) -> str:
         """Which version each part of the schema has."""
-        return self._named("schema")
+        return self.named("schema")
 
     @property
     def claims(self) -> str:
         """The records."""
-        return self._named("claims")
+        return self.named("claims")
 
-    def _named(self, name: str) -> str:
+    def named(self, name: str) -> str:
+        """The table `name` of ours, quoted."""
         return "`" + (self.prefix + name).replace("`", "``") + "`"

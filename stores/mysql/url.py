@@ -97,13 +97,13 @@ class Address:
         return context
 
 
-def parse(url: str) -> tuple[str, Options]:
-    """The URL without the options that are the store's, and those. Raises `ConfigurationError`, which repeats no secret."""
+def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
+    """The URL without the options that are the store's, and those, else `defaults`. Raises `ConfigurationError`, which repeats no secret."""
     parts = _split(url)
     pairs = _known(parts, (*Options._fields, *_Tls._fields))
     texts = {name: text for name, text in pairs if name in Options._fields}
     rest = urlencode([(name, text) for name, text in pairs if name not in Options._fields])
-    return parts._replace(query=rest).geturl(), _options(texts)
+    return parts._replace(query=rest).geturl(), (defaults or Options())._replace(**_options(texts))
 
 
 def _split(url: str) -> SplitResult:
@@ -136,7 +136,7 @@ def _known(parts: SplitResult, names: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _options(texts: dict[str, str]) -> Options:
+def _options(texts: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = dict(texts)
     for name, kind, example in (("timeout", float, "2.5"), ("max_size", int, "2")):
         if name not in texts:
@@ -147,4 +147,4 @@ def _options(texts: dict[str, str]) -> Options:
             raise ConfigurationError(
                 f"{name} is {texts[name]!r} in the URL of the MySQL store; give a number, such as {name}={example}"
             ) from None
-    return Options(**values)
+    return values

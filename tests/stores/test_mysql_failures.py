@@ -132,6 +132,25 @@ async def test_close_finishes_the_exchanges_under_way(mariadb: Server) -> None:
         await late
 
 
+async def test_a_store_can_be_closed_while_its_server_is_frozen(mysql: MySQLDatabase) -> None:
+    store = MySQLStore(mysql.url, timeout=1.0)
+    await store.open()
+    mysql.server.freeze()
+    try:
+        began = time.monotonic()
+        asking = [asyncio.ensure_future(store.exchange(claims(keys(1)))) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        await store.close()
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert time.monotonic() - began < 5.0
+        assert {type(answer) for answer in answers} == {StoreUnavailable}
+        for refused in (store.check, store.open):
+            with pytest.raises(StoreUnavailable, match="no answer within 1 s"):
+                await refused()
+    finally:
+        mysql.server.thaw()
+
+
 def pool_of(mysql: MySQLDatabase, **options: Any) -> Any:
     """A pool with asyncmy's own settings but for `options`; to be entered."""
     return asyncmy.create_pool(minsize=1, maxsize=1, host="127.0.0.1", port=mysql.server.port, user="root", database=mysql.name, **options)
