@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -12,18 +13,27 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.policies import Transactional
 from ackwise.middleware.store import Maintained
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.target import find_app
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
 
 __all__ = ["HELP", "check", "cleanup", "init"]
 
 HELP: Final = "What a store keeps: set it up, examine it, clean it."
 
+#: Nothing else is taken for an app: what is no URL after all may hold a password, and is not repeated.
+_APP: Final = re.compile(r"[\w.]+:\w+")
+
 T = TypeVar("T")
 
 _Url = Annotated[
-    str, typer.Argument(metavar="URL", help="The store, such as [bold]postgresql://host/db[/bold], as in Dedup or Transactional.")
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="The store, such as [bold]postgresql://host/db[/bold], or the app that uses it, such as [bold]billing.worker:app[/bold].",
+    ),
 ]
 _Only = Annotated[
     Literal["claims", "inbox"] | None,
@@ -70,23 +80,40 @@ def cleanup(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
 
 def _parts(url: str, only: str | None) -> dict[str, Maintained]:
     """What is to be looked after, by name. Raises `ConfigurationError`."""
+    if _APP.fullmatch(url):
+        name, opened = _of_app(url)
+        if only not in (None, name):
+            raise ConfigurationError(f"the app {url} keeps no {only}, only its {name}; leave out --only")
+        return {name: _maintained(opened)}
     wanted = [only] if only else ["claims", "inbox"] if has_inbox(url) else ["claims"]
-    return {name: _part(name, url, alone=len(wanted) == 1) for name in wanted}
+    return {name: _maintained(_opened(name, url, alone=len(wanted) == 1)) for name in wanted}
 
 
-def _part(name: str, url: str, *, alone: bool) -> Maintained:
+def _of_app(target: str) -> tuple[str, object]:
+    """The one store that an app uses, so that no password has to be on a command line."""
+    from ackwise.plugin.group import group_of
+
+    policy = group_of(find_app(target)).dedup
+    if policy is None:
+        raise ConfigurationError(f"the app {target} uses neither Dedup nor Transactional, so it keeps nothing in a store")
+    name, from_url = ("inbox", open_inbox) if isinstance(policy, Transactional) else ("claims", open_store)
+    return name, from_url(policy.store) if isinstance(policy.store, str) else policy.store
+
+
+def _opened(name: str, url: str, *, alone: bool) -> object:
     try:
-        opened = open_store(url) if name == "claims" else open_inbox(url)
+        return open_store(url) if name == "claims" else open_inbox(url)
     except ConfigurationError as error:
         if alone or name == "claims":
             raise
         raise ConfigurationError(f"{error}; --only claims leaves the inbox out") from None
+
+
+def _maintained(opened: object) -> Maintained:
     if isinstance(opened, Maintained):
         return opened
     kind = type(opened).__name__
-    raise ConfigurationError(
-        f"the {kind} has no init, check and cleanup to call; see what its own distribution offers"
-    )
+    raise ConfigurationError(f"the {kind} has no init, check and cleanup to call; see what its own distribution offers")
 
 
 async def _each(parts: Mapping[str, Maintained], do: Callable[[Maintained], Awaitable[T]]) -> dict[str, T]:

@@ -7,7 +7,8 @@ import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -225,6 +226,61 @@ def test_a_store_that_has_none_of_it_is_one_sentence(command: str) -> None:
     code, said, errors = ackwise(f"{command} bare://x")
     assert (code, said) == (2, "")
     assert "the Bare has no init, check and cleanup" in errors
+
+
+APP = """
+from ackwise import App, Dedup, Transactional
+from ackwise.stores.sqlite import SQLiteStore
+
+def new(*policies):
+    app = App("billing", brokers="127.0.0.1:1")
+    app.use(*policies)
+
+    @app.agent("orders")
+    async def bill(value: bytes) -> None: ...
+
+    return app
+
+claims = new(Dedup("sqlite:///shop.db?synchronous=full"))
+inbox = new(Transactional("sqlite:///shop.db"))
+object = new(Dedup(SQLiteStore("shop.db")))
+neither = new()
+"""
+
+
+@pytest.fixture
+def _apps(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (path.parent / "apps.py").write_text(APP)
+    yield
+    sys.modules.pop("apps", None)
+
+
+@pytest.mark.usefixtures("_apps")
+@pytest.mark.parametrize(("app", "part"), [("claims", "claims"), ("inbox", "inbox"), ("object", "claims")])
+def test_of_an_app_what_it_uses_is_looked_after(path: Path, app: str, part: str) -> None:
+    assert facts(f"init apps:{app}") == (0, {part: {"ready": True}})
+    assert facts(f"check apps:{app}") == (0, {part: {"findings": []}})
+    assert facts(f"cleanup apps:{app}") == (0, {part: {"deleted": 0}})
+    assert ("ackwise_inbox" in tables(path)) == (part == "inbox")
+
+
+@pytest.mark.usefixtures("_apps")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("check apps:neither", "the app apps:neither uses neither Dedup nor Transactional"),
+        ("check apps:claim", "module 'apps' has no 'claim'; did you mean apps:claims"),
+        ("check --only inbox apps:claims", "the app apps:claims keeps no inbox, only its claims; leave out --only"),
+        ("check postgres:/user:hunter2@host/shop", "has no scheme; write it as a URL"),
+        ("check shop.db", "has no scheme; write it as a URL"),
+    ],
+)
+def test_what_is_neither_a_url_nor_an_app_with_a_store_is_one_sentence(arguments: str, sentence: str) -> None:
+    code, said, errors = ackwise(arguments)
+    assert (code, said) == (2, "")
+    assert sentence in errors
+    assert "hunter2" not in errors
 
 
 # Real servers

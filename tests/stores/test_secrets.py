@@ -20,8 +20,9 @@ from tests.stores.mysql_database import MySQLDatabase
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
-from ackwise.middleware.policies import Dedup, Transactional
+from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange
+from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
 from ackwise.stores.sqlite import SQLiteStore
@@ -191,6 +192,19 @@ def test_a_policy_does_not_show_the_url_that_it_was_given(form: str) -> None:
         assert is_silent(f"{policy!r} {policy}")
 
 
+@pytest.mark.parametrize("form", FORMS)
+async def test_the_events_of_an_app_tell_nothing_of_its_store(form: str, tmp_path: Path) -> None:
+    app = App("billing", brokers="127.0.0.1:1")
+    app.use(Dedup(FORMS[form].format(user=USER, password=PASSWORD, at="127.0.0.1:1")), Events(str(tmp_path / "events")))
+    sink = app._slots.open_sink("billing", ["orders"])
+    assert sink is not None
+    await sink.open()
+    await sink.close()
+    written = [file.read_bytes() for file in (tmp_path / "events").rglob("*") if file.is_file()]  # nothing else runs
+    assert any(written)
+    assert all(is_silent(content.decode("utf-8", "replace")) for content in written)
+
+
 APP: Final = """
 from ackwise import App, Dedup, Transactional
 
@@ -232,6 +246,7 @@ def test_no_command_shows_user_or_password(form: str, policy: str, tmp_path: Pat
         assert is_silent(call("--traceback", "run", "worker:app"))
         for command in ("init", "check", "cleanup"):
             assert is_silent(call("--traceback", "store", command, url))
+            assert is_silent(call("--traceback", "store", command, "worker:app"))
 
 
 # Real servers
