@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.policies import Dedup, Events, Transactional
-from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange
+from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange, Outcome
+from ackwise.middleware.transaction import Finish, Finished, Taken
 from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
@@ -315,6 +316,24 @@ async def is_a_name_or_refused(url: str, option: str, name: str) -> bool:
     return own and first == Acquired(1) and isinstance(await claim(there, key, 2), Busy)
 
 
+async def finishes_or_is_refused(url: str) -> bool:
+    """Either there is one sentence, or a key that is finished stays so."""
+    key = ClaimKey(os.urandom(16), None, 1)
+    answers = []
+    for _ in range(2):
+        try:
+            inbox = open_inbox(url)
+            await inbox.open()
+        except ConfigurationError as refusal:
+            return is_a_sentence(refusal)
+        async with inbox.begin(retention=60.0) as transaction:
+            answers += await transaction.claim([key])
+            if answers == [Taken()]:
+                await transaction.finish([Finish(key, ("orders", 0, 1), 7, Outcome.OK, 1)])
+        await inbox.close()
+    return answers == [Taken(), Finished(Outcome.OK, ("orders", 0, 1), 7)]
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_namespace_of_redis_is_a_name_or_refused(redis: Server, name: str) -> None:
     import redis.asyncio as driver
@@ -339,6 +358,16 @@ async def test_a_schema_or_prefix_of_postgresql_is_a_name_or_refused(
 ) -> None:
     await postgres_database.execute("CREATE TABLE canary (x int)")
     assert await is_a_name_or_refused(postgres_url, option, HOSTILE[name])
+    assert await postgres_database.fetchval("SELECT to_regclass('public.canary') IS NOT NULL")
+
+
+@pytest.mark.parametrize("option", ["schema", "prefix"])
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_schema_or_prefix_of_an_inbox_is_a_name_or_refused(
+    postgres_url: str, postgres_database: Any, option: str, name: str
+) -> None:
+    await postgres_database.execute("CREATE TABLE canary (x int)")
+    assert await finishes_or_is_refused(f"{postgres_url}?{option}={quote(HOSTILE[name], safe='', errors='surrogateescape')}")
     assert await postgres_database.fetchval("SELECT to_regclass('public.canary') IS NOT NULL")
 
 
