@@ -18,6 +18,7 @@ from tests.databases.postgres import USER
 from tests.databases.server import Server
 from tests.failures.transacting import account_of
 from tests.servers import RawKafka
+from tests.stores.mysql_database import mysql_database
 
 from ackwise.plugin.localbroker import LocalKafka
 
@@ -83,6 +84,12 @@ async def postgres_shop(postgres: Server) -> AsyncIterator[Shop]:
 
 
 @pytest.fixture
+async def mariadb_shop(mariadb: Server) -> AsyncIterator[Shop]:
+    async with mysql_database(mariadb) as database:
+        yield await Shop(database.url, database.fetch).set_up()
+
+
+@pytest.fixture
 def shop(request: pytest.FixtureRequest) -> Shop:
     """The one that a test is parametrized with."""
     chosen: Shop = request.getfixturevalue(request.param)
@@ -121,6 +128,7 @@ async def require_once(shop: Shop, ids: list[str]) -> None:
         pytest.param("sqlite_shop", "inbox", 1),
         pytest.param("sqlite_shop", "offsets", 2),
         pytest.param("postgres_shop", "inbox", 3, marks=pytest.mark.servers),
+        pytest.param("mariadb_shop", "inbox", 4, marks=pytest.mark.servers),
     ],
     indirect=["shop"],
 )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.databases.server import Server
 from tests.stores.inbox_process import STEPS
+from tests.stores.mysql_database import MySQLDatabase
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +59,11 @@ def postgres_shop(postgres: Server, postgres_url: str) -> Shop:
 
 
 @pytest.fixture
+def mariadb_shop(mariadb: Server, mysql: MySQLDatabase) -> Shop:
+    return Shop(mysql.url, mysql.fetch)
+
+
+@pytest.fixture
 def shop(request: pytest.FixtureRequest) -> Shop:
     """The one that a test is parametrized with."""
     chosen: Shop = request.getfixturevalue(request.param)
@@ -81,7 +87,11 @@ def run_until(step: str, url: str, ids: Sequence[str]) -> None:
 
 @pytest.mark.parametrize(
     "shop",
-    [pytest.param("sqlite_shop", id="sqlite"), pytest.param("postgres_shop", id="postgres", marks=pytest.mark.servers)],
+    [
+        pytest.param("sqlite_shop", id="sqlite"),
+        pytest.param("postgres_shop", id="postgres", marks=pytest.mark.servers),
+        pytest.param("mariadb_shop", id="mariadb", marks=pytest.mark.servers),
+    ],
     indirect=True,
 )
 @pytest.mark.slow
