@@ -25,9 +25,10 @@ def make_certificates(folder: Path) -> Certificates:
     """Make them in `folder`. Raises `Missing`."""
     made = Certificates(folder / "authority.pem", folder / "stranger.pem", folder / "server.pem", folder / "server.key")
     for authority in (made.authority, made.stranger):
-        _openssl("req", "-x509", *_new_key(authority.with_suffix(".key")), "-out", authority, "-subj", f"/CN={authority.stem}")
+        usage = ("-addext", "keyUsage = critical, keyCertSign, cRLSign")  # Python 3.13 verifies by the letter of RFC 5280
+        _openssl("req", "-x509", *_new_key(authority.with_suffix(".key")), "-out", authority, "-subj", f"/CN={authority.stem}", *usage)
     request, names = folder / "request.pem", folder / "names.txt"
-    names.write_text("subjectAltName = IP:127.0.0.1\n", "utf-8")
+    names.write_text("subjectAltName = IP:127.0.0.1\nauthorityKeyIdentifier = keyid\nsubjectKeyIdentifier = hash\n", "utf-8")
     _openssl("req", *_new_key(made.key), "-out", request, "-subj", "/CN=server")
     signer = ("-CA", made.authority, "-CAkey", made.authority.with_suffix(".key"), "-CAcreateserial")
     _openssl("x509", "-req", "-in", request, *signer, "-extfile", names, "-out", made.certificate, "-days", "2")
