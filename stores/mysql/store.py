@@ -161,8 +161,8 @@ class MySQLStore:
 
     async def _make_pool(self) -> Pool:
         # The server gives up first, so that it says what it waited for.
-        limits = self._settings(max(1, int(self._timeout * 0.8)), self._timeout * 0.9)
-        return await asyncmy.create_pool(minsize=0, maxsize=self._max_size, pool_recycle=_IDLE, **self._connecting(limits))
+        session = _session(max(1, int(self._timeout * 0.8)), self._timeout * 0.9)
+        return await asyncmy.create_pool(minsize=0, maxsize=self._max_size, pool_recycle=_IDLE, **self._connecting(session))
 
     async def _end(self, pool: Pool) -> None:
         if pool is self._given:
@@ -174,16 +174,9 @@ class MySQLStore:
         except TimeoutError:
             pool.terminate()
 
-    def _settings(self, lock_timeout: int, statement_timeout: float) -> str:
-        """What our own connections begin with; seconds. What stands in the comment is MariaDB's alone."""
-        return (
-            f"SET SESSION sql_notes = 0, innodb_lock_wait_timeout = {lock_timeout} /*M! , max_statement_time = {statement_timeout} */; "
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-        )
-
-    def _connecting(self, settings: str) -> dict[str, Any]:
+    def _connecting(self, session: str) -> dict[str, Any]:
         assert self._server is not None
-        return {**self._server.connecting(), "connect_timeout": self._timeout, "init_command": settings, "program_name": "ackwise"}
+        return {**self._server.connecting(), "connect_timeout": self._timeout, "init_command": session, "program_name": "ackwise"}
 
     @contextlib.asynccontextmanager
     async def _maintaining(self) -> AsyncIterator[Connection]:
@@ -195,7 +188,7 @@ class MySQLStore:
             return
         with self._telling(self._timeout):
             async with asyncio.timeout(self._timeout):
-                connection = await asyncmy.connect(**self._connecting(self._settings(int(schema.TIMEOUT), schema.TIMEOUT)))
+                connection = await asyncmy.connect(**self._connecting(_session(int(schema.TIMEOUT), schema.TIMEOUT)))
         with self._telling(schema.TIMEOUT):
             async with connection:
                 yield connection
@@ -206,6 +199,14 @@ class MySQLStore:
             yield
         except FAILURES as error:
             raise told(error, self._address, timeout) from None
+
+
+def _session(lock_timeout: int, statement_timeout: float) -> str:
+    """What our own connections begin with; seconds. What stands in the comment is MariaDB's alone."""
+    return (
+        f"SET SESSION sql_notes = 0, innodb_lock_wait_timeout = {lock_timeout} /*M! , max_statement_time = {statement_timeout} */; "
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    )
 
 
 def from_url(url: str) -> MySQLStore:

@@ -98,7 +98,7 @@ class Address:
 
 
 def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
-    """The URL without the options that are the store's, and those, else `defaults`. Raises `ConfigurationError`, which repeats no secret."""
+    """The URL without the options that are the store's, and those, else `defaults`. Raises `ConfigurationError`, without a secret."""
     parts = _split(url)
     pairs = _known(parts, (*Options._fields, *_Tls._fields))
     texts = {name: text for name, text in pairs if name in Options._fields}
@@ -107,17 +107,21 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
 
 
 def _split(url: str) -> SplitResult:
-    parts = SplitResult("", "", "", "", "")
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # is read only now, and may be no number
-        torn = "@" in parts.path + parts.query or bool(parts.fragment)  # a password with a bare / ? or # ends up there
-    except ValueError:
-        torn = True
-    if torn:
+    parts = _readable(url)
+    # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
+    if parts is None or "@" in parts.path + parts.query or parts.fragment:
         raise ConfigurationError(f"the URL of the MySQL store can't be read; write {_FORM}")
     if parts.scheme not in ("mysql", "mariadb"):
         raise ConfigurationError("the URL of the MySQL store starts with mysql:// or mariadb://")
+    return parts
+
+
+def _readable(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is read only now, and may be no number
+    except ValueError:
+        return None
     return parts
 
 
