@@ -178,7 +178,7 @@ def certificates() -> Iterator[Certificates]:
 
 @pytest.fixture(scope="module")
 def guarded(certificates: Certificates) -> Iterator[Server]:
-    """A PostgreSQL that takes the user `worker` with the password `s3cr/t@` by TLS only."""
+    """A PostgreSQL that takes the users `worker`, by TLS only, and `plain`, without it, with the password `s3cr/t@`."""
     settings = {"ssl": "on", "ssl_cert_file": f"'{certificates.certificate}'", "ssl_key_file": f"'{certificates.key}'"}
     with skip_if_missing("PostgreSQL"), postgres_server(**settings) as server:
         asyncio.run(_guard(server))
@@ -188,12 +188,27 @@ def guarded(certificates: Certificates) -> Iterator[Server]:
 async def _guard(server: Server) -> None:
     connection = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{server.port}/postgres")
     await connection.execute("CREATE ROLE worker LOGIN PASSWORD 's3cr/t@'; GRANT CREATE ON SCHEMA public TO worker")
+    await connection.execute("CREATE ROLE plain LOGIN PASSWORD 's3cr/t@' IN ROLE worker")
     rules = server.folder / "data" / "pg_hba.conf"
-    rules.write_text(
-        f"hostssl all worker 127.0.0.1/32 scram-sha-256\nhostnossl all worker 127.0.0.1/32 reject\n{rules.read_text()}", "utf-8"
-    )
+    ours = [
+        "hostssl all worker 127.0.0.1/32 scram-sha-256",
+        "hostnossl all worker 127.0.0.1/32 reject",
+        "hostnossl all plain 127.0.0.1/32 scram-sha-256",
+    ]
+    rules.write_text("\n".join([*ours, rules.read_text()]), "utf-8")
     await connection.execute("SELECT pg_reload_conf()")
     await connection.close()
+    while await _lets_in(f"postgresql://plain:wrong@127.0.0.1:{server.port}/postgres?sslmode=disable"):
+        continue
+
+
+async def _lets_in(url: str) -> bool:
+    """Whether the server has not read its new rules yet."""
+    try:
+        await (await asyncpg.connect(url)).close()
+    except asyncpg.InvalidPasswordError:
+        return False
+    return True
 
 
 PASSWORD = "s3cr%2Ft%40"
@@ -222,10 +237,10 @@ async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(postgres: 
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("postgresql://worker:wr0ng-one@{host}/postgres?sslmode=require", "the password is wrong; correct it in the URL"),
+        ("postgresql://plain:wr0ng-one@{host}/postgres?sslmode=disable", "the password is wrong; correct it in the URL"),
         ("postgresql://worker:wr0ng-one@{host}/postgres?sslmode=disable", "PostgreSQL does not let this user in"),
-        ("postgresql://stranger:wr0ng-one@{host}/postgres", "PostgreSQL does not let this user in"),
-        ("postgresql://postgres:wr0ng-one@{host}/nowhere", "this database does not exist; create it"),
+        ("postgresql://stranger:wr0ng-one@{host}/postgres?sslmode=disable", "PostgreSQL does not let this user in"),
+        ("postgresql://postgres:wr0ng-one@{host}/nowhere?sslmode=disable", "this database does not exist; create it"),
         (
             "postgresql://worker:wr0ng-one@{host}/postgres?sslmode=verify-full&sslrootcert=/not/there",
             "a file is not there: .* or a certificate",
@@ -251,14 +266,14 @@ async def test_a_store_that_can_not_be_opened_says_why_and_no_secret(
 
 
 async def test_a_password_that_is_changed_while_the_store_is_open_makes_it_unavailable(guarded: Server) -> None:
-    store = from_url(f"postgresql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=require")
+    store = from_url(f"postgresql://plain:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=disable")
     await store.open()
     admin = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{guarded.port}/postgres")
-    await admin.execute("ALTER ROLE worker PASSWORD 'another'")
-    await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'")
+    await admin.execute("ALTER ROLE plain PASSWORD 'another'")
+    await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'plain'")
     with pytest.raises(StoreUnavailable, match="the password is wrong"):
         await store.exchange(claims(keys(1)))
-    await admin.execute("ALTER ROLE worker PASSWORD 's3cr/t@'")
+    await admin.execute("ALTER ROLE plain PASSWORD 's3cr/t@'")
     assert (await store.exchange(claims(keys(1)))).claims == [Acquired(1)]
     await admin.close()
     await store.close()
