@@ -380,6 +380,21 @@ async def test_settings_of_the_server_that_are_unwise_are_told_and_those_that_ca
                 await store.open()
 
 
+@pytest.mark.servers
+async def test_a_full_disk_is_told_of_and_nothing_of_the_exchange_is_applied(tmp_path: Path) -> None:
+    options = ("--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M")  # one file for all tables, which may not grow
+    with skip_if_missing("MariaDB"), mariadb_server(tmp_path, *options) as server:
+        async with mysql_database(server) as database:
+            store, few = MySQLStore(database.url), keys(5)
+            await store.open()
+            await store.exchange(claims(few))
+            with pytest.raises(StoreUnavailable, match="the server's disk or tablespace is full; make room"):
+                await store.exchange(claims(keys(1000)))
+            assert await database.fetch("SELECT COUNT(*) FROM ackwise_claims") == [(5,)]
+            assert (await store.exchange(claims(few))).claims == [Acquired(1)] * 5
+            await store.close()
+
+
 async def test_a_way_that_is_cut_in_the_middle_of_a_handshake_is_no_reason_to_stop(mysql: MySQLDatabase) -> None:
     async with proxy_to(mysql.server.port) as proxy:
         store = MySQLStore(mysql.url_by(proxy), timeout=1.0)
