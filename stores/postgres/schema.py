@@ -117,14 +117,15 @@ async def partition_ahead(connection: Connection | PoolConnectionProxy, tables: 
             continue
         try:
             async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '1s'")
+                await connection.execute("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '1s'")
                 await _take_turn(connection, tables)
                 await connection.execute(
                     f"CREATE TABLE IF NOT EXISTS {tables.of_day(_date(day))} PARTITION OF {tables.daily_claims} "
                     f"FOR VALUES FROM ({day}) TO ({day + 1}) {_HALF_FREE}"
                 )
-        except (asyncpg.CheckViolationError, asyncpg.LockNotAvailableError):
-            # Records of this day are in the partition for other days already, or long transactions use the table: they stay there.
+        except (asyncpg.CheckViolationError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError):
+            # Records of this day are in the partition for other days already, which may be too large to see; or long transactions
+            # use the table. The day goes on there.
             continue
 
 
