@@ -33,7 +33,19 @@ from rich.table import Table
 
 from ackwise.plugin.localbroker import local_kafka
 
-__all__ = ["CONTENDERS", "Bench", "Contender", "Figures", "Measurement", "able", "default_python", "main", "read_options", "run"]
+__all__ = [
+    "CONTENDERS",
+    "Bench",
+    "Contender",
+    "Figures",
+    "Measurement",
+    "able",
+    "default_python",
+    "main",
+    "read_options",
+    "run",
+    "versions",
+]
 
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _TIMEOUT: Final = 600.0  # seconds for one contender's turn
