@@ -120,6 +120,22 @@ async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_
 
 
 @pytest.mark.kafka
+async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "transfers")
+    transfers = [("t1", "ann", "bob", 30), ("t2", "bob", "ann", 500), ("t3", "bob", "ann", 10), ("t1", "ann", "bob", 30)]
+    names = ("id", "source", "target", "amount")
+    await write(raw_kafka, "transfers", *(dict(zip(names, transfer, strict=True)) for transfer in transfers))
+    async with running("transactional.py", tmp_path, raw_kafka) as worker:
+        with closing(sqlite3.connect(tmp_path / "bank.db", timeout=10)) as bank:
+            async with asyncio.timeout(60):
+                while bank.execute("SELECT count(*) FROM ackwise_inbox WHERE outcome = 1").fetchall() != [(2,)]:  # noqa: ASYNC110  # another process
+                    await asyncio.sleep(0.05)
+        await worker.stop()
+    with closing(sqlite3.connect(tmp_path / "bank.db")) as bank:
+        assert bank.execute("SELECT * FROM accounts ORDER BY name").fetchall() == [("ann", 80), ("bob", 120)]
+
+
+@pytest.mark.kafka
 async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "visits")
     await raw_kafka.produce("visits", b"/home", b"/help", b"nowhere")

@@ -106,7 +106,7 @@ async def kafka_here(kafka_with_short_sessions: LocalKafka) -> AsyncIterator[Raw
 
 async def start(*arguments: object) -> asyncio.subprocess.Process:
     command = [sys.executable, "-m", "tests.failures.transacting", *map(str, arguments)]
-    return await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL)
+    return await asyncio.create_subprocess_exec(*command, cwd=ROOT)
 
 
 async def until(shop: Shop, count: int, *workers: asyncio.subprocess.Process) -> None:
