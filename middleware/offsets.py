@@ -47,7 +47,7 @@ class OffsetsPipeline(TransactionalPipeline):
             await super().__call__(entries, assignment)
             return
         stopped = self._admission.prepare(entries)
-        if stopped is None and await self._is_clear(entries, partition):
+        if stopped is None and await self._is_clear(entries, partition) and await self._may_begin(entries):
             await self._settle.publish([entry for entry in entries if entry.stage is Stage.RULED], partition)
             stopped = await self._transact(_before_the_first_that_waits(entries), partition)
         await self._settle([entry for entry in entries if entry.stage is Stage.PUBLISHED and entry not in self._in_doubt], partition)

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate
 from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Assignment, Settlement
 from ackwise.middleware.worker import Worker
 
 __all__ = ["HandlerStopped", "Pipeline", "follow"]
+
+#: Bits by which the batches of each further attempt are smaller: 200, 25, 3, 1.
+_SHRINK: Final = 3
 
 
 class HandlerStopped(BaseException):
@@ -53,9 +58,20 @@ class Pipeline:
         """How many messages ran without a claim because the store was down."""
         return self._admission.unprotected
 
+    def batch_limit(self, entry: Entry) -> int:
+        """How many messages may be in a batch with `entry`, itself included.
+
+        Nobody knows which message of a batch made the handler raise, so all of them come back. They do so in ever smaller
+        batches, and for the last time alone: one that always fails takes no neighbour into the dead letters.
+        """
+        attempt, whole = entry.delivery.attempt, self.agent.max_batch
+        if attempt > self._worker.later.max_reconsume_times:
+            return 1
+        return max(1, whole >> (_SHRINK * (attempt - 1)))
+
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         stopped = self._admission.prepare(entries)
-        if stopped is None:
+        if stopped is None and await self._may_begin(entries):
             async with self._turn(entries) as may_run:
                 if may_run:
                     await self._admission.claim(entries)
@@ -64,6 +80,18 @@ class Pipeline:
         await self._settle(entries, assignment)
         if stopped is not None:
             raise HandlerStopped(stopped)
+
+    async def _may_begin(self, entries: Sequence[Entry]) -> bool:
+        """Nothing is begun while the event log is out of order: it could not be settled, and a kill would repeat all of it."""
+        if not self._worker.outage.is_on:
+            return True
+        try:
+            await self._worker.make_durable()
+        except EventLogUnavailable as error:
+            fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
+            self._worker.hold(fetched, "the event log is not durable, nothing is begun", error)
+            return False
+        return True
 
     @asynccontextmanager
     async def _turn(self, entries: Sequence[Entry]) -> AsyncIterator[bool]:

@@ -196,7 +196,7 @@ class Settlement:
                     for event in self._outcome_events(entry, now):
                         sink.record(event)
             try:
-                await sink.flush()
+                await self._worker.make_durable()
             except EventLogUnavailable as error:
                 self._worker.hold(published, "the event log is not durable", error)
                 return

@@ -39,7 +39,7 @@ class TransactionalPipeline(Pipeline):
 
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         stopped = self._admission.prepare(entries)
-        if stopped is None:
+        if stopped is None and await self._may_begin(entries):
             fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
             stopped = await self._transact(self._admission.elect(fetched), assignment)
         follow(entries)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ackwise.middleware.entry import Entry
+from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
@@ -31,6 +32,15 @@ def _exec_ids() -> Iterator[int]:
     return itertools.count(random.Random().getrandbits(23) << 40 | 1)
 
 
+class Outage:
+    """Whether the event log could not be made durable when it was last asked."""
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker: `group` and everything that its pipelines share. `delay_topics` holds one name per delay level."""
@@ -49,6 +59,19 @@ class Worker:
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     exec_ids: Iterator[int] = field(default_factory=_exec_ids)
+    outage: Outage = field(default_factory=Outage)
+    _told: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: when a partition may be said to be held again, and why
+
+    async def make_durable(self) -> None:
+        """Return once every event that was recorded is durable. Raises `EventLogUnavailable`, and remembers that there is an outage."""
+        if self.sink is None:
+            return
+        try:
+            await self.sink.flush()
+        except EventLogUnavailable:
+            self.outage.is_on = True
+            raise
+        self.outage.is_on = False
 
     def record(self, event: Event) -> None:
         """Give `event` to the sink, if there is one."""
@@ -64,7 +87,7 @@ class Worker:
             delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(entry.tries, 10)) if wait is None else wait
             entry.tries += 1
             entry.hold(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
-        if error is not None and entries:
+        if error is not None and entries and self._is_news(entries[0], why, now):
             log.warning(
                 "messages are held, nothing of them is committed",
                 topic=entries[0].delivery.topic,
@@ -74,6 +97,14 @@ class Worker:
                 error=said(error),
                 retry_in=round(entries[0].not_before - now, 3),
             )
+
+    def _is_news(self, entry: Entry, why: str, now: float) -> bool:
+        """Each batch of a partition is held by itself; one line for all of them is enough for a while."""
+        place = entry.delivery.topic, entry.delivery.partition, why
+        if now < self._told.get(place, now):
+            return False
+        self._told[place] = now + LONGEST_WAIT
+        return True
 
     def event(self, code: EventCode, handler: str, entry: Entry, exec_id: int | None = None, **fields: Any) -> Event:
         """An event about `entry`, in the coordinates of its origin, with the physical ones where they differ."""

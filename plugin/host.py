@@ -399,7 +399,8 @@ class Host:
             return self._undeliverable(
                 copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}")
             )
-        return LaneEntry(Entry(copy), self._pipelines[copy.handler])
+        pipeline, entry = self._pipelines[copy.handler], Entry(copy)
+        return LaneEntry(entry, pipeline, pipeline.batch_limit(entry))
 
     def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> LaneEntry:
         entry = Entry(delivery)

@@ -38,6 +38,14 @@ class LaneEntry:
 
     entry: Entry
     pipeline: Pipeline | None
+    at_most: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
+
+    @property
+    def limit(self) -> int:
+        """How many messages may be in a batch with it, itself included."""
+        if self.pipeline is None:
+            return 1
+        return self.pipeline.agent.max_batch if self.at_most is None else self.at_most
 
 
 class Lane:
@@ -173,10 +181,9 @@ class Lane:
             head = due[0] if due else self._queue[0] if self._queue and not (self._stopping or waits) else None
             if head is None:
                 return None, []
-            limit = 1 if head.pipeline is None else head.pipeline.agent.max_batch
-            batch = [item for item in due if item.pipeline is head.pipeline][:limit]
+            batch = _fitting(item for item in due if item.pipeline is head.pipeline)
             if not (self._stopping or waits) and (due or self._is_ripe(head, now)):
-                batch += self._dequeue(head.pipeline, limit - len(batch))
+                self._dequeue(head.pipeline, batch)
         taken = set(map(id, batch))
         self._held = [item for item in self._held if id(item) not in taken]
         return (batch[0].pipeline if batch else None), batch
@@ -187,15 +194,22 @@ class Lane:
         agent = head.pipeline.agent
         return len(self._queue) >= agent.max_batch or now >= self._arrived + agent.within
 
-    def _dequeue(self, pipeline: Pipeline | None, count: int) -> list[LaneEntry]:
-        taken: list[LaneEntry] = []
+    def _dequeue(self, pipeline: Pipeline | None, batch: list[LaneEntry]) -> None:
+        """Fill `batch` with new messages of `pipeline`, as far as each of them allows."""
         others: list[LaneEntry] = []
-        while self._queue and len(taken) < count:
+        limit = min((item.limit for item in batch), default=MAX_MESSAGES)
+        while self._queue and len(batch) < limit:
             item = self._queue.popleft()
-            (taken if item.pipeline is pipeline else others).append(item)
+            if item.pipeline is not pipeline:
+                others.append(item)
+                continue
+            limit = min(limit, item.limit)
+            if len(batch) >= limit:
+                self._queue.appendleft(item)
+                break
+            batch.append(item)
         self._queue.extendleft(reversed(others))
         self._arrived = self._clock()
-        return taken
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
@@ -224,6 +238,18 @@ class Lane:
         for item in batch:
             item.entry.not_before = now + ALARM
             self._held.append(item)
+
+
+def _fitting(items: Iterable[LaneEntry]) -> list[LaneEntry]:
+    """As many of `items`, in order, as each of them allows."""
+    batch: list[LaneEntry] = []
+    limit = MAX_MESSAGES
+    for item in items:
+        limit = min(limit, item.limit)
+        if len(batch) >= limit:
+            break
+        batch.append(item)
+    return batch
 
 
 def _is_decided(item: LaneEntry) -> bool:

@@ -682,3 +682,9 @@ async def test_a_ruling_on_a_message_of_another_batch_raises_in_the_handler(make
     spine = make_spine(handler)
     await spine.run(spine.entries(1))
     await spine.run(spine.entries(1, start=101))
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(16, [200, 25, 3, 1, 1]), (3, [200, 25, 3, 1]), (1, [200, 1]), (0, [1])])
+def test_the_batches_of_further_attempts_are_smaller_and_the_last_attempt_is_alone(make_spine: Any, limit: int, sizes: list[int]) -> None:
+    spine = make_spine(None, later=ConsumeLater(limit))
+    assert [spine.pipeline.batch_limit(spine.entry(100, attempt=attempt)) for attempt in range(1, len(sizes) + 1)] == sizes

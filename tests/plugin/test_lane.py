@@ -305,3 +305,36 @@ async def test_a_lane_in_order_that_stops_leaves_what_waits_behind_its_first() -
     async with asyncio.timeout(5):
         await finish(lane)
     assert [entry.delivery.offset for entry in lane.unsettled()] == [100, 101]
+
+
+async def test_copies_share_a_batch_only_as_each_of_them_allows() -> None:
+    line, limits = Line(max_batch=200), {100: 3, 101: 3, 102: 25, 103: 1, 104: 25, 105: 25}
+
+    def make(delivery: Delivery) -> LaneEntry:
+        return LaneEntry(Entry(delivery), line, limits[delivery.offset])  # type: ignore[arg-type]  # as above
+
+    lane = Lane("billing.retry", 0, "retry", 100, make=make, progressed=lambda lane: None, clock=Clock())
+    lane.offer(deliveries(100, 6))
+    lane.start()
+    while sum(map(len, line.batches)) < 6:
+        line.arrived.clear()
+        await line.arrived.wait()
+    await finish(lane)
+    assert line.batches == [[100, 101, 102], [103], [104, 105]]
+
+
+async def test_held_copies_share_a_batch_only_as_each_of_them_allows() -> None:
+    line, clock = Line(max_batch=200), Clock()
+    line.fate = lambda entry: Stage.SETTLED if len(line.batches) > 1 else Stage.FETCHED
+
+    def make(delivery: Delivery) -> LaneEntry:
+        return LaneEntry(Entry(delivery), line, 2)  # type: ignore[arg-type]  # as above
+
+    lane = Lane("billing.retry", 0, "retry", 100, make=make, progressed=lambda lane: None, clock=clock)
+    lane.offer(deliveries(100, 5))
+    lane.start()
+    while sum(map(len, line.batches)) < 7:
+        line.arrived.clear()
+        await line.arrived.wait()
+    await finish(lane)
+    assert all(len(batch) <= 2 for batch in line.batches)

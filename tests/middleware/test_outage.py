@@ -1,0 +1,46 @@
+"""While the event log is out of order nothing is begun: it could not be settled, and a kill would repeat all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.entry import Stage
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, dedup: bool) -> None:
+    ran: list[int] = []
+
+    async def handler(batch: Batch[Any]) -> None:
+        ran.extend(message.offset for message in batch)
+
+    spine = make_spine(handler, dedup=dedup)
+    spine.sink.broken = True
+    first, second = [spine.entry(100, value=b"a")], [spine.entry(101, value=b"b")]
+    assert await spine.run(first) == [Stage.PUBLISHED]
+    assert await spine.run(second) == [Stage.FETCHED]
+    assert (ran, spine.watermark.commit) == ([100], 100)
+    assert not any(trip.claims for trip in spine.store.trips[1:]), "nothing is claimed for it either"
+    spine.sink.broken = False
+    spine.clock.now += 60
+    assert await spine.run(second) == [Stage.SETTLED]
+    assert await spine.run(first) == [Stage.SETTLED]
+    assert (ran, spine.watermark.commit) == ([100, 101], 102)
+
+
+async def test_a_partition_is_said_to_be_held_once_in_a_while_and_not_for_each_of_its_batches(
+    make_spine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(batch: Batch[Any]) -> None: ...
+
+    spine = make_spine(handler)
+    spine.sink.broken = True
+    for offset in range(100, 120):
+        await spine.run([spine.entry(offset)])
+    assert sum("messages are held" in record.getMessage() for record in caplog.records) == 2, "one for each reason"
+    spine.clock.now += 6
+    await spine.run([spine.entry(130)])
+    assert sum("messages are held" in record.getMessage() for record in caplog.records) == 3
