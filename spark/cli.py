@@ -51,13 +51,20 @@ def reconcile(
     writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
     lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
     retention: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 also if messages were run again, or may have been, and no verdict says so.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of tables.")] = False,
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = "2g",
 ) -> None:
     """Prove from the exported events what became of every message: as tables, and as a page whose path is printed last.
 
-    Exit code 0: clean. 1: anomalies. 2: it could not be done. 3: no anomaly, but events are missing that could show one.
+    Where a worker died before it could say whether it had run a message, nobody can prove that it ran once: such messages
+    are counted and listed as in doubt.
+
+    Exit code 0: no anomaly. 1: anomalies; with --strict also messages in doubt. 2: it could not be done. 3: no anomaly, but
+    events are missing that could show one.
     """
     config = ReconcileConfig(
         as_of=None if as_of is None else _time(as_of),
@@ -65,6 +72,7 @@ def reconcile(
         writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
         lease=None if lease is None else parse_duration(lease, what="--lease"),
         retention=None if retention is None else parse_duration(retention, what="--retention"),
+        strict=strict,
     )
     if _MEMORY.fullmatch(driver_memory) is None:
         raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")

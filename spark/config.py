@@ -29,7 +29,9 @@ class ReconcileConfig:
     levels: tuple[float, ...] | None = None
     """Delays of levels 1, 2, …; asked only where an event does not say itself when it is due."""
     listed: int = 50
-    """How many anomalies the report lists; the tables have all of them."""
+    """How many anomalies the report lists, and how many messages in doubt; the tables have all of them."""
+    strict: bool = False
+    """Whether messages that were run again, or may have been, make the exit code 1, though no verdict says so."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

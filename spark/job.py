@@ -29,7 +29,7 @@ from ackwise.spark.ledger import absent, offset_words
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
 from ackwise.spark.report import PAGE, DeadLetters, RunReport, Tally, to_json
-from ackwise.spark.results import findings, logical_rows, logical_tallies, missing_rows, names, offsets, tallies, verdict_rows
+from ackwise.spark.results import doubtful, findings, logical_rows, logical_tallies, missing_rows, names, offsets, tallies, verdict_rows
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
@@ -127,6 +127,7 @@ class _Counts:
     booked: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]
     findings: Sequence[Row]
+    doubtful: Sequence[Row]
     missing: Sequence[Row]
     logical: Sequence[Row]
     dead_letters: Sequence[DeadLetters]
@@ -142,6 +143,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     counted = tallies(found.settled, time).collect()
     kinds = tallies_of(found.facts, counted)
     suspects = findings(found.settled, named, listed).collect() if any(kind.is_anomaly for kind in kinds) else []
+    doubts = doubtful(found.settled, named, listed).collect() if any(kind.is_doubtful for kind in kinds) else []
     progress("comparing messages of one key")
     failed = logical(found.settled)
     hashes = logical_tallies(failed).collect()
@@ -157,6 +159,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
         booked=_booked(found, counted),
         absent=without,
         findings=suspects,
+        doubtful=doubts,
         missing=first,
         logical=hashes,
         dead_letters=dead_letters_of(found.facts, counted),
@@ -189,6 +192,7 @@ def _report(
         books=books,
         tallies=counts.tallies,
         findings=[finding_of(row) for row in counts.findings],
+        doubtful=[finding_of(row) for row in counts.doubtful],
         missing=[missing_of(row) for row in counts.missing],
         listed=config.listed,
         logical=[logical_of(facts, row) for row in counts.logical],

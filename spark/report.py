@@ -15,7 +15,7 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import Writer
 from ackwise.spark.timeline import Timeline
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, ExitCode, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
 
 __all__ = ["OWN_REASON", "PAGE", "SCHEMA_VERSION", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally", "to_json"]
 
@@ -42,6 +42,16 @@ class Tally:
     def is_anomaly(self) -> bool:
         """Whether somebody should look at them."""
         return self.verdict in ANOMALIES or Flag.COMMITTED_PAST in self.flags
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether they were run again, or may have been, and are no anomaly."""
+        return not self.is_anomaly and bool(self.flags & DOUBTS)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether it can't be told how often they were run."""
+        return Flag.AMBIGUOUS_EXEC in self.flags and Flag.REPEATED not in self.flags and self.verdict is not Verdict.MULTI_EXECUTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,8 @@ class RunReport:
     tallies: Sequence[Tally]
     findings: Sequence[Finding]
     """The worst, at most `listed`."""
+    doubtful: Sequence[Finding]
+    """Messages that were run again, or may have been, and are no anomaly: the first, at most `listed`."""
     missing: Sequence[Missing]
     """The first, at most `listed`."""
     listed: int
@@ -157,6 +169,31 @@ class RunReport:
         return {verdict: found[verdict] for verdict in sorted(found)}
 
     @property
+    def ambiguous(self) -> int:
+        """Of how many messages it can't be told whether they were run once or twice."""
+        return sum(tally.messages for tally in self.tallies if tally.is_ambiguous)
+
+    @property
+    def repeated(self) -> int:
+        """How many messages were run with success again, at least once without a claim, which no verdict says."""
+        return self.flags.get(Flag.REPEATED, 0)
+
+    @property
+    def unlisted(self) -> int:
+        """How many more messages are as those in `doubtful`."""
+        return sum(tally.messages for tally in self.tallies if tally.is_doubtful) - len(self.doubtful)
+
+    def meaning(self, verdict: Verdict) -> str:
+        """What `verdict` says here, in a few words: of messages that it does not hold for to the letter, how many they are."""
+        of_it = [tally for tally in self.tallies if tally.verdict is verdict and tally.is_doubtful]
+        if verdict is not Verdict.EXACTLY_ONCE or not of_it:
+            return MEANINGS[verdict]
+        repeated = sum(tally.messages for tally in of_it if Flag.REPEATED in tally.flags)
+        ambiguous = sum(tally.messages for tally in of_it if tally.is_ambiguous)
+        parts = [*([f"{ambiguous:,} in doubt"] if ambiguous else []), *([f"{repeated:,} run again"] if repeated else [])]
+        return f"run with success; once, but for {' and '.join(parts)}"
+
+    @property
     def anomalies(self) -> int:
         """How many messages, offsets and dedup hashes somebody should look at."""
         messages = sum(tally.messages for tally in self.tallies if tally.is_anomaly)
@@ -165,12 +202,20 @@ class RunReport:
         return messages + offsets + sum(finding.hashes for finding in self.logical if finding.verdict is LogicalVerdict.LOGICAL_DUPLICATE)
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether messages that may have been run twice, or were without a claim, are the worst that was found."""
+        return bool(self.ambiguous or self.repeated) and not self.anomalies and not self._is_unknown
+
+    @property
+    def _is_unknown(self) -> bool:
+        return bool(self.unreadable) or any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
+
+    @property
     def exit_code(self) -> ExitCode:
-        """An anomaly is one whatever else is unknown."""
-        if self.anomalies:
+        """An anomaly is one whatever else is unknown; to a strict configuration so is a doubt."""
+        if self.anomalies or (self.config.strict and (self.ambiguous or self.repeated)):
             return ExitCode.ANOMALIES
-        unknown = any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
-        return ExitCode.INCONCLUSIVE if unknown or self.unreadable else ExitCode.CLEAN
+        return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
 
 
 def to_json(report: RunReport) -> str:
@@ -189,6 +234,8 @@ def to_json(report: RunReport) -> str:
             "tallies": [_plain(tally) for tally in report.tallies],
             "logical": [_plain(finding) for finding in report.logical],
             "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
+            "ambiguous": report.ambiguous,
+            "doubtful": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.doubtful],
             "missing": [_plain(missing) for missing in report.missing],
             "listed": report.listed,
             "dead_letters": [_plain(letters) for letters in report.dead_letters],

@@ -14,9 +14,9 @@ from ackwise.spark.books import GAP
 from ackwise.spark.facts import Facts
 from ackwise.spark.fold import OTHER_REASON, RANK_BASE, RANKS
 from ackwise.spark.timeline import Buckets
-from ackwise.spark.vocabulary import ANOMALIES, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Flag, LogicalVerdict, Verdict
 
-__all__ = ["findings", "logical_rows", "logical_tallies", "missing_rows", "names", "offsets", "tallies", "verdict_rows"]
+__all__ = ["doubtful", "findings", "logical_rows", "logical_tallies", "missing_rows", "names", "offsets", "tallies", "verdict_rows"]
 
 _MESSAGE: Final = ("cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset")
 _OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
@@ -99,8 +99,20 @@ def offsets(settled: DataFrame) -> DataFrame:
 
 def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     """The worst messages, at most `limit` of them, as the fields of `Finding`."""
+    return _listed(settled.where(_is_anomaly()), named, limit)
+
+
+def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
+    """The first of the messages that were run again, or may have been, and are no anomaly, as the fields of `Finding`."""
+    return _listed(settled.where((F.col("flags").bitwiseAND(int(DOUBTS)) != 0) & ~_is_anomaly()), named, limit)
+
+
+def _is_anomaly() -> Column:
     committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
-    suspects = settled.where(F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past)
+    return F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past
+
+
+def _listed(suspects: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["verdict", "group_id", "topic", "partition", "offset", "handler"]
     return _with_names(suspects, named).orderBy(*order).limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags",

@@ -32,7 +32,7 @@ def suspects(report: RunReport) -> list[Suspects]:
     for missing in report.missing:
         where = f"{missing.topic}/{missing.partition}"
         alike[missing.verdict, missing.group, where, "", "no event"].append((missing.start, missing.end - 1))
-    for found in report.findings:
+    for found in (*report.findings, *report.doubtful):
         where = f"{found.topic}/{found.partition}"
         last = f"{found.last_event}, attempt {found.attempt}" if found.attempt > 1 else found.last_event
         evidence = ", ".join([last, *(f"+{flag.name}" for flag in found.flags)])

@@ -12,12 +12,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from ackwise.spark.books import Book
+from ackwise.spark.doubts import doubts, query
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
-from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, INCONCLUSIVE, MEANINGS, ExitCode, Flag, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, INCONCLUSIVE, ExitCode, Flag, Verdict
 
 __all__ = ["show"]
 
+_DOUBTFUL: Final = (
+    "[yellow]in doubt[/]: every committed message is accounted for, but not each is known to have run once; exit code {code}{advice}"
+)
 _OUTCOMES: Final = {
     ExitCode.CLEAN: "[green]clean[/]: every committed message is accounted for",
     ExitCode.ANOMALIES: "[red]anomalies[/]: {anomalies:,} things to look at",
@@ -32,16 +36,26 @@ def show(report: RunReport, console: Console) -> None:
         console.print(_books(report.books))
     if report.verdicts:
         console.print(_verdicts(report))
-    if report.findings or report.missing:
+    if report.findings or report.doubtful or report.missing:
         console.print(_findings(report))
+    if report.unlisted:
+        console.print(f"[dim]{report.unlisted:,} more in doubt, in Spark SQL: {escape(query(report.output))}[/]", soft_wrap=True)
     for finding in report.logical:
         name = f"[red]{finding.verdict.name}[/]"
         console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)
     for sentence in (*report.unreadable, *report.warnings):
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
-    console.print(_OUTCOMES[report.exit_code].format(anomalies=report.anomalies))
+    for sentence in doubts(report):
+        console.print(f"[yellow]?[/] {escape(sentence)}", soft_wrap=True)
+    console.print(_outcome(report), soft_wrap=True)
     console.print(f"[dim]{_facts(report)}[/]", soft_wrap=True)
     console.print(f"report: {escape(report.page)}", soft_wrap=True)
+
+
+def _outcome(report: RunReport) -> str:
+    if report.is_in_doubt:
+        return _DOUBTFUL.format(code=int(report.exit_code), advice="" if report.config.strict else ", or 1 with --strict")
+    return _OUTCOMES[report.exit_code].format(anomalies=report.anomalies)
 
 
 def _facts(report: RunReport) -> str:
@@ -77,7 +91,7 @@ def _verdicts(report: RunReport) -> Table:
     table.add_column("messages", justify="right", overflow="fold")
     table.add_column("", overflow="fold")
     for verdict, number in report.verdicts.items():
-        table.add_row(verdict.name, _count(number, verdict), MEANINGS[verdict])
+        table.add_row(verdict.name, _count(number, verdict), report.meaning(verdict))
     for flag, number in report.flags.items():
         table.add_row(f"[dim]+ {flag.name}[/]", _count(number, flag), f"[dim]{FLAG_MEANINGS[flag]}[/]")
     return table

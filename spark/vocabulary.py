@@ -8,6 +8,7 @@ from typing import Final
 __all__ = [
     "ACTIONS",
     "ANOMALIES",
+    "DOUBTS",
     "FLAG_ACTIONS",
     "FLAG_MEANINGS",
     "INCONCLUSIVE",
@@ -101,6 +102,8 @@ ANOMALIES: Final = frozenset(
 )
 #: Verdicts for which it exits with 3, if there are no anomalies.
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
+#: Flags of messages that were run again, or may have been, though no verdict says so. Only with `--strict` is that an anomaly.
+DOUBTS: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
 #: Verdicts of which nobody will ask how they came about, unless a flag stands beside them.
 PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
 #: Verdicts by which a message did not have the effect that it should have had.
@@ -154,6 +157,7 @@ ACTIONS: Final = {
 }
 FLAG_ACTIONS: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
+    Flag.AMBIGUOUS_EXEC: "Look up the effects of these messages in your own system, by their keys, and undo those that are there twice.",
     Flag.REPEATED: "They ran without a claim, so nothing could prevent it: turn deduplication on and give them a key.",
 }
 LOGICAL_ACTIONS: Final = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ackwise.spark.doubts import ambiguous
 from ackwise.spark.page.data import Action, Answer
 from ackwise.spark.page.tone import tone_of
 from ackwise.spark.page.words import are, counted, listed, messages, were
@@ -49,9 +50,8 @@ def repeat(report: RunReport) -> Answer:
     question = "Was anything done twice?"
     run = report.verdicts.get(Verdict.MULTI_EXECUTED, 0)
     keys = _keys(report)
-    unclaimed = report.flags.get(Flag.REPEATED, 0)
-    ambiguous = sum(t.messages for t in report.tallies if Flag.AMBIGUOUS_EXEC in t.flags and t.verdict is not Verdict.MULTI_EXECUTED)
-    maybe = [f"Of {messages(ambiguous)} it can’t be told: somebody else may have run them and died before saying so."] if ambiguous else []
+    unclaimed = report.repeated
+    maybe = [_sentence(ambiguous(report))] if report.ambiguous else []
     if run or keys or unclaimed:
         because = [f"{messages(run)} with more than one successful run."] if run else []
         because += [f"{counted(keys, 'key')} of which more than one record was run."] if keys else []
@@ -64,6 +64,10 @@ def repeat(report: RunReport) -> Answer:
     if not report.verdicts:
         return Answer(question, "Nothing to judge", "doubt", ["These events are about no message at all."])
     return Answer(question, "No", "good", ["No message and no key has more than one successful run."])
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}.".replace("'", "’")
 
 
 def _dead(report: RunReport) -> list[str]:
@@ -80,18 +84,20 @@ def headline(report: RunReport) -> str:
     if not report.verdicts and not report.unreadable:
         return "There is nothing to judge"
     if report.exit_code is ExitCode.INCONCLUSIVE and repeat(report).answer != "Yes":
-        return "No anomaly was found, but events are missing"
+        maybe = f", and {messages(report.ambiguous)} may have been done twice" if report.ambiguous else ""
+        return f"No anomaly was found, but events are missing{maybe}"
     lost = sum(number for verdict, number in report.verdicts.items() if verdict in LOSSES)
     first = {
         "Yes": f"{messages(lost)} {were(lost)} lost",
         "Maybe": "Something may be lost",
         "No": "Nothing was lost",
     }.get(loss(report).answer, "Whether anything was lost can’t be told")
-    twice = report.verdicts.get(Verdict.MULTI_EXECUTED, 0) + report.flags.get(Flag.REPEATED, 0)
+    twice = report.verdicts.get(Verdict.MULTI_EXECUTED, 0) + report.repeated
     repeated = messages(twice) if twice else counted(_keys(report), "key")
+    more = f" and {report.ambiguous:,} may have been" if report.ambiguous else ""
     second = {
-        "Yes": f"{repeated} {were(twice or _keys(report))} done twice",
-        "Maybe": "something may have been done twice",
+        "Yes": f"{repeated} {were(twice or _keys(report))} done twice{more}",
+        "Maybe": f"{messages(report.ambiguous)} may have been done twice",
         "No": "nothing was done twice",
     }.get(repeat(report).answer, "nothing seems to be done twice")
     stuck = report.verdicts.get(Verdict.STUCK, 0)
@@ -105,7 +111,8 @@ def actions(report: RunReport) -> list[Action]:
         _action(verdict, report.verdicts.get(verdict, 0), "offset" if verdict in without_events else "message", MEANINGS[verdict], action)
         for verdict, action in ACTIONS.items()
     ]
-    found += [_action(flag, report.flags.get(flag, 0), "message", FLAG_MEANINGS[flag], action) for flag, action in FLAG_ACTIONS.items()]
+    flags = {**report.flags, Flag.AMBIGUOUS_EXEC: report.ambiguous}  # of the others it is known that they ran twice
+    found += [_action(flag, flags.get(flag, 0), "message", FLAG_MEANINGS[flag], action) for flag, action in FLAG_ACTIONS.items()]
     meaning = "more than one record of the key was run with success"
     found += [_action(verdict, _keys(report), "key", meaning, action) for verdict, action in LOGICAL_ACTIONS.items()]
     if report.unreadable:

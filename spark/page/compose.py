@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from ackwise.middleware.duration import format_duration
 from ackwise.spark.books import Book
+from ackwise.spark.doubts import query
 from ackwise.spark.facts import Fate, Writer
 from ackwise.spark.page.answers import actions, headline, loss, repeat, waiting
 from ackwise.spark.page.charts import delays_data, timeline_data
@@ -15,13 +17,14 @@ from ackwise.spark.page.tone import tone_of
 from ackwise.spark.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
-from ackwise.spark.vocabulary import FLAG_MEANINGS, MEANINGS, ExitCode, Flag, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, ExitCode, Flag, Verdict
 
 __all__ = ["report_data"]
 
 _Kind = TypeVar("_Kind", Verdict, Flag)
 _SHOWN: Final = 200  # rows of a table, before it says how many more there are
 
+_DOUBTFUL: Final[tuple[str, Tone]] = ("in doubt", "doubt")
 _OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
     ExitCode.CLEAN: ("clean", "good"),
     ExitCode.ANOMALIES: ("anomalies", "bad"),
@@ -31,7 +34,7 @@ _OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
 
 def report_data(report: RunReport) -> ReportData:
     """Put in words what a run found."""
-    outcome, tone = _OUTCOMES[report.exit_code]
+    outcome, tone = _DOUBTFUL if report.is_in_doubt else _OUTCOMES[report.exit_code]
     subject, gaps = _subject(report), _gaps(report)
     return ReportData(
         title=f"{outcome} – {subject}",
@@ -45,7 +48,7 @@ def report_data(report: RunReport) -> ReportData:
         actions=actions(report),
         waiting=waiting(report),
         books=_books(report.books) if report.books else None,
-        verdicts=_rows(report, report.verdicts, MEANINGS),
+        verdicts=_verdicts(report),
         flags=_rows(report, report.flags, FLAG_MEANINGS),
         suspects=_suspects(report),
         suspects_sentence=_suspects_sentence(report),
@@ -109,6 +112,12 @@ def _number(value: int, verdict: Verdict) -> Number:
     return Number(value, tone_of(verdict) if value else "plain")
 
 
+def _verdicts(report: RunReport) -> list[VerdictRow]:
+    rows = _rows(report, report.verdicts, {verdict: report.meaning(verdict) for verdict in report.verdicts})
+    # Where some may have run twice, "once" is not green.
+    return [replace(row, tone="doubt") if row.tone == "good" and row.meaning != MEANINGS[Verdict[row.name]] else row for row in rows]
+
+
 def _rows(report: RunReport, numbers: Mapping[_Kind, int], meanings: Mapping[_Kind, str]) -> list[VerdictRow]:
     total = sum(report.verdicts.values())
     found = {kind: number for kind, number in numbers.items() if number}
@@ -117,9 +126,16 @@ def _rows(report: RunReport, numbers: Mapping[_Kind, int], meanings: Mapping[_Ki
 
 def _suspects(report: RunReport) -> list[SuspectRow]:
     return [
-        SuspectRow(found.verdict.name, tone_of(found.verdict), found.group, found.partition, found.offsets, found.handler, found.evidence)
+        SuspectRow(
+            found.verdict.name, _tone_of_suspect(found.verdict), found.group, found.partition, found.offsets, found.handler, found.evidence
+        )
         for found in suspects(report)[:_SHOWN]
     ]
+
+
+def _tone_of_suspect(verdict: Verdict) -> Tone:
+    """What is well on its own is here for a flag that leaves a question."""
+    return "bad" if verdict in ANOMALIES else "doubt"
 
 
 def _suspects_sentence(report: RunReport) -> str:
@@ -128,7 +144,9 @@ def _suspects_sentence(report: RunReport) -> str:
     if len(report.missing) >= report.listed:
         hidden.append("ranges without events")
     limit = f" At most {report.listed} messages and {report.listed} ranges of offsets are listed." if hidden else ""
-    return f"By partition, what looks alike in one row.{limit} The tables “verdicts” and “missing” beside this page have all of them."
+    all_of_them = "The tables “verdicts” and “missing” beside this page have all of them."
+    rest = f" {counted(report.unlisted, 'more message')} in doubt, in Spark SQL: {query(report.output)}" if report.unlisted else ""
+    return f"By partition, what looks alike in one row.{limit} {all_of_them}{rest}"
 
 
 def _dead_letters(report: RunReport) -> list[ReasonRow]:

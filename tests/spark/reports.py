@@ -1,4 +1,4 @@
-"""Made-up reports: a clean run, one with everything that can go wrong, and one that can't tell. Needs no Spark."""
+"""Made-up reports: a clean run, one with everything that can go wrong, one that can't tell, one in doubt. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ackwise.spark.report import DeadLetters, Finding, LogicalFinding, Missing, 
 from ackwise.spark.timeline import Timeline
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
-__all__ = ["ANOMALIES", "CLEAN", "EMPTY", "HOSTILE", "INCONCLUSIVE", "REPORTS"]
+__all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "REPEATED", "REPORTS"]
 
 SECOND: Final = 1_000_000
 NOW: Final = 1_767_225_600 * SECOND
@@ -25,7 +25,7 @@ HOSTILE: Final = "<script>alert('x')</script>\"&amp;"
 
 EMPTY: Final = RunReport(
     run_id="20260101T000000Z-0001", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[],
-    findings=[], missing=[], listed=50, logical=[], dead_letters=[], delays=[], timeline=None, unreadable=[], warnings=[],
+    findings=[], doubtful=[], missing=[], listed=50, logical=[], dead_letters=[], delays=[], timeline=None, unreadable=[], warnings=[],
     output="/out", config=ReconcileConfig(),
 )  # fmt: skip
 
@@ -73,6 +73,7 @@ ANOMALIES: Final = replace(
         *(Finding("billing", "bill", "orders", 0, at, LOST, Flag.HAD_FAILURES, 1, "FAILED", NOW) for at in (3, 4, 9, 20)),
         Finding("mail", HOSTILE, HOSTILE, 0, 7, STUCK, Flag.COMMITTED_PAST, 2, "CLAIMED", NOW),
     ],
+    doubtful=[Finding("billing", "bill", "orders", 0, at, ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in (30, 31, 32)],
     missing=[Missing("billing", "orders", 0, 60, 65, NEVER)],
     logical=[LogicalFinding("billing", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)],
     dead_letters=[DeadLetters("billing", "bill", "undecodable", 3), DeadLetters("billing", "bill", "max-reconsume-times", 9)],
@@ -94,4 +95,25 @@ INCONCLUSIVE: Final = replace(
     warnings=["4 events of 1 writers are missing; what depends on them is UNKNOWN_EXPORT_GAP"],
 )
 
-REPORTS: Final = {"clean": CLEAN, "anomalies": ANOMALIES, "inconclusive": INCONCLUSIVE, "empty": EMPTY}
+REPEATED: Final = replace(
+    CLEAN,
+    writers=[writer(number, "billing", Fate.DEAD) for number in range(1, 5)] + [writer(5, "billing", Fate.ENDED)],
+    tallies=[
+        Tally("billing", "bill", "orders", ONCE, Flag(0), 798),
+        Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC, 190),
+        Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC | Flag.UNCLAIMED | Flag.REPEATED, 10),
+    ],
+    doubtful=[Finding("billing", "bill", "orders", 0, at, ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in range(100, 150)],
+)
+
+#: The same without the messages of which it is known that they ran twice.
+DOUBT: Final = replace(REPEATED, tallies=REPEATED.tallies[:2])
+
+REPORTS: Final = {
+    "clean": CLEAN,
+    "anomalies": ANOMALIES,
+    "inconclusive": INCONCLUSIVE,
+    "empty": EMPTY,
+    "doubt": DOUBT,
+    "repeated": REPEATED,
+}

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.cli import reconcile
+from ackwise.spark.doubts import query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,20 @@ def test_anomalies_exit_with_1_and_are_named(tmp_path: Path, spark: SparkSession
     rows = spark.read.parquet(str(tmp_path / "out" / "logical")).orderBy("offset").collect()
     assert [(row["offset"], row["logical_verdict"]) for row in rows] == [(4, "LOGICAL_DUPLICATE"), (5, "LOGICAL_DUPLICATE")]
     assert "2–3" in result.output
+
+
+@pytest.mark.spark
+def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_query_finds_it(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:C").say("w2", "1:CS 2:CS W=3")
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF, "--strict")
+    assert result.exit_code == 1, result.output
+    assert "of 1 message it can't be told whether it ran once or twice" in result.output
+    found = summary(tmp_path / "out")
+    assert (found["anomalies"], found["ambiguous"], found["verdicts"]) == (0, 1, {"EXACTLY_ONCE": 3})
+    assert [(row["offset"], row["verdict"], row["flags"]) for row in found["doubtful"]] == [(1, "EXACTLY_ONCE", ["AMBIGUOUS_EXEC"])]
+    assert "Nothing was lost, 1 message may have been done twice" in (tmp_path / "out" / "report.html").read_text()
+    rows = spark.sql(query(str(tmp_path / "out"))).collect()
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 1)]
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.spark.reports import ANOMALIES, CLEAN, EMPTY, HOSTILE, INCONCLUSIVE, REPORTS
+from tests.spark.reports import ANOMALIES, CLEAN, DOUBT, EMPTY, HOSTILE, INCONCLUSIVE, REPEATED, REPORTS
 
 from ackwise.spark.books import Book
 from ackwise.spark.page.compose import report_data
@@ -46,7 +46,7 @@ def test_a_clean_run_needs_nothing_to_be_done() -> None:
 
 def test_a_loss_and_a_repetition_are_the_headline() -> None:
     data = report_data(ANOMALIES)
-    assert data.headline == "9 messages were lost, 6 messages were done twice, 1 is stuck"
+    assert data.headline == "9 messages were lost, 6 messages were done twice and 3 may have been, 1 is stuck"
     assert [(answer.answer, answer.tone) for answer in data.answers] == [("Yes", "bad"), ("Yes", "bad")]
 
 
@@ -55,8 +55,43 @@ def test_every_verdict_that_calls_for_somebody_has_its_action_and_the_red_ones_c
     assert [(action.name, action.number, action.of) for action in found] == [
         ("LOST", 4, "messages"), ("NEVER_SEEN", 5, "offsets"), ("STUCK", 1, "message"), ("MULTI_EXECUTED", 6, "messages"),
         ("COMMITTED_PAST", 1, "message"), ("LOGICAL_DUPLICATE", 2, "keys"), ("DEAD_LETTERED", 12, "messages"),
+        ("AMBIGUOUS_EXEC", 3, "messages"),
     ]  # fmt: skip
     assert found[0].action == ACTIONS[Verdict.LOST]
+
+
+def test_where_a_second_run_may_hide_nothing_on_the_first_screen_says_that_all_is_well() -> None:
+    data = report_data(DOUBT)
+    assert (data.outcome, data.tone, data.exit_code) == ("in doubt", "doubt", 0)
+    assert data.headline == "Nothing was lost, 190 messages may have been done twice"
+    (action,) = data.actions
+    assert (action.name, action.number, action.tone) == ("AMBIGUOUS_EXEC", 190, "doubt")
+    assert "effects of these messages in your own system, by their keys" in action.action
+    assert "dead workers: w1 0000000000000001, w2 0000000000000002, w3 0000000000000003 and 1 more" in data.answers[1].because[0]
+    (row,) = data.verdicts
+    assert (row.meaning, row.tone) == ("run with success; once, but for 190 in doubt", "doubt")
+
+
+def test_messages_in_doubt_are_listed_up_to_the_limit_and_the_rest_has_its_query() -> None:
+    data = report_data(DOUBT)
+    assert [(row.partition, row.offsets, row.tone) for row in data.suspects] == [("orders/0", "100–149", "doubt")]
+    assert "140 more messages in doubt, in Spark SQL: SELECT * FROM parquet.`/out/verdicts` WHERE " in data.suspects_sentence
+
+
+def test_a_doubt_is_an_anomaly_only_if_it_is_strict_and_the_page_still_calls_it_a_doubt() -> None:
+    strict = replace(DOUBT, config=replace(DOUBT.config, strict=True))
+    assert (report_data(strict).outcome, report_data(strict).exit_code) == ("in doubt", 1)
+
+
+def test_of_what_is_known_to_have_run_twice_the_rest_may_have_is_said_beside_it() -> None:
+    data = report_data(REPEATED)
+    assert data.headline == "Nothing was lost, 10 messages were done twice and 190 may have been"
+    assert data.verdicts[0].meaning == "run with success; once, but for 190 in doubt and 10 run again"
+
+
+def test_missing_events_do_not_hide_a_doubt() -> None:
+    both = replace(INCONCLUSIVE, tallies=DOUBT.tallies)
+    assert report_data(both).headline == "No anomaly was found, but events are missing, and 190 messages may have been done twice"
 
 
 def test_what_is_missing_is_never_called_fine() -> None:

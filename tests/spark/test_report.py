@@ -31,7 +31,7 @@ from ackwise.spark.vocabulary import (
 
 PARTITION = Partition(7, ("c", "g"), "orders", "", 0, 1, 0)
 EMPTY = RunReport(
-    run_id="r", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[], findings=[],
+    run_id="r", as_of=0, roots=["/events"], files=0, bytes=0, writers=[], missing_events=0, books=[], tallies=[], findings=[], doubtful=[],
     missing=[], listed=50, logical=[], dead_letters=[], delays=[], timeline=None, unreadable=[], warnings=[], output="/out",
     config=ReconcileConfig(),
 )  # fmt: skip
@@ -142,6 +142,50 @@ def test_the_tables_show_books_first_and_neighbours_as_a_range() -> None:
     assert "3–4, 9" in text
     assert "6–7" in text
     assert "anomalies: 5 things to look at" in text
+
+
+DOUBT = replace(
+    with_messages(Verdict.EXACTLY_ONCE, Flag.AMBIGUOUS_EXEC),
+    writers=[Writer(0xAB, "w1", ("c", "g"), 0, 9, 9, "before_settle", Fate.DEAD, False)],
+    doubtful=[Finding("g", "bill", "orders", 0, 7, Verdict.EXACTLY_ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", 9)],
+)
+
+
+def test_messages_that_may_have_run_twice_are_never_called_clean_or_run_once() -> None:
+    text = printed(DOUBT, width=300)
+    assert "of 3 messages it can't be told whether they ran once or twice: an earlier worker died, or lost its claim" in text
+    assert "(dead workers: w1 00000000000000ab)" in text
+    assert "run with success; once, but for 3 in doubt" in text
+    assert (
+        "in doubt: every committed message is accounted for, but not each is known to have run once; exit code 0, or 1 with --strict"
+        in text
+    )
+    assert "2 more in doubt, in Spark SQL: SELECT * FROM parquet.`/out/verdicts` WHERE array_contains(flags, 'AMBIGUOUS_EXEC')" in text
+    assert "clean" not in text
+
+
+def test_a_doubt_is_said_beside_an_anomaly_and_beside_missing_events() -> None:
+    for worse in (
+        replace(DOUBT, tallies=[*DOUBT.tallies, Tally("g", "bill", "orders", Verdict.LOST, Flag(0), 1)]),
+        replace(DOUBT, unreadable=["x is torn"]),
+    ):
+        assert "of 3 messages it can't be told whether they ran once or twice" in printed(worse)
+        assert "in doubt:" not in printed(worse)
+
+
+@pytest.mark.parametrize("flag", [Flag.AMBIGUOUS_EXEC, Flag.REPEATED])
+def test_strict_makes_a_doubt_an_exit_code_of_1(flag: Flag) -> None:
+    lenient = with_messages(Verdict.EXACTLY_ONCE, flag)
+    strict = replace(lenient, config=ReconcileConfig(strict=True))
+    assert (lenient.exit_code, strict.exit_code, strict.anomalies) == (ExitCode.CLEAN, ExitCode.ANOMALIES, 0)
+    assert replace(EMPTY, config=ReconcileConfig(strict=True)).exit_code is ExitCode.CLEAN
+
+
+def test_what_is_known_to_have_run_twice_is_no_doubt() -> None:
+    report = with_messages(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)
+    assert (report.ambiguous, report.unlisted) == (0, 0)
+    assert json.loads(to_json(DOUBT))["ambiguous"] == 3
+    assert [row["offset"] for row in json.loads(to_json(DOUBT))["doubtful"]] == [7]
 
 
 def test_names_are_printed_as_they_are() -> None:
