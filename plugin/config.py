@@ -30,6 +30,9 @@ T = TypeVar("T")
 _FILE: Final = "ackwise.toml"
 _PROJECT: Final = "pyproject.toml"
 
+#: What Kubernetes sets in every pod for a Service `ackwise` or `ackwise-…` of its namespace.
+_OF_A_SERVICE: Final = re.compile(rf"{PREFIX}([A-Z0-9]+_)*(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+
 _Path = tuple[str, ...]
 
 
@@ -84,7 +87,8 @@ class Config:
         options = {name: value.value for name, value in self.of("client_options").items()}
         if options and "client_options" not in fixed:
             keywords["client_options"] = {**keywords.get("client_options", {}), **options}
-        return _made(lambda **set_here: HostSettings(group=group, **{"brokers": brokers, **keywords, **set_here, **fixed}), given, ())
+        with self.sourced("client_options"):
+            return _made(lambda **set_here: HostSettings(group=group, **{"brokers": brokers, **keywords, **set_here, **fixed}), given, ())
 
     def later(self, used: ConsumeLater | None) -> ConsumeLater:
         """`ConsumeLater` as it holds, from the one that the code uses, if any. Raises `ConfigurationError`."""
@@ -251,6 +255,11 @@ def _from_environ(environ: Mapping[str, str]) -> dict[_Path, Given]:
     for variable, text in environ.items():
         if variable.startswith(PREFIX):
             path, entry = _path_of(variable)
+            if entry is None and _OF_A_SERVICE.fullmatch(variable):
+                raise ConfigurationError(
+                    f"{variable} is set, and there is no such entry; Kubernetes sets such variables for a Service whose name begins with "
+                    "'ackwise': rename the Service, or set enableServiceLinks: false in the pod"
+                )
             if entry is None:
                 raise ConfigurationError(f"{variable} is set, and there is no such entry; {_advice(variable, _variables(path))}")
             found[path] = Given(entry.read(text, what=variable, from_text=True), variable)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Final, Literal, TypedDict, get_args
 
 from ackwise.middleware.duration import parse_duration
@@ -104,6 +107,7 @@ _NOT_YOURS: Final = {
     "isolation_level": "what an aborted transaction wrote must not be consumed",
     "key_deserializer": "one that raises blocks its partition for ever; message.key is bytes",
     "key_serializer": "copies are the bytes of their origin",
+    "loop": "the clients run in the event loop of the worker",
     "max_request_size": "the brokers decide how large a copy may be",
     "rebalance_timeout_ms": "it is 60 s, twice the largest revoke_timeout",
     "request_timeout_ms": "each call has a time limit of its own",
@@ -120,6 +124,20 @@ def _check_client_options(options: Mapping[str, object]) -> None:
     for name in options:
         if (advice := _NOT_YOURS.get(name)) is not None:
             raise ConfigurationError(f"client_options has {name!r}, which is not for users to set: {advice}")
+        if name not in (known := _options_of_every_client()):
+            near = difflib.get_close_matches(str(name), known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"they take {', '.join(known)}"
+            raise ConfigurationError(f"client_options has {name!r}, which not every Kafka client of a worker takes; {advice}")
+
+
+@cache
+def _options_of_every_client() -> tuple[str, ...]:
+    """What consumer, producer and admin client take alike, since all of them get the same options; without those of `_NOT_YOURS`."""
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # settings without options need no Kafka client
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    takes = [inspect.signature(client).parameters.keys() for client in (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)]
+    return tuple(sorted(set.intersection(*map(set, takes)) - _NOT_YOURS.keys()))
 
 
 def _check_group(group: str) -> None:

@@ -121,6 +121,35 @@ def test_options_of_the_clients_are_added_to_those_of_the_code(folder: Path) -> 
     assert settings.client_options == {"ssl_context": None, "sasl_mechanism": "SCRAM-SHA-256", "security_protocol": "SASL_SSL"}
 
 
+def test_an_option_that_the_clients_do_not_take_is_refused_with_its_source_and_without_its_value(folder: Path) -> None:
+    in_file = own(folder, '[client_options]\nsasl_plain_pasword = "s3cret"')
+    said = refusal(lambda: in_file.host_settings("billing"))
+    assert said == (
+        "client_options has 'sasl_plain_pasword', which not every Kafka client of a worker takes; did you mean 'sasl_plain_password'? "
+        "(client_options.sasl_plain_pasword is set by ackwise.toml)"
+    )
+    (folder / "ackwise.toml").unlink()
+    in_variable = environment(folder, ACKWISE_CLIENT_OPTIONS__ACKS="1")
+    assert refusal(lambda: in_variable.host_settings("billing")).endswith("(client_options.acks is set by ACKWISE_CLIENT_OPTIONS__ACKS)")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["ACKWISE_SERVICE_HOST", "ACKWISE_SERVICE_PORT", "ACKWISE_SERVICE_PORT_HTTP_METRICS", "ACKWISE_PORT", "ACKWISE_PORT_9092_TCP",
+     "ACKWISE_PORT_9092_TCP_ADDR", "ACKWISE_PORT_53_UDP_PROTO", "ACKWISE_BILLING_SERVICE_HOST", "ACKWISE_BILLING_PORT_80_TCP_PORT"],
+)  # fmt: skip
+def test_a_variable_that_kubernetes_sets_for_a_service_is_refused_and_says_so(folder: Path, variable: str) -> None:
+    assert refusal(lambda: environment(folder, **{variable: "10.0.0.1"})) == (
+        f"{variable} is set, and there is no such entry; Kubernetes sets such variables for a Service whose name begins with 'ackwise': "
+        "rename the Service, or set enableServiceLinks: false in the pod"
+    )
+
+
+@pytest.mark.parametrize("variable", ["ACKWISE_BROKER", "ACKWISE_PORTS", "ACKWISE_SERVICE", "ACKWISE_PORT_TCP", "ACKWISE_DEDUP__PORT"])
+def test_a_variable_that_is_merely_wrong_is_not_blamed_on_kubernetes(folder: Path, variable: str) -> None:
+    assert "Kubernetes" not in refusal(lambda: environment(folder, **{variable: "10.0.0.1"}))
+
+
 def test_a_fixed_setting_is_not_changed_by_any_entry(folder: Path) -> None:
     config = environment(folder, ACKWISE_BROKERS="b:2", ACKWISE_CLIENT_OPTIONS__SASL_MECHANISM="PLAIN", ACKWISE_START="latest")
     settings = config.host_settings("billing", fixed={"brokers": "a:1", "client_options": {"ssl_context": None}})

@@ -60,5 +60,15 @@ def test_an_option_of_the_clients_that_would_undo_a_promise_is_refused(option: s
         HostSettings("localhost:9092", "billing", client_options={option: "s3cret"})
 
 
+def test_an_option_that_not_every_client_takes_is_refused_with_the_nearest_that_they_do() -> None:
+    with pytest.raises(ConfigurationError, match=r"has 'sasl_plain_pasword', which .*; did you mean 'sasl_plain_password'\?") as refusal:
+        HostSettings("localhost:9092", "billing", client_options={"sasl_plain_pasword": "s3cret"})
+    assert "s3cret" not in str(refusal.value)
+    with pytest.raises(ConfigurationError, match="has 'fetch_max_bytes', which not every Kafka client of a worker takes"):
+        HostSettings("localhost:9092", "billing", client_options={"fetch_max_bytes": 1})
+    with pytest.raises(ConfigurationError, match=r"'colour'.*; they take api_version, connections_max_idle_ms, .*, ssl_context$"):
+        HostSettings("localhost:9092", "billing", client_options={"colour": "blue"})
+
+
 def test_the_keywords_of_an_app_are_the_settings_of_its_host() -> None:
     assert AppSettings.__annotations__.keys() | {"brokers", "group"} == {field.name for field in dataclasses.fields(HostSettings)}
