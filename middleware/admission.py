@@ -144,7 +144,7 @@ class Admission:
         if busy:
             where = claimants[0].delivery
             log.info(
-                "messages wait for claims of another worker",
+                "messages wait for claims that are held, here or by another worker",
                 handler=self._agent.name,
                 topic=where.topic,
                 partition=where.partition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from ackwise.middleware.agent import Agent
@@ -100,23 +100,30 @@ class Execution:
 
     async def _handle_messages(self, ready: Sequence[Entry], run: Run) -> None:
         call = cast(Callable[[Message[Any]], Awaitable[object]], self._agent.call)
-        for entry in ready:
-            message = cast(Message[Any], entry.message)
-            if run.transaction is not None:
-                message.connection = run.transaction.connection
-            entry.started_at = self._worker.monotonic()
-            result = await self._outcome(call, message, run)
-            if result is None:
-                return
-            if isinstance(result, Raised) and isinstance(result.error, STOPS):
-                run.stopped = result.error
-                return
-            if isinstance(result, Raised) and run.transaction is not None:
-                self._fail(ready, run, result)
-                return
-            self._rule([entry], Batch([message]), result)
-            if run.called_off:
-                return
+        raised: dict[Entry, BaseException] = {}
+        broken: list[Exception] = []
+        try:
+            for entry in ready:
+                message = cast(Message[Any], entry.message)
+                if run.transaction is not None:
+                    message.connection = run.transaction.connection
+                entry.started_at = self._worker.monotonic()
+                result = await self._outcome(call, message, run)
+                if result is None:
+                    return
+                if isinstance(result, Raised):
+                    if isinstance(result.error, STOPS):
+                        run.stopped = result.error
+                        return
+                    if run.transaction is not None:
+                        self._fail(ready, run, result)
+                        return
+                    raised[entry] = result.error
+                broken += self._decide([entry], Batch([message]), result)
+                if run.called_off:
+                    return
+        finally:  # one line for the batch, however many of it failed
+            self._tell(ready, raised, broken)
 
     def _fail(self, ready: Sequence[Entry], run: Run, result: Raised) -> None:
         """Nothing that was written counts, so no ruling from before does either; only of one alone it is known who failed."""
@@ -136,6 +143,11 @@ class Execution:
             return Raised(error)
 
     def _rule(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> None:
+        raised = dict.fromkeys(ready, result.error) if isinstance(result, Raised) else {}
+        self._tell(ready, raised, self._decide(ready, batch, result))
+
+    def _decide(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> list[Exception]:
+        """Rule on all of `ready`; answers what the retry policy raised."""
         error = result.error if isinstance(result, Raised) else None
         dispositions = rule(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
         broken: list[Exception] = []
@@ -147,20 +159,20 @@ class Execution:
             if raised is not None:
                 broken.append(raised)
         self._remember(ready)
-        tell_broken(self._agent.name, broken)
-        self._tell(ready, error)
-        if error is not None:
-            log.debug("what the handler raised", handler=self._agent.name, raised=error)
+        return broken
 
-    def _tell(self, ready: Sequence[Entry], error: BaseException | None) -> None:
-        """One line for what comes back, with the reason that a person needs."""
+    def _tell(self, ready: Sequence[Entry], raised: Mapping[Entry, BaseException], broken: Sequence[Exception]) -> None:
+        """One line for what comes back, with the reason that a person needs; and what the first of them raised, for whoever debugs."""
+        tell_broken(self._agent.name, broken)
+        if raised:
+            log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))
         back = [entry for entry in ready if isinstance(entry.disposition, Later)]
         if not back:
             return
         first = back[0]
         failure = first.disposition.failure if isinstance(first.disposition, Later) else None
         # Where nothing was raised, the failure's text is ours: what was returned, and what should have been.
-        text = f"{failure.error}: {failure.message}" if failure is not None and error is None else first.error
+        text = f"{failure.error}: {failure.message}" if failure is not None and first not in raised else first.error
         log.warning(
             "messages come back later",
             handler=self._agent.name,

@@ -109,7 +109,9 @@ class Leases:
         except StoreUnavailable:
             self._down_until = self._clock() + _DOWN_FOR
             raise
-        self._down_until = 0.0
+        if self._down_until:
+            self._down_until = 0.0
+            log.info("the store answers again", marks=len(self._marks), releases=len(self._releases))
         self._trips.append(self._clock() - started)
         return result
 

@@ -19,7 +19,7 @@ from ackwise.middleware.log import Log
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.explain import Explanation, explain
-from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
+from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
 from ackwise.plugin.slots import Policy, Slots
@@ -113,6 +113,9 @@ class App:
         it. `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
         `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception. Raises `ConfigurationError`.
         """
+
+        if topics and callable(topics[0]):
+            raise ConfigurationError(f'@app.agent on {name_of(topics[0])!r} names no topic; write @app.agent("orders")')
 
         def register(handler: HandlerT) -> HandlerT:
             if self._is_started:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -33,6 +34,9 @@ __all__ = ["Reliable", "reliable"]
 log = Log()
 
 T = TypeVar("T")
+
+#: What `reliable` takes besides the settings of the host.
+_KEYWORDS: Final = ("model", "name", "max_batch", "within")
 
 #: What a client of aiokafka proves itself with; the producer of copies and the relay need the same.
 _CREDENTIALS: Final = (
@@ -121,8 +125,11 @@ def reliable(
 def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSettings:
     """Those of the host, as far as the consumer has them from its owner; aiokafka keeps them in private attributes."""
     _refuse(consumer)
-    for name in settings.keys() - LoopSettings.__annotations__.keys():
-        raise ConfigurationError(f"reliable() has no setting {name!r}; it has {', '.join(sorted(LoopSettings.__annotations__))}")
+    known = [*_KEYWORDS, *LoopSettings.__annotations__]
+    for name in settings.keys() - set(known):
+        near = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
+        raise ConfigurationError(f"reliable() has no setting {name!r}; {advice}")
     client = consumer._client
     servers = client._bootstrap_servers  # a port may be missing there
     rebalance_timeout = consumer._rebalance_timeout_ms / 1000

@@ -1,4 +1,4 @@
-"""While the event log is out of order nothing is begun: it could not be settled, and a kill would repeat all of it."""
+"""What a worker does while the event log is out of order, and how often it says that something is: nothing is begun, and said once."""
 
 from __future__ import annotations
 
@@ -44,3 +44,30 @@ async def test_a_partition_is_said_to_be_held_once_in_a_while_and_not_for_each_o
     spine.clock.now += 6
     await spine.run([spine.entry(130)])
     assert sum("messages are held" in record.getMessage() for record in caplog.records) == 3
+
+
+async def test_the_failures_of_single_messages_are_one_line_for_their_batch(make_spine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(message: Any) -> None:
+        if message.offset != 101:
+            raise ConnectionError("not now")
+
+    spine = make_spine(handler, kind="message")
+    await spine.run(spine.entries(4))
+    lines = [record.getMessage() for record in caplog.records if "come back later" in record.getMessage()]
+    assert len(lines) == 1
+    assert "messages=3 batch=4" in lines[0]
+    assert "error=ConnectionError" in lines[0]
+
+
+async def test_it_is_told_when_the_store_is_back(make_spine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(batch: Batch[Any]) -> None: ...
+
+    caplog.set_level("INFO", "ackwise")
+    spine = make_spine(handler, dedup=True)
+    spine.store.fail = lambda exchange: True
+    entries = spine.entries(1)
+    await spine.run(entries)
+    spine.store.fail = lambda exchange: False
+    spine.clock.now += 60
+    await spine.run(entries)
+    assert sum("the store answers again" in record.getMessage() for record in caplog.records) == 1

@@ -249,6 +249,7 @@ async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing
         (lambda app: app.agent("orders", "orders")(bill), "agent 'bill' names topic 'orders' twice"),
         (lambda app: (app.agent("a")(bill), app.agent("b")(bill)), "two agents are called 'bill'"),
         (lambda app: app.agent()(bill), "has no topic"),
+        (lambda app: app.agent(bill), "@app.agent on 'bill' names no topic; write @app.agent"),
         (lambda app: app.agent("a", max_batch=0)(bill), "max_batch of agent 'bill' is 0"),
         (lambda app: app.agent("a", within="soon")(bill), "within is 'soon'"),
         (lambda app: app.agent("a", name="")(bill), "name of an agent is ''"),

@@ -358,6 +358,7 @@ async def middleware(batch: Batch[bytes], call_next: Any) -> None:
         (("orders",), {"name": ""}, "name of an agent is ''"),
         (("orders",), {"revoke_timeout": 6}, "revoke_timeout is 6 s, above half of the consumer's rebalance timeout of 10 s"),
         (("orders",), {"brokers": "x:1"}, "has no setting 'brokers'; it has clock_skew"),
+        (("orders",), {"modle": Order}, "has no setting 'modle'; did you mean 'model'?"),
         (("orders",), {"model": object()}, "which pydantic can't decode"),
     ],
 )
