@@ -31,7 +31,9 @@ _FILE: Final = "ackwise.toml"
 _PROJECT: Final = "pyproject.toml"
 
 #: What Kubernetes sets in every pod for a Service `ackwise` or `ackwise-…` of its namespace.
-_OF_A_SERVICE: Final = re.compile(rf"{PREFIX}([A-Z0-9]+_)*(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+_OF_A_SERVICE: Final = re.compile(
+    rf"{PREFIX}([A-Z0-9]+_)*(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
 
 _Path = tuple[str, ...]
 

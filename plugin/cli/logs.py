@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from ackwise.plugin.cli.repeats import Repeats
+
 __all__ = ["JsonLines", "LogFormat", "LogLevel", "print_log"]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -32,9 +34,10 @@ class JsonLines(logging.Formatter):
 
 
 def print_log(level: LogLevel, form: LogFormat) -> None:
-    """Print what is logged from `level` on to stderr, and of the Kafka client warnings only unless debugging."""
+    """Print what is logged from `level` on to stderr, and of the Kafka client warnings only unless debugging, each once in a while."""
     printing = logging.StreamHandler(sys.stderr)
     printing.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    printing.addFilter(Repeats())
     logging.basicConfig(level=level.upper(), handlers=[printing])
     # Never its own debug level: it logs requests, answers and records as a whole there, with payloads and SASL passwords.
     client = {"debug": logging.INFO, "error": logging.ERROR}.get(level, logging.WARNING)

@@ -16,6 +16,7 @@ import pytest
 
 from ackwise.middleware.log import Log
 from ackwise.plugin.cli.logs import JsonLines
+from ackwise.plugin.cli.repeats import WITHIN, Repeats
 
 WORKER = """
 from ackwise import App
@@ -75,6 +76,67 @@ def test_a_traceback_stays_on_its_line(printed: io.StringIO) -> None:
 def python(code: str, folder: Path, *arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return done.stderr
+
+
+class Told:
+    """What passes the filter, said at `seconds` on its clock."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._filter = Repeats(lambda: self.seconds)
+
+    def say(self, message: str, *arguments: object, logger: str = "aiokafka.cluster") -> str | None:
+        record = logging.LogRecord(logger, logging.ERROR, "cluster.py", 1, message, arguments, None)
+        return record.getMessage() if self._filter.filter(record) else None
+
+
+def test_the_same_line_of_the_kafka_client_is_printed_once_in_a_while_and_counts_what_was_left_out() -> None:
+    told = Told()
+    assert told.say("Topic %s not found", "orders") == "Topic orders not found"
+    assert {told.say("Topic %s not found", "orders") for _ in range(1234)} == {None}
+    assert told.say("Topic %s not found", "mails") == "Topic mails not found"
+    told.seconds = WITHIN
+    assert told.say("Topic %s not found", "orders") == "Topic orders not found (left out since it was last printed: 1,234)"
+    assert told.say("Topic %s not found", "orders") is None
+    told.seconds = 3 * WITHIN
+    assert told.say("Topic %s not found", "mails") == "Topic mails not found"
+
+
+def test_a_line_with_a_percent_sign_is_printed_as_it_is() -> None:
+    told = Told()
+    assert told.say("100 %s full", "% of it") == "100 % of it full"
+    assert told.say("100 %s full", "% of it") is None
+    told.seconds = WITHIN
+    assert told.say("100 %s full", "% of it") == "100 % of it full (left out since it was last printed: 1)"
+
+
+def test_lines_of_other_loggers_are_never_left_out() -> None:
+    told = Told()
+    assert [told.say("held", logger=logger) for logger in ("ackwise", "ackwise", "aiokafkas", "aiokafkas")] == ["held"] * 4
+
+
+def test_however_many_different_lines_there_are_those_of_late_are_remembered() -> None:
+    told = Told()
+    assert all(told.say("line %d", number) for number in range(5000))
+    assert told.say("line %d", 4999) is None
+    assert told.say("line %d", 0) == "line 0"
+
+
+REPEATING = """
+import logging
+from ackwise.plugin.cli.logs import print_log
+print_log("info", "text")
+for _ in range(1000):
+    logging.getLogger("aiokafka.cluster").error("Topic %s not found in cluster metadata", "orders")
+    logging.getLogger("aiokafka").error("the same")
+"""
+
+
+def test_ackwise_run_prints_a_line_of_the_kafka_client_once_though_it_comes_a_thousand_times(tmp_path: Path) -> None:
+    first, second = python(REPEATING, tmp_path).splitlines()
+    assert (first.partition("ERROR")[2], second.partition("ERROR")[2]) == (
+        "   aiokafka.cluster: Topic orders not found in cluster metadata", "   aiokafka: the same",
+    )  # fmt: skip
 
 
 LEVELS = """
