@@ -199,6 +199,26 @@ async def test_all_three_work_on_stores_that_are_open_and_leave_them_open(path: 
     await store.close()
 
 
+async def test_a_cleanup_keeps_no_worker_from_the_file_for_long(path: Path) -> None:
+    worker = SQLiteStore(path, timeout=1.0)
+    worker._forget_at = float("inf")  # it would help with the cleaning
+    await worker.open()
+    with closing(sqlite3.connect(path)) as connection:
+        forgotten = ((f"old-{number}", 1, 1, 1, 0, 0, 1, 0.0, 1.0) for number in range(50_000))
+        connection.executemany("INSERT INTO ackwise_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", forgotten)
+        connection.commit()
+    cleaning = asyncio.ensure_future(SQLiteStore(path).cleanup())
+    exchanges = 0
+    while not cleaning.done():
+        await worker.exchange(Exchange([Claim(ClaimKey(exchanges.to_bytes(16), None, 1), 1)]))
+        exchanges += 1
+    assert exchanges > 5
+    assert await cleaning == 50_000
+    await worker.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM ackwise_claims").fetchone() == (exchanges,)
+
+
 @pytest.mark.parametrize("command", ["init", "check", "cleanup"])
 def test_of_a_store_in_memory_it_is_said_that_there_is_nothing_to_do(command: str) -> None:
     code, said, _ = ackwise(f"{command} memory://")
