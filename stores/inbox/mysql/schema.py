@@ -70,6 +70,8 @@ async def require_rights(connection: Connection, tables: Tables) -> None:
 
 async def complaints(connection: Connection, tables: Tables, address: str) -> list[str]:
     """What is wrong or unwise, one sentence each with what to do."""
+    if await _version(connection, tables) is None:
+        return [f"{address}: the table of the inbox is missing; run `ackwise store init URL`"]
     await require_table(connection, tables, address)
     await require_rights(connection, tables)
     inbox, said = tables.named("inbox"), []
