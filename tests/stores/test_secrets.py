@@ -374,6 +374,7 @@ async def test_a_schema_or_prefix_of_an_inbox_is_a_name_or_refused(
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_prefix_of_mysql_is_a_name_or_refused(mysql: MySQLDatabase, name: str) -> None:
     await mysql.fetch("CREATE TABLE canary (x int)")
+    assert await finishes_or_is_refused(f"{mysql.url}?prefix={quote(HOSTILE[name], safe='', errors='surrogateescape')}")
     assert await is_a_name_or_refused(mysql.url, "prefix", HOSTILE[name])
     assert len(await mysql.fetch("SHOW TABLES LIKE 'canary'")) == 1
 
