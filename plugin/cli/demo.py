@@ -117,7 +117,7 @@ def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
         "retried": outcome.retried,
         "dead": outcome.dead,
         "lost": outcome.lost,
-        "ledger": {"expected": outcome.expected_cents, "actual": outcome.actual_cents},
+        "ledger": {"expected": outcome.expected_cents, "actual": outcome.actual_cents, "repeated": outcome.repeated_cents},
         "workers": options.workers,
         "kills": outcome.kills,
         "seed": options.seed,
@@ -145,29 +145,35 @@ def _show(played: Played, options: Options) -> None:
     table.add_column(style="dim")
     rows = [
         ("sent", f"{outcome.sent:,}", "messages that the broker acknowledged"),
-        ("billed", f"{outcome.billed:,}", "orders in the ledger"),
-        ("billed again", f"{outcome.repeated_by_kill:,}", f"by the kill; at most {outcome.in_flight} were in flight"),
+        ("billed", f"{outcome.billed:,}", "orders in the ledger, each counted once"),
+        (
+            "repeated by the kill",
+            f"{outcome.repeated_by_kill:,}",
+            f"more entries for those orders; at most {outcome.in_flight} were in flight",
+        ),
         ("suppressed", f"{outcome.suppressed:,}", "sent twice and run once"),
         *((f"retried after {level}", f"{copies:,}", "copies on the delay topic") for level, copies in outcome.retried.items()),
         *((f"dead: {reason}", f"{number:,}", "in the dead-letter topic") for reason, number in outcome.dead.items()),
         ("lost", f"{outcome.lost:,}", "neither billed nor dead"),
         ("to be charged", _money(outcome.expected_cents), "by what the shop sent"),
-        ("charged", _money(outcome.actual_cents), "by the ledger, each order once"),
+        ("charged", _money(outcome.actual_cents), "by the ledger, each order counted once"),
+        ("charged again", _money(outcome.repeated_cents), "by the entries that the kill repeated"),
     ]
     for row in rows:
         table.add_row(*row)
     console.print(table)
     said = ", ".join(f"{name} {number:,}" for name, number in {**played.verdicts, **played.flags}.items() if number)
     console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}")
-    if outcome.repeated_by_kill:
-        console.print(
-            "[dim]What the kill did: billed, but not yet marked as done, so billed again. Where the first time reached the "
-            "events, reconcile says MULTI_EXECUTED, elsewhere AMBIGUOUS_EXEC.[/dim]"
-        )
+    console.print(
+        "[dim]Expected here, since the demo killed a worker on purpose: what it had billed and not yet marked as done is billed again. "
+        "Where the first time reached the events, reconcile says MULTI_EXECUTED and exits with 1; elsewhere it says AMBIGUOUS_EXEC, in "
+        "doubt.[/dim]"
+    )
     for failure in outcome.failures:
         console.print(f"[red]failed[/red] {escape(failure)}")
     if not outcome.failures:
-        console.print("[green]Nothing was lost and the books balance.[/green]")
+        again = f"; {outcome.repeated_by_kill:,} entries are repeats of the kill" if outcome.repeated_by_kill else ""
+        console.print(f"[green]Nothing was lost and the books balance{again}.[/green]")
     console.print(f"Ledger, events and logs are in {escape(str(options.out))}, the report is {escape(str(played.page))}")
 
 

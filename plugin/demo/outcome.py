@@ -50,7 +50,8 @@ class Outcome:
     dead: dict[str, int]
     lost: int
     expected_cents: int
-    actual_cents: int
+    actual_cents: int  #: of the orders in the ledger, each counted once
+    repeated_cents: int  #: of the entries beyond that
     in_flight: int
     kills: int
     failures: tuple[str, ...]  #: a sentence for each condition that does not hold
@@ -77,6 +78,7 @@ def judge(scenario: Scenario, observed: Observed) -> Outcome:
         lost=len(lost),
         expected_cents=sum(scenario.prices.values()),
         actual_cents=sum(billed.values()),
+        repeated_cents=sum(entry.cents for entry in observed.ledger) - sum(billed.values()),
         in_flight=observed.in_flight,
         kills=observed.kills,
         failures=tuple(failures),

@@ -7,8 +7,10 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from ackwise.plugin.cli.demo import _show
 from ackwise.plugin.demo.ledger import Entry, LedgerReader, LedgerWriter
 from ackwise.plugin.demo.outcome import DeadLetterSeen, Observed, Outcome, judge
+from ackwise.plugin.demo.run import Options, Played
 from ackwise.plugin.demo.scenario import MAX_RECONSUME_TIMES, Fate, Scenario, make_scenario
 
 
@@ -144,6 +146,8 @@ def test_repeats_are_allowed_up_to_what_was_in_flight() -> None:
     ledger = list(perfect(SCENARIO).ledger)
     allowed, too_many = judged(ledger=ledger + ledger[:10]), judged(ledger=ledger + ledger[:11])
     assert (allowed.repeated_by_kill, allowed.failures) == (10, ())
+    assert allowed.repeated_cents == sum(entry.cents for entry in ledger[:10])
+    assert allowed.actual_cents == allowed.expected_cents
     assert too_many.failures == ("11 orders were billed again, and at most 10 were in flight at the kill",)
     assert too_many.actual_cents == too_many.expected_cents
 
@@ -151,3 +155,17 @@ def test_repeats_are_allowed_up_to_what_was_in_flight() -> None:
 def test_a_dead_letter_published_twice_is_one() -> None:
     letters = list(perfect(SCENARIO).dead_letters)
     assert judged(dead_letters=letters + letters[:1]).dead == judged().dead
+
+
+def test_the_table_counts_each_order_once_and_says_beside_it_what_the_kill_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = list(perfect(SCENARIO).ledger)
+    outcome = judged(ledger=ledger + ledger[:10])
+    out = Path("demo")
+    _show(Played(outcome, 1, out / "summary.json", {"MULTI_EXECUTED": 10}, {}), Options(4000, 1, out))
+    printed = capsys.readouterr().out
+    rows = {name.strip(): number.strip() for _, name, number, *_ in (line.split("│") for line in printed.splitlines() if "│" in line)}
+    assert (rows["billed"], rows["repeated by the kill"]) == (f"{outcome.billed:,}", "10")
+    assert rows["charged"] == rows["to be charged"]
+    assert rows["charged again"] == f"{outcome.repeated_cents / 100:,.2f}" != "0.00"
+    assert "10 entries are repeats of the kill" in printed
+    assert "Expected here, since the demo killed a worker on purpose" in printed
