@@ -24,6 +24,8 @@ from tests.databases.server import Server, free_port, skip_if_missing
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.transaction import Taken
+from ackwise.stores.inbox.postgres import from_url as inbox_from_url
 from ackwise.stores.postgres import PostgresStore, from_url
 
 TODAY = int(time.time() // 86400)
@@ -212,6 +214,19 @@ async def _lets_in(url: str) -> bool:
 
 
 PASSWORD = "s3cr%2Ft%40"
+
+
+async def test_an_inbox_verifies_tls_in_the_same_way(guarded: Server, certificates: Certificates) -> None:
+    base = f"postgresql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
+    inbox = inbox_from_url(f"{base}&sslrootcert={certificates.authority}")
+    await inbox.open()
+    async with inbox.begin(retention=60.0) as transaction:
+        assert await transaction.connection.fetchval("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
+        assert await transaction.claim(keys(3)) == [Taken()] * 3
+    await inbox.close()
+    with pytest.raises(ConfigurationError, match=r"its certificate is not trusted \(.*\); correct sslrootcert, or the host") as raised:
+        await inbox_from_url(f"{base}&sslrootcert={certificates.stranger}").open()
+    assert "s3cr" not in str(raised.value)
 
 
 async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded: Server, certificates: Certificates) -> None:
