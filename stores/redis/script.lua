@@ -67,11 +67,21 @@ local function into_page(key, value)
   redis.call('DEL', key)
 end
 
+local texts = {}
+
+-- What Redis is told: it would write out each number anew, slowly, and an exchange has few different ones.
+local function text(milliseconds)
+  if not texts[milliseconds] then
+    texts[milliseconds] = string.format('%.0f', milliseconds)
+  end
+  return texts[milliseconds]
+end
+
 local function store(key, value)
   if compact and is_done(value) then
     into_page(key, value)
   else
-    redis.call('SET', key, value, 'PX', kept_until(value) - now + GRACE)
+    redis.call('SET', key, value, 'PX', text(kept_until(value) - now + GRACE))
   end
 end
 

@@ -25,12 +25,15 @@ __all__ = ["OpenTransaction"]
 # `finished` is read without a lock, so that nobody waits for a batch which only repeats a key. What is not finished is inserted,
 # or locked where it is already, in the order of the keys: nobody waits for anybody in a circle. A key that another transaction
 # finishes while this statement waits for it is in neither answer; it is asked for again, and the next statement sees it finished.
+# LATERAL and LIMIT leave the planner no join: one that was planned for an empty table reads all of a large one.
 _CLAIM = """
 WITH asked AS (
     SELECT unnest($1::uuid[]) AS k
 ), finished AS MATERIALIZED (
-    SELECT k, next_attempt, outcome, origin_topic, origin_partition, origin_offset, exec_id
-    FROM asked JOIN {inbox} USING (k) WHERE outcome <> 0 AND kept_until > clock_timestamp()
+    SELECT found.* FROM asked CROSS JOIN LATERAL (
+        SELECT k, next_attempt, outcome, origin_topic, origin_partition, origin_offset, exec_id
+        FROM {inbox} AS r WHERE r.k = asked.k AND outcome <> 0 AND kept_until > clock_timestamp() LIMIT 1
+    ) AS found
 ), taken AS (
     INSERT INTO {inbox} AS r (k, exec_id, origin_offset, kept_until, origin_partition, next_attempt, outcome, origin_topic)
     SELECT k, 0, 0, clock_timestamp() + $2 * interval '1 s', 0, 0, 0, '' FROM asked WHERE k NOT IN (SELECT k FROM finished) ORDER BY k
