@@ -14,6 +14,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.addresses import reach
 from ackwise.plugin.app import App
 from ackwise.plugin.doctor import machine, places
+from ackwise.plugin.doctor.extras import extras, needs
 from ackwise.plugin.doctor.finding import Finding, refused
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.settings import HostSettings
@@ -32,12 +33,15 @@ async def examine(app: App | None = None, brokers: str | None = None) -> list[Fi
     Raises `ConfigurationError` only for `brokers` that are no addresses.
     """
     before = machine.read_clocks()
+    group, about_the_app = _group(app)
+    packages = extras(needs(group.dedup, group.events) if group is not None else {})
     findings = []
     for subject, one in _MACHINE.items():
         findings += await look(subject, one)
-    group = await _group(app, findings)
+    findings += [*packages, *about_the_app]
     if group is not None:
-        findings += await look("claims", partial(places.claims, group.dedup))
+        if not any(finding.verdict == "problem" for finding in packages):  # the store would say the same again
+            findings += await look("claims", partial(places.claims, group.dedup))
         findings += await look("events", partial(places.events, group.events))
     settings = group.settings if group is not None else None
     if brokers is not None:
@@ -54,7 +58,6 @@ def _installed() -> float:
 _MACHINE: Final[dict[str, _Look]] = {
     "python": machine.python,
     "packages": machine.packages,
-    "extras": machine.extras,
     "java": machine.java,
     "open files": machine.file_limit,
     "temporary files": machine.temporary_files,
@@ -78,16 +81,14 @@ async def look(subject: str, one: _Look) -> list[Finding]:
     return found if isinstance(found, list) else [found]
 
 
-async def _group(app: App | None, findings: list[Finding]) -> Group | None:
+def _group(app: App | None) -> tuple[Group | None, list[Finding]]:
     if app is None:
-        return None
+        return None, []
     try:
         group = group_of(app)
     except AckwiseError as error:
-        findings.append(refused("app", error))
-        return None
-    findings.append(Finding("app", "ok", f"group {group.settings.group}, reads {', '.join(group.sources)}"))
-    return group
+        return None, [refused("app", error)]
+    return group, [Finding("app", "ok", f"group {group.settings.group}, reads {', '.join(group.sources)}")]
 
 
 async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:

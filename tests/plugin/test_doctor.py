@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import re
 import shutil
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,13 @@ from ackwise.plugin.app import App
 from ackwise.plugin.doctor import machine, places
 from ackwise.plugin.doctor.cluster import judge_addresses, judge_requests, judge_topics
 from ackwise.plugin.doctor.examine import examine, look
+from ackwise.plugin.doctor.extras import EXTRAS, extras, needs
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import Clocks
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.topicplan import Topic, TopicReview
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 #: Its annotations do not export what the module itself does.
 confluent: Any = importlib.import_module("confluent_kafka.admin")
@@ -56,8 +62,55 @@ def test_a_package_that_a_worker_needs_and_lacks_is_a_problem() -> None:
     assert (missing.verdict, "there-is-no-such-package is missing" in missing.found) == ("problem", True)
 
 
-def test_extras_are_never_a_problem() -> None:
-    assert {finding.verdict for finding in machine.extras()} == {"ok"}
+def test_every_extra_that_a_user_may_install_is_listed_with_its_packages() -> None:
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    assert {extra.name for extra in EXTRAS} == declared.keys() - {"bench", "dev"}
+    for extra in EXTRAS:
+        direct = {re.split(r"[^\w-]", line)[0] for line in declared[extra.name]} - {"ackwise"}
+        assert direct <= set(extra.packages)
+
+
+def test_without_an_app_a_missing_extra_is_only_told() -> None:
+    found = extras(release=lambda _: None)
+    assert {finding.verdict for finding in found} == {"ok"}
+    assert found[1] == Finding("extra redis", "ok", "no redis; for claims in Redis: pip install 'ackwise[redis]'")
+
+
+@pytest.mark.parametrize(
+    ("policy", "extra", "package"),
+    [(Dedup("redis://h"), "redis", "redis"), (Dedup("rediss+cluster://h"), "redis", "redis"), (Dedup("mariadb://h/db"), "mysql", "asyncmy"),
+     (Dedup("postgresql://h/db"), "postgres", "asyncpg"), (Transactional("postgres://h/db"), "postgres", "asyncpg")],
+)  # fmt: skip
+def test_an_extra_that_the_store_of_the_app_needs_is_a_problem_if_it_is_missing(
+    policy: Dedup | Transactional, extra: str, package: str
+) -> None:
+    needed = needs(policy, None)
+    assert {finding.verdict for finding in extras(needed, lambda _: "1.0")} == {"ok"}
+    (problem,) = (finding for finding in extras(needed, lambda _: None) if finding.verdict != "ok")
+    assert (problem.subject, problem.verdict) == (f"extra {extra}", "problem")
+    assert problem.found.startswith(f"no {package}; {type(policy).__name__} of this app is given ")
+    assert problem.advice == f"pip install 'ackwise[{extra}]'"
+    assert "//h" not in problem.found
+
+
+def test_without_pyarrow_events_are_told_of_once_and_a_worker_runs_all_the_same(tmp_path: Path) -> None:
+    needed = needs(Dedup("sqlite:///claims.db"), Events(str(tmp_path)))
+    (warning,) = (finding for finding in extras(needed, lambda _: None) if finding.verdict != "ok")
+    assert warning == Finding(
+        "extra events",
+        "warning",
+        "no pyarrow; the events of this app stay in log files, which are larger",
+        "pip install 'ackwise[events]', or leave it to ackwise reconcile to make Parquet of them",
+    )
+
+
+async def test_a_store_whose_driver_is_missing_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.doctor.examine.extras", partial(extras, release=lambda _: None))
+    app = new_app()
+    app.use(Dedup("redis://127.0.0.1:1"))
+    findings = by_subject(await examine(app))
+    assert findings["extra redis"].verdict == "problem"
+    assert "claims" not in findings
 
 
 def test_without_java_reconcile_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -97,7 +150,7 @@ def machine_java(version: int) -> object:
     [(Clocks(1010.0, 15.0), "ok"), (Clocks(1010.3, 15.0), "warning"), (Clocks(1009.5, 15.0), "warning"), (Clocks(400.0, 15.0), "problem")],
 )
 def test_a_clock_that_jumps_or_is_behind_its_own_files_is_named(after: Clocks, verdict: str) -> None:
-    assert machine.clock(Clocks(1000.0, 5.0), after, installed=500.0).verdict == verdict
+    assert machine.clock(Clocks(1000.0, 5.0), after, since=500.0).verdict == verdict
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [(256, "warning"), (1024, "ok"), (-1, "ok")])
@@ -144,13 +197,13 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
 
 def test_events_are_looked_at_and_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert places.events(Events(str(tmp_path / "events")))[0].verdict != "problem"
-    by_url = places.events(Events(f"file://{tmp_path}/events"))[0].found
+    assert places.events(Events(str(tmp_path / "events"))).verdict != "problem"
+    by_url = places.events(Events(f"file://{tmp_path}/events")).found
     assert by_url.startswith(f"{tmp_path}/events can be written")
     assert by_url.endswith(f"{tmp_path}/events will be made")
-    assert places.events(Events(str(tmp_path / "file" / "events")))[0].verdict == "problem"
+    assert places.events(Events(str(tmp_path / "file" / "events"))).verdict == "problem"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert places.events(None)[0].verdict == "ok"
+    assert places.events(None).verdict == "ok"
 
 
 def test_one_broker_that_is_away_is_a_warning_and_all_are_a_problem() -> None:

