@@ -46,14 +46,16 @@ class Database(NamedTuple):
     server: Callable[[Path], Any] | None = None
 
 
+_POSTGRES: Final = Database("postgresql://postgres@127.0.0.1:{port}/postgres", lambda folder: postgres_server())
+_MARIADB: Final = Database("mariadb://root@127.0.0.1:{port}/test", lambda folder: mariadb_server(folder))
 DATABASES: Final = {
     "memory": Database("memory://"),
     "sqlite": Database("sqlite:///{folder}/claims.db"),
     "redis": Database("redis://127.0.0.1:{port}/0", lambda folder: redis_server(folder)),
-    "postgres": Database("postgresql://postgres@127.0.0.1:{port}/postgres", lambda folder: postgres_server()),
-    "mariadb": Database("mariadb://root@127.0.0.1:{port}/test", lambda folder: mariadb_server(folder)),
-    # Exactly once: an account is booked in the same transaction.
-    "booking": Database("postgresql://postgres@127.0.0.1:{port}/postgres", lambda folder: postgres_server()),
+    "postgres": _POSTGRES,
+    "mariadb": _MARIADB,
+    "postgres-once": _POSTGRES,  # exactly once: an account is booked in the same transaction
+    "mariadb-once": _MARIADB,
 }
 
 
@@ -91,7 +93,8 @@ AIMS: Final = (
     Aim("redis", "batch of 100, one trip", 15),
     Aim("postgres", "batch of 100, one trip", 40),
     Aim("mariadb", "batch of 100, one trip", 60),
-    Aim("booking", "inbox, batch of 100", 40),
+    Aim("postgres-once", "inbox, batch of 100", 40),
+    Aim("mariadb-once", "inbox, batch of 100", 40),
 )
 #: Bytes of Redis's memory for a message that is done, at most.
 _BYTES: Final = {"plain": 170, "compact": 30}

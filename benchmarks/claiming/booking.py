@@ -1,29 +1,39 @@
-"""Exactly once in PostgreSQL: each message moves the balance of an account, and is remembered in the same transaction."""
+"""Exactly once: each message moves the balance of an account, and is remembered in the same transaction."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import asyncmy
 import asyncpg
+from asyncmy.connection import Connection
 from benchmarks.claiming.way import Step
 
 from ackwise.middleware.store import ClaimKey, Outcome
-from ackwise.middleware.transaction import Finish, Taken
-from ackwise.stores.inbox.postgres import PostgresInbox
+from ackwise.middleware.transaction import Finish, OffsetsStore, Taken, TransactionalStore
 
-__all__ = ["inbox", "offsets", "per_message", "prepare", "update_alone"]
+__all__ = ["book_mariadb", "book_postgres", "inbox", "mariadb_per_message", "offsets", "postgres_alone", "postgres_per_message", "prepare"]
+
+Book = Callable[[Any, list[tuple[int, int]]], Awaitable[None]]
+"""What the handler does: one row update for each message, account and amount, by the driver's executemany."""
 
 _ACCOUNTS = 10_000
-_UPDATE = "UPDATE account SET balance = balance + $2 WHERE id = $1"
 _DAY = 86400.0
+_POSTGRES = "UPDATE account SET balance = balance + $2 WHERE id = $1"
+_MARIADB = "UPDATE account SET balance = balance + 1 WHERE id = %s"
 
 
 async def prepare(url: str) -> None:
     """Make the accounts, and the inbox of those who write theirs by hand."""
+    await (_prepare_mariadb(url) if url.startswith("mariadb") else _prepare_postgres(url))
+
+
+async def _prepare_postgres(url: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(f"""
         DROP TABLE IF EXISTS account, classic_inbox;
@@ -33,8 +43,16 @@ async def prepare(url: str) -> None:
     await connection.close()
 
 
+async def _prepare_mariadb(url: str) -> None:
+    async with _mariadb(url) as connection, connection.cursor() as cursor:
+        await cursor.execute("CREATE OR REPLACE TABLE account (id INT PRIMARY KEY, balance BIGINT NOT NULL)")
+        await cursor.execute(f"INSERT INTO account SELECT seq, 0 FROM seq_1_to_{_ACCOUNTS}")
+        await cursor.execute("CREATE OR REPLACE TABLE classic_inbox (k BINARY(16) PRIMARY KEY, kept_until DATETIME NOT NULL)")
+        await connection.commit()
+
+
 @asynccontextmanager
-async def per_message(url: str) -> AsyncIterator[Step]:
+async def postgres_per_message(url: str) -> AsyncIterator[Step]:
     """BEGIN, INSERT … ON CONFLICT DO NOTHING, UPDATE, COMMIT for each message."""
     connection, accounts = await asyncpg.connect(url), _accounts()
     insert = "INSERT INTO classic_inbox VALUES ($1, now() + interval '1 day') ON CONFLICT DO NOTHING"
@@ -42,7 +60,7 @@ async def per_message(url: str) -> AsyncIterator[Step]:
     async def step() -> int:
         async with connection.transaction():
             if await connection.execute(insert, os.urandom(16).hex()) == "INSERT 0 1":
-                await connection.execute(_UPDATE, next(accounts), 1)
+                await connection.execute(_POSTGRES, next(accounts), 1)
         return 1
 
     yield step
@@ -50,12 +68,12 @@ async def per_message(url: str) -> AsyncIterator[Step]:
 
 
 @asynccontextmanager
-async def update_alone(url: str) -> AsyncIterator[Step]:
+async def postgres_alone(url: str) -> AsyncIterator[Step]:
     """UPDATE for each message, committed by itself; a message that comes twice counts twice."""
     connection, accounts = await asyncpg.connect(url), _accounts()
 
     async def step() -> int:
-        await connection.execute(_UPDATE, next(accounts), 1)
+        await connection.execute(_POSTGRES, next(accounts), 1)
         return 1
 
     yield step
@@ -63,9 +81,37 @@ async def update_alone(url: str) -> AsyncIterator[Step]:
 
 
 @asynccontextmanager
-async def inbox(url: str, size: int) -> AsyncIterator[Step]:
+async def mariadb_per_message(url: str) -> AsyncIterator[Step]:
+    """BEGIN, INSERT IGNORE, UPDATE, COMMIT for each message."""
+    accounts = _accounts()
+    async with _mariadb(url) as connection, connection.cursor() as cursor:
+
+        async def step() -> int:
+            await connection.begin()
+            if await cursor.execute("INSERT IGNORE INTO classic_inbox VALUES (%s, NOW() + INTERVAL 1 DAY)", (os.urandom(16),)):
+                await cursor.execute(_MARIADB, (next(accounts),))
+            await connection.commit()
+            return 1
+
+        yield step
+
+
+async def book_postgres(connection: asyncpg.Connection, amounts: list[tuple[int, int]]) -> None:
+    """All in one trip."""
+    await connection.executemany(_POSTGRES, amounts)
+
+
+async def book_mariadb(connection: Connection, amounts: list[tuple[int, int]]) -> None:
+    """asyncmy makes one statement of many rows for an INSERT, and of an UPDATE a trip for each row; the accounts are all there."""
+    statement = "INSERT INTO account (id, balance) VALUES (%s, %s) ON DUPLICATE KEY UPDATE balance = balance + VALUES(balance)"
+    async with connection.cursor() as cursor:
+        await cursor.executemany(statement, amounts)
+
+
+@asynccontextmanager
+async def inbox(make: Callable[[], TransactionalStore], book: Book, size: int) -> AsyncIterator[Step]:
     """What `Transactional` does with a batch: begin, claim, the handler's executemany, finish, commit."""
-    store, accounts = PostgresInbox(url), _accounts()
+    store, accounts = make(), _accounts()
     await store.open()
 
     async def step() -> int:
@@ -73,7 +119,7 @@ async def inbox(url: str, size: int) -> AsyncIterator[Step]:
         async with store.begin(retention=_DAY) as transaction:
             answers = await transaction.claim(keys)
             assert all(isinstance(answer, Taken) for answer in answers)
-            await transaction.connection.executemany(_UPDATE, [(next(accounts), 1) for _ in keys])
+            await book(transaction.connection, [(next(accounts), 1) for _ in keys])
             await transaction.finish([Finish(key, ("orders", 0, i), i, Outcome.OK, 0) for i, key in enumerate(keys)])
         return size
 
@@ -82,16 +128,17 @@ async def inbox(url: str, size: int) -> AsyncIterator[Step]:
 
 
 @asynccontextmanager
-async def offsets(url: str, size: int) -> AsyncIterator[Step]:
+async def offsets(make: Callable[[], OffsetsStore], book: Book, size: int) -> AsyncIterator[Step]:
     """The same with one row for the partition: begin, lock, the handler's executemany, finish, advance, commit."""
-    store, accounts, owner = PostgresInbox(url), _accounts(), f"bench-{time.time_ns()}"
+    store, accounts, owner = make(), _accounts(), f"bench-{time.time_ns()}"
     await store.open()
     _, generation = await store.take_over(owner, "orders", 0, position=0)
 
     async def step() -> int:
-        async with store.begin(retention=_DAY) as transaction:
+        async with store.begin(retention=_DAY) as begun:
+            transaction: Any = begun  # of an OffsetsStore: OffsetsTransaction
             start = await transaction.lock(owner, "orders", 0, generation)
-            await transaction.connection.executemany(_UPDATE, [(next(accounts), 1) for _ in range(size)])
+            await book(transaction.connection, [(next(accounts), 1) for _ in range(size)])
             await transaction.finish([])  # nothing was sent back
             await transaction.advance(owner, "orders", 0, generation, start + size)
         return size
@@ -102,3 +149,10 @@ async def offsets(url: str, size: int) -> AsyncIterator[Step]:
 
 def _accounts() -> Iterator[int]:
     return itertools.cycle(range(1, _ACCOUNTS + 1))
+
+
+@asynccontextmanager
+async def _mariadb(url: str) -> AsyncIterator[Connection]:
+    port, database = url.rpartition(":")[2].split("/")
+    async with asyncmy.connect(host="127.0.0.1", port=int(port), user="root", db=database) as connection:
+        yield connection

@@ -25,6 +25,8 @@ from benchmarks.claiming.way import Step, Turn, Way, take
 from redis.asyncio import Redis
 
 from ackwise.middleware.store import ClaimStore
+from ackwise.stores.inbox.mysql import MySQLInbox
+from ackwise.stores.inbox.postgres import PostgresInbox
 from ackwise.stores.memory import MemoryStore
 from ackwise.stores.mysql import MySQLStore
 from ackwise.stores.postgres import PostgresStore
@@ -73,12 +75,21 @@ def _memory(url: str) -> list[Way]:
     return _local(partial(classic.memory, url), MemoryStore)
 
 
-def _booking(url: str) -> list[Way]:
+def _postgres_once(url: str) -> list[Way]:
+    inbox = partial(PostgresInbox, url)
     return [
-        Way(BASE, partial(booking.per_message, url)),
-        Way("update alone, nothing remembered", partial(booking.update_alone, url)),
-        *(Way(f"inbox, batch of {size}", partial(booking.inbox, url, size)) for size in SIZES),
-        *(Way(f"offsets, batch of {size}", partial(booking.offsets, url, size)) for size in SIZES),
+        Way(BASE, partial(booking.postgres_per_message, url)),
+        Way("update alone, nothing remembered", partial(booking.postgres_alone, url)),
+        *(Way(f"inbox, batch of {size}", partial(booking.inbox, inbox, booking.book_postgres, size)) for size in SIZES),
+        *(Way(f"offsets, batch of {size}", partial(booking.offsets, inbox, booking.book_postgres, size)) for size in SIZES),
+    ]
+
+
+def _mariadb_once(url: str) -> list[Way]:
+    inbox = partial(MySQLInbox, url)
+    return [
+        Way(BASE, partial(booking.mariadb_per_message, url)),
+        *(Way(f"inbox, batch of {size}", partial(booking.inbox, inbox, booking.book_mariadb, size)) for size in SIZES),
     ]
 
 
@@ -102,7 +113,8 @@ CONTESTS: Final = {
     "redis": _redis,
     "postgres": _postgres,
     "mariadb": _mariadb,
-    "booking": _booking,
+    "postgres-once": _postgres_once,
+    "mariadb-once": _mariadb_once,
 }
 
 
@@ -141,7 +153,7 @@ async def _contest(database: str, url: str, rounds: int, seconds: float, names: 
             async with Redis.from_url(url) as client:
                 await client.flushdb()
 
-    if database == "booking":
+    if database.endswith("-once"):
         await booking.prepare(url)
     base, *others = CONTESTS[database](url)
     ways, left_out = able([base, *(way for way in others if not names or way.name in names)])

@@ -1,6 +1,7 @@
 """Other libraries that run a function once per key, as their documentation uses them: a message at a time."""
 
-# pyright: reportMissingImports=false  # they live in an environment of their own
+# They live in an environment of their own.
+# pyright: reportMissingImports=false
 
 from __future__ import annotations
 
