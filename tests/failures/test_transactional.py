@@ -128,7 +128,8 @@ async def require_once(shop: Shop, ids: list[str]) -> None:
         pytest.param("sqlite_shop", "inbox", 1),
         pytest.param("sqlite_shop", "offsets", 2),
         pytest.param("postgres_shop", "inbox", 3, marks=pytest.mark.servers),
-        pytest.param("mariadb_shop", "inbox", 4, marks=pytest.mark.servers),
+        pytest.param("postgres_shop", "offsets", 4, marks=pytest.mark.servers),
+        pytest.param("mariadb_shop", "inbox", 5, marks=pytest.mark.servers),
     ],
     indirect=["shop"],
 )

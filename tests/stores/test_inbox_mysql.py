@@ -301,8 +301,10 @@ async def test_a_pool_that_was_given_stays_open_and_keeps_its_settings(shop: MyS
 
 async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(shop: MySQLDatabase) -> None:
     inbox = MySQLInbox(shop.url, prefix="p`'; -- ")
-    with pytest.raises(ConfigurationError, match="the table of the inbox is missing; run `ackwise store init URL`"):
-        await inbox.check()
+    (missing,) = await inbox.check()
+    assert missing.endswith("the table of the inbox is missing; run `ackwise store init URL`")
+    with pytest.raises(ConfigurationError, match="the table of the inbox is missing"):
+        await inbox.cleanup()
     await asyncio.gather(*(MySQLInbox(shop.url, prefix="p`'; -- ").init() for _ in range(4)))
     await inbox.open()
     old, new = keys(300), keys(10)
@@ -357,3 +359,23 @@ async def test_a_server_that_is_away_is_named_without_the_password() -> None:
 def test_a_url_that_can_not_work_is_refused(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         from_url(url)
+
+
+async def test_a_statement_that_is_cancelled_in_the_middle_does_not_answer_the_next_batch(shop: MySQLDatabase) -> None:
+    inbox = MySQLInbox(shop.url, max_size=1)
+    await inbox.open()
+    asked = keys(2)
+
+    async def handle(connection: Any) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await execute(connection, A, "SELECT SLEEP(0.5)")
+        raise RuntimeError
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            await consume(inbox, asked, handle)
+    assert await consume(inbox, asked, statements(A)) == [Taken()] * 2
+    assert await consume(inbox, asked) == [Finished(Outcome.OK, HERE, 7)] * 2
+    assert await effects(shop) == ["a"]
+    await inbox.close()

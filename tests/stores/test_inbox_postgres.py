@@ -195,6 +195,28 @@ async def test_what_a_handler_sets_ends_with_its_batch(inbox: PostgresInbox) -> 
     assert said[0] == said[1]
 
 
+async def test_a_statement_that_is_cancelled_in_the_middle_does_not_answer_the_next_batch(
+    postgres_url: str, inbox: PostgresInbox, postgres_database: asyncpg.Connection
+) -> None:
+    single = PostgresInbox(postgres_url, max_size=1)
+    await single.open()
+    asked = keys(2)
+
+    async def handle(connection: Any) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await connection.execute("INSERT INTO effects VALUES ('b'); SELECT pg_sleep(0.5)")
+        raise RuntimeError
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            await consume(single, asked, handle)
+    assert await consume(single, asked, statements("INSERT INTO effects VALUES ('a')")) == [Taken()] * 2
+    assert await consume(single, asked) == [Finished(Outcome.OK, HERE, 7)] * 2
+    assert await effects(postgres_database) == ["a"]
+    await single.close()
+
+
 # Two workers
 
 
@@ -444,8 +466,10 @@ async def test_the_table_is_made_once_looked_at_and_refused_if_it_is_newer(
     postgres_url: str, postgres_database: asyncpg.Connection
 ) -> None:
     inbox = PostgresInbox(postgres_url)
-    with pytest.raises(ConfigurationError, match="the table of the inbox is missing; run `ackwise store init URL`"):
-        await inbox.check()
+    (missing,) = await inbox.check()
+    assert missing.endswith("the table of the inbox is missing; run `ackwise store init URL`")
+    with pytest.raises(ConfigurationError, match="the table of the inbox is missing"):
+        await inbox.cleanup()
     await asyncio.gather(*(PostgresInbox(postgres_url).init() for _ in range(4)))
     await inbox.init()
     assert await inbox.check() == []

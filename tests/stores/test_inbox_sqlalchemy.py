@@ -288,8 +288,7 @@ async def test_a_pool_without_a_free_connection_makes_the_inbox_unavailable(engi
 
 async def test_the_table_is_made_once_cleaned_and_refused_if_it_is_newer(engine: AsyncEngine) -> None:
     inbox = SQLAlchemyInbox(async_sessionmaker(engine))
-    with pytest.raises(ConfigurationError, match="the table of the SQLAlchemy inbox is missing"):
-        await inbox.check()
+    assert await inbox.check() == ["the table of the SQLAlchemy inbox is missing; call its init() as a user who may create tables"]
     with pytest.raises(ConfigurationError, match="the table of the SQLAlchemy inbox is missing"):
         await inbox.cleanup()
     await asyncio.gather(inbox.init(), SQLAlchemyInbox(async_sessionmaker(engine)).init())

@@ -25,6 +25,8 @@ _FAILURES = (SQLAlchemyError, OSError)
 _ROLLBACK_TIMEOUT = 1.0
 """Seconds; a connection that takes longer is cut, which rolls back as well."""
 
+_MISSING = "the table of the SQLAlchemy inbox is missing; call its init() as a user who may create tables"
+
 _AT_ONCE = 1000
 """Records that one step of a cleanup deletes."""
 
@@ -95,6 +97,8 @@ class SQLAlchemyInbox:
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
         async with self._connected() as (connection, tables):
+            if not await self._has_table(connection, tables):
+                return [_MISSING]
             await self._require_version(connection, tables)
         return []
 
@@ -141,7 +145,7 @@ class SQLAlchemyInbox:
 
     async def _require_version(self, connection: AsyncConnection, tables: Tables) -> None:
         if not await self._has_table(connection, tables):
-            raise ConfigurationError("the table of the SQLAlchemy inbox is missing; call its init() as a user who may create tables")
+            raise ConfigurationError(_MISSING)
         versions = tables.versions
         found = await connection.scalar(select(versions.c.version).where(versions.c.part == "session_inbox"))
         if found is not None and found > VERSION:
