@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -62,7 +62,7 @@ class LoopBatch(Batch[T_co]):
         it was taken before, and what stops a program; any other exception of the handler is a failure of the batch.
         """
         self._open()
-        return self._run(handler)
+        return _Work(self, self._run(handler))
 
     async def _run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> None:
         try:
@@ -103,6 +103,34 @@ class LoopBatch(Batch[T_co]):
             self._decided.set_result(outcome)
 
 
+class _Work(Coroutine[Any, Any, None]):
+    """The call of a handler with `batch`. A coroutine that is ended before it began, as in a task that is cancelled at once, sees nothing."""
+
+    def __init__(self, batch: LoopBatch[Any], work: Coroutine[Any, Any, None]) -> None:
+        self._batch = batch
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._work.throw(*error)
+        except BaseException:
+            self._batch.leave_undecided()
+            raise
+
+    def close(self) -> None:
+        self._work.close()
+        self._batch.leave_undecided()
+
+    def __del__(self) -> None:
+        self._batch.leave_undecided()
+
+
 class Handover:
     """The batches that wait for a loop. As a handler it waits until the loop has decided."""
 
@@ -110,6 +138,7 @@ class Handover:
         self._waiting: asyncio.Queue[LoopBatch[Any] | None] = asyncio.Queue()
         self._taken: set[LoopBatch[Any]] = set()
         self._is_closed = False
+        self.stopped_by: BaseException | None = None  #: what stops a program, if a body raised that
 
     async def __call__(self, batch: Any) -> object:
         """Offer `batch`, a `LoopBatch`, and wait for its fate."""
@@ -118,6 +147,9 @@ class Handover:
         self._waiting.put_nowait(batch)
         try:
             return await batch.decision()
+        except (SystemExit, KeyboardInterrupt) as error:
+            self.stopped_by = error
+            raise
         finally:
             self._taken.discard(batch)
 
@@ -133,8 +165,10 @@ class Handover:
     def close(self) -> None:
         """Hand out nothing more. What was not opened by now is undecided; what is open may still be decided."""
         self._is_closed = True
-        while not self._waiting.empty():
-            if (batch := self._waiting.get_nowait()) is not None:
+        for batch in [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]:
+            if batch is None:
+                self._waiting.put_nowait(None)  # for loops that are still in a body
+            else:
                 batch.leave_undecided()
 
     def abandon(self) -> None:

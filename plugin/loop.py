@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from weakref import WeakSet
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts
@@ -37,6 +38,9 @@ T = TypeVar("T")
 
 #: What `reliable` takes besides the settings of the host.
 _KEYWORDS: Final = ("model", "name", "max_batch", "within")
+
+#: Consumers that are being read with: a second reader would take records from the first.
+_READ: Final = WeakSet[AIOKafkaConsumer]()
 
 #: What a client of aiokafka proves itself with; the producer of copies and the relay need the same.
 _CREDENTIALS: Final = (
@@ -188,12 +192,19 @@ class Reliable(Generic[T]):
         self._handover = handover
         self._stop = asyncio.Event()
         self._hosting: asyncio.Task[None] | None = None
+        self._stopped_by: BaseException | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to consume. Raises `ConfigurationError` if it was begun before."""
+        """Begin to consume. Raises `ConfigurationError` if it was begun before, or if the consumer is read by another."""
         if self._hosting is not None:
             raise ConfigurationError("this reliable() was entered or iterated before; make a new one")
+        if self._consumer in _READ:
+            raise ConfigurationError(
+                "another reliable() reads with this consumer; leave that one first, or give each a consumer of its own"
+            )
+        _READ.add(self._consumer)
         self._hosting = asyncio.create_task(self._run(), name="ackwise loop")
+        self._hosting.add_done_callback(lambda _: _READ.discard(self._consumer))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -207,9 +218,8 @@ class Reliable(Generic[T]):
             self._hosting.cancel()
             await asyncio.gather(self._hosting, return_exceptions=True)
             raise
-        failure = None if self._hosting.cancelled() else self._hosting.exception()
-        if failure is not None and error is None:
-            raise failure
+        if error is None:
+            self._raise_what_ended_it(self._hosting)
 
     async def __aiter__(self) -> AsyncIterator[LoopBatch[T]]:
         """The batches, until `stop` was called or consuming ended with an error, which it raises."""
@@ -228,19 +238,25 @@ class Reliable(Generic[T]):
                     )
             assert self._hosting is not None
             await asyncio.wait({self._hosting})
-            if not self._hosting.cancelled():
-                self._hosting.result()
+            self._raise_what_ended_it(self._hosting)
 
     def stop(self) -> None:
         """Take nothing more; the iteration ends once what is open is settled. May be called from a signal handler of the event loop."""
         self._stop.set()
         self._handover.close()
 
+    def _raise_what_ended_it(self, hosting: asyncio.Task[None]) -> None:
+        if self._stopped_by is not None:
+            raise self._stopped_by
+        if not hosting.cancelled():
+            hosting.result()
+
     async def _run(self) -> None:
         try:
             await self._slots.host(self._settings, [self._agent], self._consumer).run(self._stop)
-        except (SystemExit, KeyboardInterrupt):
-            pass  # the loop raised it, and it goes its way there
+        except (SystemExit, KeyboardInterrupt) as error:
+            if error is not self._handover.stopped_by:  # else a body raised it, and it goes its way there
+                self._stopped_by = error
         except ConsumerStoppedError as error:
             raise AckwiseError(
                 "the consumer was stopped while reliable() was reading; leave `async with reliable(…)` first. Nothing that was not settled "

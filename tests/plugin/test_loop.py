@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 from tests.servers import RawKafka
 
 from ackwise import (
@@ -30,6 +30,7 @@ from ackwise import (
     Reliable,
     reliable,
 )
+from ackwise.plugin.handover import Handover
 
 SOON = ConsumeLater(2, levels="100ms 200ms")
 
@@ -260,6 +261,68 @@ async def test_an_exit_in_a_body_passes_and_nothing_is_committed(raw_kafka: RawK
     assert await committed(raw_kafka, group, topic) == 0
 
 
+async def test_an_exit_in_a_decoder_ends_the_loop_with_it(raw_kafka: RawKafka) -> None:
+    class Fatal(BaseModel):
+        @model_validator(mode="before")
+        @classmethod
+        def leave(cls, value: object) -> object:
+            raise SystemExit(3)
+
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"{}")
+
+    async def consume() -> None:
+        async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON, model=Fatal) as batches:
+            async for _ in batches:
+                pass
+
+    with pytest.raises(SystemExit):
+        await consume()
+    assert await committed(raw_kafka, group, topic) == 0
+
+
+async def test_a_task_that_is_cancelled_before_it_began_leaves_its_batch_undecided(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a")
+    calls = 0
+
+    async def handler(batch: Batch[bytes]) -> None:
+        nonlocal calls
+        calls += 1
+
+    async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer, reliable(consumer, topic, SOON) as batches:
+        taken = 0
+        async for batch in batches:
+            task = asyncio.create_task(batch.run(handler))
+            taken += 1
+            if taken == 1:
+                task.cancel()
+            await asyncio.wait({task})
+            if taken == 2:
+                break
+    assert (taken, calls) == (2, 1)
+    assert await committed(raw_kafka, group, topic) == 1
+
+
+async def test_a_second_loop_on_a_consumer_is_refused_until_the_first_has_ended(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", b"b")
+    async with asyncio.timeout(60), consumer_of(raw_kafka, group) as consumer:
+        second = reliable(consumer, topic, SOON, max_batch=1)
+        async with reliable(consumer, topic, SOON, max_batch=1) as first:
+            with pytest.raises(ConfigurationError, match=r"another reliable\(\) reads with this consumer"):
+                await second.__aenter__()
+            async for batch in first:
+                async with batch:
+                    break
+        async with second:
+            async for batch in second:
+                async with batch:
+                    assert batch[0].value == b"b"
+                    break
+    assert await committed(raw_kafka, group, topic) == 2
+
+
 async def test_a_rebalance_waits_for_the_body_and_what_it_did_is_not_run_again(
     raw_kafka: RawKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -414,6 +477,14 @@ async def test_a_loop_is_entered_once() -> None:
     with pytest.raises(ConfigurationError, match="was entered or iterated before"):
         async with batches:
             pass
+
+
+async def test_a_stop_after_the_end_leaves_no_loop_waiting() -> None:
+    handover = Handover()
+    handover.end()
+    handover.close()
+    async with asyncio.timeout(5):
+        assert [await handover.take(), await handover.take()] == [None, None]
 
 
 async def test_a_batch_is_taken_once() -> None:
