@@ -26,7 +26,7 @@ _BROKEN = (0, 1047, 1053, 1158, 1159, 1160, 1161, 1290, 1317, 1792, 1836, 1927, 
 
 _RIGHTS = (
     "this user may not do what the {what} needs{command}; let somebody who may create tables run `ackwise store init URL`, "
-    "then grant SELECT, INSERT, UPDATE and DELETE on the table of the {what}, and SELECT on that of the schema"
+    "then grant SELECT, INSERT, UPDATE and DELETE on the tables of the {what}, and SELECT on that of the schema"
 )
 _LET_IN = "the server does not let this user in; check user and password of the URL, and from where the user may come"
 _READ_ONLY = "the server takes no writes, it is a replica or read_only is on; name the primary"

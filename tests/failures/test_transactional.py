@@ -130,6 +130,7 @@ async def require_once(shop: Shop, ids: list[str]) -> None:
         pytest.param("postgres_shop", "inbox", 3, marks=pytest.mark.servers),
         pytest.param("postgres_shop", "offsets", 4, marks=pytest.mark.servers),
         pytest.param("mariadb_shop", "inbox", 5, marks=pytest.mark.servers),
+        pytest.param("mariadb_shop", "offsets", 6, marks=pytest.mark.servers),
     ],
     indirect=["shop"],
 )

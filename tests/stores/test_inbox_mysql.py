@@ -21,12 +21,12 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, Tran
 from ackwise.middleware.store import ClaimKey, Outcome
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore, TransactionAnswer
 from ackwise.stores.inbox.mysql import MySQLInbox, from_url
-from ackwise.stores.inbox.testing import InboxConformance
+from ackwise.stores.inbox.testing import OffsetsConformance
 
 HERE = ("orders", 3, 17)
 
 
-class TestMySQLInbox(InboxConformance):
+class TestMySQLInbox(OffsetsConformance):
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: Server) -> None:
         self.database = MySQLDatabase(mariadb, "test")
@@ -330,6 +330,9 @@ async def test_a_user_without_rights_to_create_works_on_tables_that_are_there(sh
     with pytest.raises(ConfigurationError, match=r"this user may not do what the inbox needs \(UPDATE\)"):
         await inbox.open()
     await shop.fetch(f"GRANT UPDATE ON {shop.name}.ackwise_inbox TO {user}")
+    with pytest.raises(ConfigurationError, match="this user may not do what the inbox needs"):
+        await inbox.open()
+    await shop.fetch(f"GRANT SELECT, INSERT, UPDATE ON {shop.name}.ackwise_offsets TO {user}")
     await inbox.open()
     assert await consume(inbox, keys(2)) == [Taken()] * 2
     with pytest.raises(ConfigurationError, match=r"this user may not do what the inbox needs \(DELETE\)"):

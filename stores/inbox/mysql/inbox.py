@@ -1,4 +1,4 @@
-"""`MySQLInbox`: exactly once in one MariaDB or MySQL database, for handlers that write to it."""
+"""`MySQLInbox`: exactly once in one MariaDB or MySQL database, for handlers that write to it; by keys or by offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import asyncmy
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
-from ackwise.stores.inbox.mysql import schema
+from ackwise.middleware.transaction import Progress
+from ackwise.stores.inbox.mysql import offsets, schema
 from ackwise.stores.inbox.mysql.transaction import OpenTransaction
 from ackwise.stores.mysql.failures import FAILURES, is_broken, told
 from ackwise.stores.mysql.tables import Tables
@@ -112,6 +113,23 @@ class MySQLInbox:
         finally:
             await pool.release(opened.connection)
 
+    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
+        """See `OffsetsStore.take_over`; waits up to the timeout for a batch of the owner before."""
+        pool = self._pool
+        if pool is None:
+            raise StoreUnavailable(f"{self._address}: the inbox is not open; open it before the first batch")
+        connection = await self._acquire(pool)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await offsets.take_over(connection, self._tables.named("offsets"), owner, topic, partition, position)
+        except BaseException as error:
+            connection.close()  # it may be in the middle of a transaction, or of an answer
+            if isinstance(error, FAILURES):
+                raise self._unavailable(error) from None
+            raise
+        finally:
+            await pool.release(connection)
+
     async def close(self) -> None:
         """Wait for the batches under way, and disconnect. Closing twice does nothing; a pool that was given stays open."""
         pool, self._pool = self._pool, None
@@ -138,7 +156,12 @@ class MySQLInbox:
         while True:
             connection = await self._acquire(pool)
             opened = OpenTransaction(
-                connection, self._tables.named("inbox"), retention=retention, timeout=self._timeout, address=self._address
+                connection,
+                self._tables.named("inbox"),
+                self._tables.named("offsets"),
+                retention=retention,
+                timeout=self._timeout,
+                address=self._address,
             )
             try:
                 await opened.start()

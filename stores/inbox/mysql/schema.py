@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.inbox.mysql import offsets
 from ackwise.stores.mysql.failures import NO_SUCH_TABLE
 from ackwise.stores.mysql.schema import require_server, rows
 from ackwise.stores.mysql.tables import Tables
@@ -40,7 +41,7 @@ _VERSIONS = """
 CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"""
 
 # Each touches no record, and is refused before it looks for one.
-_ATTEMPTS = ("INSERT INTO {0} SELECT * FROM {0} WHERE FALSE", "UPDATE {0} SET outcome = 0 WHERE FALSE")
+_ATTEMPTS = ("INSERT INTO {0} SELECT * FROM {0} WHERE FALSE", "UPDATE {0} SET {1} = 0 WHERE FALSE")
 _TO_CLEAN = "DELETE FROM {0} WHERE FALSE"
 
 
@@ -51,6 +52,7 @@ async def create(connection: Connection, tables: Tables, address: str) -> None:
         _require_version(found, address)
         return
     await rows(connection, _INBOX.format(tables.named("inbox")))
+    await rows(connection, offsets.TABLE.format(tables.named("offsets")))
     await rows(connection, _VERSIONS.format(tables.versions))
     await rows(connection, f"INSERT INTO {tables.versions} VALUES ('inbox', {VERSION}) ON DUPLICATE KEY UPDATE version = version")
 
@@ -64,8 +66,9 @@ async def require_table(connection: Connection, tables: Tables, address: str) ->
 
 async def require_rights(connection: Connection, tables: Tables) -> None:
     """Raises asyncmy's error if the user may not do what every batch does."""
-    for attempt in _ATTEMPTS:
-        await rows(connection, attempt.format(tables.named("inbox")))
+    for table, column in ((tables.named("inbox"), "outcome"), (tables.named("offsets"), "next_offset")):
+        for attempt in _ATTEMPTS:
+            await rows(connection, attempt.format(table, column))
 
 
 async def complaints(connection: Connection, tables: Tables, address: str) -> list[str]:

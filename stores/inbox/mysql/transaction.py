@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from asyncmy.errors import MySQLError
 
-from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
-from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
+from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Taken, TransactionAnswer
+from ackwise.stores.inbox.mysql import offsets
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.failures import FAILURES, told
 
@@ -50,11 +51,12 @@ _ROLLBACK_TIMEOUT = 1.0
 
 
 class OpenTransaction:
-    """A transaction of the inbox whose table is `inbox`, on a connection that is ours until it ends."""
+    """A transaction of the inbox whose tables are `inbox` and `offsets`, on a connection that is ours until it ends."""
 
-    def __init__(self, connection: Connection, inbox: str, *, retention: float, timeout: float, address: str) -> None:
+    def __init__(self, connection: Connection, inbox: str, offsets: str, *, retention: float, timeout: float, address: str) -> None:
         self.connection = connection
         self._inbox = inbox
+        self._offsets = offsets
         self._kept_until = f"UTC_TIMESTAMP(6) + INTERVAL {round(retention * 1e6)} MICROSECOND"
         self._timeout = timeout
         self._address = address
@@ -91,6 +93,26 @@ class OpenTransaction:
                     "by going on after a deadlock; leave commit and rollback to Ackwise, and raise to roll back"
                 ) from None
         self._finished = True
+
+    async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
+        """See `OffsetsTransaction.lock`."""
+        async with self._telling("another worker may be taking the partition over, or the server does not answer"):
+            next = await offsets.lock(self.connection, self._offsets, owner, topic, partition, generation)
+        if next is None:
+            raise _fenced(topic, partition)
+        return next
+
+    async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
+        """See `OffsetsTransaction.advance`."""
+        async with self._telling("the server does not answer"):
+            is_ours = await offsets.advance(self.connection, self._offsets, owner, topic, partition, generation, next)
+        if not is_ours:
+            raise _fenced(topic, partition)
+
+    async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
+        """See `OffsetsTransaction.permits`."""
+        async with self._telling("the server does not answer"):
+            return await offsets.permits(self.connection, self._inbox, self._offsets, owner, copies)
 
     async def commit(self) -> None:
         """Raises `StoreUnavailable`, also if it is not known whether it committed."""
@@ -138,6 +160,10 @@ class OpenTransaction:
         except asyncio.CancelledError:
             self.connection.close()
             raise
+
+
+def _fenced(topic: str, partition: int) -> Fenced:
+    return Fenced(f"{topic}/{partition} was taken over by another worker; nothing of this batch stays")
 
 
 def _answer(row: Sequence[object], attempt: int) -> TransactionAnswer:
