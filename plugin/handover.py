@@ -104,7 +104,7 @@ class LoopBatch(Batch[T_co]):
 
 
 class _Work(Coroutine[Any, Any, None]):
-    """The call of a handler with `batch`. A coroutine that is ended before it began, as in a task that is cancelled at once, sees nothing."""
+    """The call of a handler with `batch`. A coroutine that is ended before it began, as a task cancelled at once does, is not told."""
 
     def __init__(self, batch: LoopBatch[Any], work: Coroutine[Any, Any, None]) -> None:
         self._batch = batch

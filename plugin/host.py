@@ -64,12 +64,18 @@ _FETCH_WAIT = 50
 #: Records that one poll takes at most.
 _FETCHED = 500
 
+#: Seconds until it is polled again after an error.
+_POLL_AGAIN = 1.0
+
 #: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
 #: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
 _PASSED_OVER = 1.0
 
 #: Seconds until other partitions are looked at again while one is full.
 _LOOK_AGAIN = 0.02
+
+#: Looks at the end of a log, half a second apart, until it is believed to end before what the database has passed.
+_LOOKS_AT_END = 10
 
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
 _BROKER_OFFSETS_EVERY = 30.0
@@ -120,9 +126,18 @@ class Host:
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
 
-        Raises `ConfigurationError` or another `AckwiseError` if it can't start, what a handler stopped the app
-        with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
+        Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, what a handler stopped
+        the app with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
         """
+        try:
+            await self._run(stop)
+        except KafkaError as error:
+            raise AckwiseError(
+                f"Kafka refuses this worker of group {self._settings.group!r} ({said(error)}); "
+                "ackwise doctor MODULE:APP says what it may do"
+            ) from error
+
+    async def _run(self, stop: asyncio.Event) -> None:
         log.info("starting", group=self._settings.group, brokers=self._settings.brokers, agents=", ".join(sorted(self._agents)))
         publisher = KafkaPublisher(self._settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
@@ -290,12 +305,9 @@ class Host:
             polled, is_any_full = self._regulate()
             try:
                 fetched = await self._fetch(polled, is_any_full)
-            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                await self._reposition(error)
-                continue
             except KafkaError as error:
-                log.warning("fetching failed, nothing is lost", group=self._settings.group, error=said(error), retry_in=1.0)
-                await asyncio.sleep(1.0)
+                log.warning("fetching failed, nothing is lost", group=self._settings.group, error=said(error), retry_in=_POLL_AGAIN)
+                await asyncio.sleep(_POLL_AGAIN)
                 continue
             for partition, records in fetched.items():
                 if (lane := self._lanes.get(partition)) is not None:  # without one, the assignment seeks back to its start
@@ -307,13 +319,21 @@ class Host:
         The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
         """
         if not is_any_full:
-            return await self._consumer.getmany(timeout_ms=200, max_records=_FETCHED)
+            return await self._ask(timeout_ms=200)
         self._has_moved.clear()
-        fetched = await self._consumer.getmany(*polled, timeout_ms=0, max_records=_FETCHED) if polled else {}
+        fetched = await self._ask(*polled, timeout_ms=0) if polled else {}
         if not fetched:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
                     await self._has_moved.wait()
+        return fetched
+
+    async def _ask(self, *partitions: TopicPartition, timeout_ms: int) -> dict[TopicPartition, Any]:
+        try:
+            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=_FETCHED)
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            await self._reposition(error)
+            return {}
         return fetched
 
     def _offer(self, lane: Lane, records: Sequence[Any]) -> None:
@@ -353,6 +373,8 @@ class Host:
                 continue
             start = (await self._consumer.beginning_offsets([partition]))[partition]
             end = (await self._consumer.end_offsets([partition]))[partition]
+            if self._lanes.get(partition) is not lane:
+                continue  # revoked meanwhile; a lane that is there now has a position of its own
             target = start if lane.position < start else end if lane.position > end else lane.position
             log.error(
                 "the position is outside of what the topic holds, reading goes on elsewhere",
@@ -479,7 +501,7 @@ class Host:
             position = committed if committed is not None else await self._insist(self._start_of, partition)
             generation = None
             if self._offsets is not None and role == "source":
-                position, generation = await self._take_over(self._offsets, partition, position)
+                position, generation = await self._take_over(self._offsets, partition, position, is_new=committed is None)
             lane = Lane(
                 partition.topic,
                 partition.partition,
@@ -510,8 +532,11 @@ class Host:
         # a group that never committed must not begin somewhere else after a crash
         await self._commit([lane for lane in self._lanes.values() if lane.committed is None])
 
-    async def _take_over(self, offsets: OffsetsStore, partition: TopicPartition, position: int) -> Progress:
-        """Where the database says that its partition goes on; `position` is what the broker says, which is told later."""
+    async def _take_over(self, offsets: OffsetsStore, partition: TopicPartition, position: int, *, is_new: bool) -> Progress:
+        """Where the database says that its partition goes on; `position` is what the broker says, which is told later.
+
+        `is_new`: the broker has no offset of this group. Raises `ConfigurationError` if the log ends before that.
+        """
         while True:
             try:
                 progress = await offsets.take_over(self._owner, *partition, position=position)
@@ -526,7 +551,16 @@ class Host:
                 await asyncio.sleep(0.5)
                 continue
             if progress.next > position:
+                await self._require_log(partition, progress.next)
+                if is_new:
+                    log.warning(
+                        "the broker has no offset of a partition that the database has passed, the database is believed",
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        offset=progress.next,
+                    )
                 self._record(Event(EventCode.TX_SETTLED, partition.topic, partition.partition, position, range_end=progress.next))
+                await self._insist_on_events(partition)
             elif progress.next < position:
                 log.warning(
                     "the database is behind the broker, its messages from there on are run again",
@@ -536,6 +570,39 @@ class Host:
                     offset=progress.next,
                 )
             return progress
+
+    async def _require_log(self, partition: TopicPartition, passed: int) -> None:
+        """What the database has passed must be in the log, or it speaks of another. A new leader may not know its end at once."""
+        looks = 1
+        while passed > (end := await self._insist(self._end_of, partition)) and looks < _LOOKS_AT_END:
+            looks += 1
+            await asyncio.sleep(0.5)
+        if passed <= end:
+            return
+        raise ConfigurationError(
+            f"the database says that {partition.topic}/{partition.partition} goes on at {passed}, and its log ends at {end}: the topic was "
+            "made anew, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
+        )
+
+    async def _end_of(self, partition: TopicPartition) -> int:
+        return int((await self._consumer.end_offsets([partition]))[partition])
+
+    async def _insist_on_events(self, partition: TopicPartition) -> None:
+        """Wait until they are durable: the broker is told next what they say, and nobody would say it again."""
+        while self._sink is not None:
+            try:
+                await self._sink.flush()
+            except EventLogUnavailable as error:
+                log.warning(
+                    "what a partition has passed can't be exported, trying again",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    error=said(error),
+                    retry_in=0.5,
+                )
+                await asyncio.sleep(0.5)
+            else:
+                return
 
     async def _start_of(self, partition: TopicPartition) -> int:
         """Retry topics begin at their earliest record, or retries that were sent before would be missed."""

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.logs import LogFormat, LogLevel, print_log
 from ackwise.plugin.cli.target import Target, find_app
 
@@ -26,10 +25,4 @@ def run(
     A handler that raises SystemExit ends the worker with the code that it gives.
     """
     print_log(log_level, log_format)
-    app = find_app(target)
-    from aiokafka.errors import KafkaError  # not before: help needs no Kafka client
-
-    try:
-        app.run()
-    except KafkaError as error:
-        raise AckwiseError(f"Kafka refuses this worker ({error}); ackwise doctor {target} says what it may do") from error
+    find_app(target).run()

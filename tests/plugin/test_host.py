@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import GroupLoadInProgressError, KafkaError
+from aiokafka.errors import GroupAuthorizationFailedError, GroupLoadInProgressError, KafkaConnectionError, KafkaError, OffsetOutOfRangeError
 
-from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.policies import DeadLetter, Transactional
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.transaction import Progress
 from ackwise.plugin.host import Host
+from ackwise.plugin.lane import Lane
 from ackwise.plugin.settings import HostSettings
 
 LOADING = GroupLoadInProgressError.errno
@@ -56,3 +61,117 @@ async def test_S19_a_retry_topic_is_read_from_its_beginning_whatever_start_says(
     consumer: Any = SimpleNamespace(beginning_offsets=beginning, end_offsets=end)
     host._consumer = consumer
     assert await host._start_of(TopicPartition(topic, 0)) == position
+
+
+class Events:
+    """A sink that remembers what it was given, and whether it is durable."""
+
+    def __init__(self) -> None:
+        self.recorded: list[Event] = []
+        self.durable: list[Event] = []
+
+    async def open(self) -> None: ...
+
+    def record(self, event: Event) -> None:
+        self.recorded.append(event)
+
+    async def flush(self) -> None:
+        self.durable = list(self.recorded)
+
+    async def close(self) -> None: ...
+
+
+class Passed:
+    """A database that has passed ten offsets of every partition."""
+
+    async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
+        return Progress(10, 2)
+
+
+def host_with_offsets(log_end: int, sink: Events | None = None) -> Host:
+    async def end(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, log_end)
+
+    database: Any = Passed()
+    host = Host(
+        HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter(),
+        dedup=Transactional(database, mode="offsets"), inbox=database, sink=sink,
+    )  # fmt: skip
+    consumer: Any = SimpleNamespace(end_offsets=end)
+    host._consumer = consumer
+    return host
+
+
+async def test_what_a_database_has_passed_is_durable_before_the_broker_can_be_told() -> None:
+    sink = Events()
+    host = host_with_offsets(12, sink)
+    assert host._offsets is not None
+    await host._take_over(host._offsets, TopicPartition("orders", 0), 7, is_new=False)
+    assert [(event.code, event.offset, event.range_end) for event in sink.durable] == [(EventCode.TX_SETTLED, 7, 10)]
+
+
+async def test_a_topic_that_was_made_anew_is_not_taken_for_one_that_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.host._LOOKS_AT_END", 1)
+    host = host_with_offsets(9)
+    assert host._offsets is not None
+    with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was made anew"):
+        await host._take_over(host._offsets, TopicPartition("orders", 0), 0, is_new=True)
+
+
+async def test_a_database_that_knows_more_than_a_group_without_offsets_is_believed_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    host = host_with_offsets(12)
+    assert host._offsets is not None
+    assert (await host._take_over(host._offsets, TopicPartition("orders", 0), 0, is_new=True)).next == 10
+    assert "the database is believed" in caplog.text
+
+
+async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def denied(*_: object, **__: object) -> None:
+        raise GroupAuthorizationFailedError("billing")
+
+    monkeypatch.setattr("ackwise.plugin.host.ensure_topics", denied)
+    host = Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+    with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'billing' \(.*\); ackwise doctor"):
+        await host.run(asyncio.Event())
+
+
+def out_of_range(host: Host, ask: Any) -> TopicPartition:
+    """`host` has a partition whose position is outside of the log, and asks the broker with `ask` where it is."""
+    partition = TopicPartition("orders", 0)
+
+    async def getmany(*_: object, **__: object) -> None:
+        raise OffsetOutOfRangeError({partition: 5})
+
+    consumer: Any = SimpleNamespace(getmany=getmany, beginning_offsets=ask, end_offsets=ask, sought=[], paused=set, assignment=set)
+    consumer.seek = lambda *to: consumer.sought.append(to)
+    host._consumer = consumer
+    host._lanes[partition] = Lane("orders", 0, "source", 5, make=lambda delivery: None, progressed=lambda lane: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]  # it gets nothing
+    return partition
+
+
+async def test_a_broker_that_is_away_while_a_position_is_mended_ends_no_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = make_host(0, [])
+
+    async def away(_: object) -> None:
+        host._stop.set()
+        raise KafkaConnectionError
+
+    monkeypatch.setattr("ackwise.plugin.host._POLL_AGAIN", 0.0)
+    out_of_range(host, away)
+    await host._poll()
+    assert "fetching failed, nothing is lost" in caplog.text
+
+
+async def test_a_position_is_not_mended_for_a_partition_that_was_revoked_meanwhile() -> None:
+    host = make_host(0, [])
+
+    async def revoked(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        host._lanes.clear()
+        return dict.fromkeys(partitions, 9)
+
+    out_of_range(host, revoked)
+    await host._ask(timeout_ms=0)
+    consumer: Any = host._consumer
+    assert consumer.sought == []
