@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import StoreUnavailable
@@ -22,8 +23,14 @@ __all__ = ["Leases"]
 
 log = Log()
 
+RequestT = TypeVar("RequestT", Release, Complete)
+
 #: Keys of successes, pending releases and pending marks that are remembered at most; the oldest go first.
 _REMEMBERED = 100_000
+
+#: Of the releases and of the marks that wait, those that travel with a trip at most: one that carried all of them after a long
+#: outage could be too slow for the store's timeout, each time again.
+_IN_A_TRIP = 500
 
 #: Seconds that a store which did not answer is taken for down, where messages may run without it: not each batch waits for its timeout.
 _DOWN_FOR = 1.0
@@ -63,24 +70,22 @@ class Leases:
         releases: Sequence[Release] = (),
         renews: Sequence[Renew] = (),
     ) -> ExchangeResult:
-        """One trip to the store, with the releases and marks that could not be delivered before.
+        """One trip to the store, with some of the releases and marks that could not be delivered before.
 
         Raises `StoreUnavailable`; those are then kept for the next trip.
         """
-        pending, marks = list(self._releases), list(self._marks)
-        self._releases.clear()
-        self._marks.clear()
-        claimed = {claim.key.id for claim in claims} if pending or marks else set()
+        claimed = {claim.key.id for claim in claims} if self._releases or self._marks else set()
+        first, first_marks = _drawn(self._releases, claimed), _drawn(self._marks, claimed)
+        pending, marks = _drawn(self._releases), _drawn(self._marks)
         try:
-            if claimed:  # what is released or completed and what is claimed never share a trip
-                first, first_marks = [r for r in pending if r.key.id in claimed], [m for m in marks if m.key.id in claimed]
-                if first or first_marks:
-                    await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
-                    pending, marks = [r for r in pending if r.key.id not in claimed], [m for m in marks if m.key.id not in claimed]
+            if first or first_marks:  # what is released or completed and what is claimed never share a trip
+                await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
+                first, first_marks = [], []
             result = await self._trip(Exchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention))
         except BaseException:
-            self._releases.extend([*pending, *releases])
-            self._marks.extendleft(reversed(marks))
+            self._releases.extend([*first, *pending, *releases])
+            self._marks.extendleft(reversed([*first_marks, *marks]))
+            self._bound_marks(_REMEMBERED)
             raise
         return replace(result, completes=result.completes[: len(completes)]) if marks else result
 
@@ -90,12 +95,15 @@ class Leases:
 
     def mark_later(self, complete: Complete) -> None:
         """Tell the store of a finished message with the next trip that it answers; nothing waits for that."""
-        if len(self._marks) >= _REMEMBERED:
+        self._bound_marks(_REMEMBERED - 1)
+        self._marks.append(complete)
+
+    def _bound_marks(self, count: int) -> None:
+        while len(self._marks) > count:
             self._marks.popleft()
             self.marks_dropped += 1
             if self.marks_dropped == 1:
                 log.error("the store is away for so long that finished messages are not marked any more", marks=_REMEMBERED)
-        self._marks.append(complete)
 
     @property
     def is_down(self) -> bool:
@@ -135,7 +143,7 @@ class Leases:
 
     async def flush(self) -> None:
         """Deliver the releases and marks that are waiting. Raises `StoreUnavailable`."""
-        if self._releases or self._marks:
+        while self._releases or self._marks:
             await self.exchange()
 
     def expired(self, entry: Entry) -> bool:
@@ -201,3 +209,15 @@ class Leases:
             entry.renewed_at = asked_at
             entry.deadline = deadline
             entry.claim_lost = False
+
+
+def _drawn(waiting: deque[RequestT], keys: set[bytes] | None = None) -> list[RequestT]:
+    """Taken out of `waiting`: those of `keys`, or the first that may share a trip."""
+    if keys is None:
+        return [waiting.popleft() for _ in range(min(_IN_A_TRIP, len(waiting)))]
+    drawn = [request for request in waiting if request.key.id in keys] if keys else []
+    if drawn:
+        others = [request for request in waiting if request.key.id not in keys]
+        waiting.clear()
+        waiting.extend(others)
+    return drawn

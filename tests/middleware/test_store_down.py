@@ -11,7 +11,7 @@ from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.policies import Dedup
-from ackwise.middleware.store import Claim, Exchange, Outcome, Release
+from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Release
 
 DOWN = '{"store": "down"}'
 
@@ -168,6 +168,40 @@ async def test_marks_that_wait_are_bounded_and_what_is_dropped_is_counted(
     spine.store.fail = up
     await spine.leases.flush()
     assert len(spine.store.trips[-1].completes) == 2
+
+
+async def test_after_a_long_outage_no_trip_carries_more_marks_than_a_store_can_take(
+    spine: Any, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.leases._IN_A_TRIP", 2)
+    spine.store.fail = down
+    await spine.run(spine.entries(5))
+    spine.store.fail = up
+    spine.clock.now += 60
+    before = len(spine.store.trips)
+    await spine.leases.exchange(claims=[Claim(ClaimKey(b"another", None, 1), 7)])
+    await spine.leases.flush()
+    assert [len(trip.completes) for trip in spine.store.trips[before:]] == [2, 2, 1]
+
+
+async def test_marks_that_come_in_while_others_can_not_be_delivered_are_bounded_as_well(
+    spine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.leases._REMEMBERED", 3)
+    marks = iter([Complete(ClaimKey(bytes([number]), None, 1), number + 1, Outcome.OK) for number in range(5)])
+
+    def down_and_another_is_done(exchange: Exchange) -> bool:
+        spine.leases.mark_later(next(marks))
+        return True
+
+    spine.store.fail = down_and_another_is_done
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            await spine.leases.exchange()
+    assert spine.leases.marks_dropped == 2
+    spine.store.fail = up
+    await spine.leases.flush()
+    assert [mark.token for mark in spine.store.trips[-1].completes] == [3, 4, 5], "the newest are kept"
 
 
 async def test_a_handler_is_given_the_fencing_token_of_its_claim(spine: Any, handler: Handler) -> None:
