@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Literal, Protocol, cast
 
 from ackwise.middleware.agent import Agent
@@ -50,9 +51,26 @@ class OffsetsPipeline(TransactionalPipeline):
         if stopped is None and await self._is_clear(entries, partition) and await self._may_begin(entries):
             await self._settle.publish([entry for entry in entries if entry.stage is Stage.RULED], partition)
             stopped = await self._transact(_before_the_first_that_waits(entries), partition)
-        await self._settle([entry for entry in entries if entry.stage is Stage.PUBLISHED and entry not in self._in_doubt], partition)
+        passed = list(takewhile(self._is_passed, entries))
+        if await self._pass_what_did_not_run(passed, partition):
+            await self._settle(passed, partition)
         if stopped is not None:
             raise HandlerStopped(stopped)
+
+    async def _pass_what_did_not_run(self, passed: Sequence[Entry], partition: OwnedPartition) -> bool:
+        """Behind the last one that ran: what can't be decoded is passed too, or each next owner would send its dead letter again."""
+        if not passed or passed[-1].exec_id is not None:
+            return True
+        end = passed[-1].delivery.offset + 1
+        try:
+            async with self._store.begin(retention=self._retention) as transaction:
+                if await self._lock(transaction, partition) < end:
+                    offsets = cast(OffsetsTransaction, transaction)
+                    await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, end)
+        except StoreUnavailable as error:
+            self._worker.hold(passed, "the database does not know yet that they are passed", error)
+            return False
+        return True
 
     async def _is_clear(self, entries: Sequence[Entry], partition: OwnedPartition) -> bool:
         """Ask for the outcome of commits that are in doubt: what was passed goes on, the rest is fetched again."""

@@ -207,6 +207,28 @@ async def test_nothing_is_passed_behind_an_undecodable_one_whose_dead_letter_is_
     assert (database.effects, database.next, len(spine.sent())) == ([b"v100", b"v102"], 103, 1)
 
 
+@pytest.mark.parametrize("unreadable", [{b"v102"}, {b"v101", b"v102"}, {b"v100", b"v101", b"v102"}])
+async def test_undecodable_ones_at_the_end_are_passed_too_so_that_the_next_owner_does_not_send_their_dead_letters_again(
+    make: Any, database: Offsets, unreadable: set[bytes]
+) -> None:
+    def decode(value: bytes | None) -> object:
+        if value in unreadable:
+            raise ValueError
+        return value
+
+    spine = make(write, decode=decode)
+    entries = spine.entries(3)
+    ran = len(unreadable) < 3
+    database.fail = lambda at: at == "advance" and database.next == (103 - len(unreadable) if ran else 100) and database.begun > ran
+    await spine.run(entries)
+    assert spine.watermark.commit == 100, "the broker is not told before the database"
+    database.fail = lambda at: False
+    spine.clock.now += 60
+    assert await spine.run(entries) == [Stage.SETTLED] * 3
+    assert (database.next, spine.watermark.commit, len(spine.sent())) == (103, 103, len(unreadable))
+    assert len(database.effects) == 3 - len(unreadable)
+
+
 async def returning(batch: Batch[Any]) -> object:
     batch.connection.append((batch[0].raw, batch[0].reconsume_times))
     return CONSUME_LATER if batch[0].reconsume_times == 0 else None
