@@ -152,7 +152,7 @@ def versions(python: Path) -> dict[str, str]:
     folders = subprocess.run(
         [str(python), "-c", "import json, sys; print(json.dumps(sys.path[1:]))"], capture_output=True, text=True, check=True
     )
-    return {found.metadata["Name"].lower(): found.version for found in distributions(path=json.loads(folders.stdout))}
+    return {found.metadata["Name"].lower().replace("_", "-"): found.version for found in distributions(path=json.loads(folders.stdout))}
 
 
 def able(python: Path, names: Sequence[str]) -> tuple[list[Contender], list[str]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.claiming.network import EchoTimes, delayed, echo_times
-from benchmarks.claiming.way import Turn
+from benchmarks.claiming.way import BASE, Turn
 from benchmarks.consumers import default_python, versions
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +36,6 @@ __all__ = ["AIMS", "DATABASES", "Aim", "Contest", "Figures", "Measured", "main",
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _DELAY: Final = 0.00025  # seconds, each way
 _KEYS: Final = 200_000  # whose bytes are counted in Redis
-_BASE: Final = "classic"
 
 
 class Database(NamedTuple):
@@ -76,7 +75,7 @@ class Measured(NamedTuple):
     left_out: Sequence[str]
     bytes: Mapping[str, float]
 
-    def ratios(self, way: str, base: str = _BASE) -> list[float]:
+    def ratios(self, way: str, base: str = BASE) -> list[float]:
         """How many times the throughput of `base` it has, round by round; empty if one of them was not there."""
         return [float(base.wall / mine.wall) for base, mine in zip(self.turns.get(base, ()), self.turns.get(way, ()), strict=False)]
 
@@ -119,7 +118,7 @@ class Figures:
         for name in ("messages/s", "CPU µs/message", "× classic", "× classic with as many tasks"):
             made.add_column(name, justify="right")
         for way, turns in measured.turns.items():
-            alike = f"{_BASE}, {way.removeprefix('coalescer, ')}" if way.startswith("coalescer") else ""
+            alike = f"{BASE}, {way.removeprefix('coalescer, ')}" if way.startswith("coalescer") else ""
             walls, cpus = [turn.wall for turn in turns], [turn.cpu for turn in turns]
             made.add_row(
                 way, f"{1e6 / statistics.median(walls):.0f}", f"{statistics.median(cpus):.1f}",

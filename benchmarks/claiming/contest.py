@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.claiming import batches, booking, classic, peers
 from benchmarks.claiming.footprint import bytes_per_key
-from benchmarks.claiming.way import Step, Turn, Way, take
+from benchmarks.claiming.way import BASE, Step, Turn, Way, take
 from redis.asyncio import Redis
 
 from ackwise.middleware.store import ClaimStore
@@ -33,10 +33,7 @@ from ackwise.stores.postgres import PostgresStore
 from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["BASE", "CONTESTS", "PEERS", "SIZES", "able", "main"]
-
-BASE: Final = "classic"
-"""Whom all others are compared with: a message at a time, as people write it."""
+__all__ = ["CONTESTS", "PEERS", "SIZES", "able", "main"]
 
 SIZES: Final = (1, 10, 100, 500)
 #: By module, how the names of its ways begin.

@@ -7,9 +7,12 @@ import gc
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Step", "Turn", "Way", "take"]
+__all__ = ["BASE", "Step", "Turn", "Way", "take"]
+
+BASE: Final = "classic"
+"""Whom all others are compared with: a message at a time, as people write it."""
 
 Step = Callable[[], Awaitable[int]]
 """Handles some messages, each from its claim to its completion, and answers how many; one task calls it again and again."""
