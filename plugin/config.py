@@ -23,7 +23,7 @@ from ackwise.plugin.entries import ENTRIES, PREFIX, dotted, entry_of, variable_o
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
 
-__all__ = ["Config", "Given", "read_config"]
+__all__ = ["Config", "Given", "read_config", "working_folder"]
 
 T = TypeVar("T")
 
@@ -51,7 +51,15 @@ def read_config(folder: Path | None = None, environ: Mapping[str, str] | None = 
     Raises `ConfigurationError` for two files at once, for one that can't be read, and for an entry that is unknown or
     has a value of another type; it names the entry, where it was set, and the nearest entry that there is.
     """
-    return Config(_from_folder(Path.cwd() if folder is None else folder), _from_environ(os.environ if environ is None else environ))
+    return Config(_from_folder(working_folder() if folder is None else folder), _from_environ(os.environ if environ is None else environ))
+
+
+def working_folder() -> Path:
+    """The one that this process is in. Raises `ConfigurationError` if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigurationError("the working folder was deleted, and configuration is read from there; go to one that exists") from None
 
 
 class Config:
@@ -215,10 +223,14 @@ def _from_folder(folder: Path) -> dict[_Path, Given]:
 
 def _load(path: Path) -> dict[str, Any] | None:
     try:
+        if path.is_fifo():  # it would be waited for
+            raise ConfigurationError(f"{path} is a pipe; make it a file, or take it away")
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
         return None
+    except RecursionError:
+        raise ConfigurationError(f"{path} nests its values too deeply to be read; it has entries that there are not") from None
     except OSError as error:
         raise ConfigurationError(f"{path} can't be read ({error.strerror}); make it a readable file, or take it away") from None
     except ValueError as error:  # not TOML, or not UTF-8

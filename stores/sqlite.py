@@ -172,7 +172,7 @@ class SQLiteStore:
 
     def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work on the file, and tell what is wrong with it."""
-        if not self._path.absolute().parent.is_dir():
+        if not self._path.parent.is_dir():
             raise ConfigurationError(f"{self._path}: the folder of the claim store does not exist; create it, or name another path")
         try:
             return work(self._path, *args, **kwargs)

@@ -57,7 +57,9 @@ def _check_form(target: str, module: str, attribute: str) -> None:
 
 
 def _imported(name: str) -> ModuleType:
-    here = str(Path.cwd())
+    from ackwise.plugin.config import working_folder
+
+    here = str(working_folder())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -225,7 +225,7 @@ class SQLiteInbox:
             raise self._unavailable(error) from error
 
     def _require_folder(self) -> None:
-        if not self._path.absolute().parent.is_dir():
+        if not self._path.parent.is_dir():
             raise ConfigurationError(f"{self._path}: the folder of the inbox does not exist; create it, or name another path")
 
     def _no_database(self) -> ConfigurationError:

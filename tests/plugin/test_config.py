@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,23 @@ def test_a_refusal_repeats_no_text_that_may_be_a_secret(folder: Path) -> None:
 def test_a_file_that_is_a_folder_is_one_sentence(folder: Path) -> None:
     (folder / "ackwise.toml").mkdir()
     assert "ackwise.toml can't be read (Is a directory); make it a readable file" in refusal(lambda: environment(folder))
+
+
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "ackwise.toml")
+    assert refusal(lambda: read_config(folder, {})) == f"{folder / 'ackwise.toml'} is a pipe; make it a file, or take it away"
+
+
+def test_a_file_that_is_nested_too_deeply_is_one_sentence(folder: Path) -> None:
+    assert "nests its values too deeply to be read" in refusal(lambda: own(folder, "a = " + "[" * 100_000))
+
+
+def test_a_working_folder_that_was_deleted_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert refusal(lambda: read_config(None, {})).startswith("the working folder was deleted")
 
 
 def test_a_file_that_is_not_utf8_is_one_sentence(folder: Path) -> None:

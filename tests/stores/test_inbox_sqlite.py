@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.stores.inbox.sqlite import SQLiteInbox, from_url
 from ackwise.stores.inbox.testing import OffsetsConformance
@@ -130,3 +130,12 @@ async def test_files_that_can_not_be_an_inbox_are_refused_with_a_sentence(path: 
 def test_a_url_that_can_not_work_is_refused(url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         from_url(url)
+
+
+async def test_in_a_working_folder_that_was_deleted_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(AckwiseError, match=r"x\.db: "):
+        await SQLiteInbox("x.db").open()

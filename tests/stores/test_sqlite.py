@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.stores.claiming_process import BATCH, key_of
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Claim, Complete, Exchange, Outcome, Release
 from ackwise.stores.sqlite import SQLiteStore, from_url
 from ackwise.stores.testing import Clock, Features, StoreConformance
@@ -286,3 +286,12 @@ def test_the_url_gives_the_path_and_the_options(tmp_path: Path) -> None:
 def test_a_url_that_can_not_work_is_refused(url: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         from_url(url)
+
+
+async def test_in_a_working_folder_that_was_deleted_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(AckwiseError, match=r"x\.db: "):
+        await SQLiteStore("x.db").open()
