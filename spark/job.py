@@ -33,7 +33,7 @@ from ackwise.spark.results import doubtful, findings, logical_rows, logical_tall
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
-from ackwise.spark.survey import around, committed, holes, survey
+from ackwise.spark.survey import around, committed, holes, passed, survey
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, settle_suppressed
 from ackwise.spark.vocabulary import Verdict
@@ -98,7 +98,7 @@ def weigh(
     progress("looking for missing events")
     numbers = [(writer.writer_id, 0, writer.last_seq + 1) for writer in facts.writers]
     gone = _collect(holes(events, spark.createDataFrame(numbers, "key long, start long, end long")), Hole)
-    blind = blindness(facts, gone, _around(spark, events, gone))
+    blind = blindness(facts, gone, [*_around(spark, events, gone), *_collect(passed(events), Around)])
     progress("reading the commits")
     commits = {row.pk: row for row in _collect(committed(events, facts.as_of, delay_partitions(spark, facts)), Committed)}
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]

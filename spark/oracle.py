@@ -68,6 +68,9 @@ class _Court:
         self.commits = {p: self._committed(p) for p in self.by_partition}
         self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
+        for e in (e for e in events if e["event_type"] == E.TX_SETTLED):
+            for spans in (self.unread, self.unsettled):
+                spans[_partition(e)].add((e["offset"], e["range_end"]))
         self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
 
     def rule(self) -> Ruling:

@@ -14,7 +14,7 @@ from ackwise.spark.coverage import fold_words, points, spans, stretches
 from ackwise.spark.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any
 
-__all__ = ["around", "committed", "holes", "survey"]
+__all__ = ["around", "committed", "holes", "passed", "survey"]
 
 
 def survey(events: DataFrame) -> DataFrame:
@@ -131,3 +131,9 @@ def _role_bit() -> Column:
     for role, value in ROLES.items():
         bit = F.when(F.col("role") == role, F.lit(value)).otherwise(bit)
     return bit
+
+
+def passed(events: DataFrame) -> DataFrame:
+    """What databases had passed when partitions were taken over, as `Around`: they know of it, and its events died with a worker."""
+    told = events.where(is_any(EventCode.TX_SETTLED) & F.col("range_end").isNotNull())
+    return told.select("pk", "offset", F.col("offset").alias("settled_to"), "range_end").distinct()

@@ -165,6 +165,13 @@ case("31 rewound, and suppressed", "0:RCS 1:RCS W=2 W=1 1:RD W=2", {0: ONCE, 1: 
 
 case("32 jumped over", "0:RCS SEEK[1,4) 4:RCS W=5", {0: ONCE, 4: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK"))
 
+case(
+    "32b what a database had passed",
+    "0:RCS RECEIVED_RANGE[1,5) 1:CF 2:C TX_SETTLED[1,4) W=5",
+    {0: ONCE, 1: UNKNOWN, 2: Verdict.IN_FLIGHT},
+    absent={3: "UNKNOWN_EXPORT_GAP", 4: "LOST"},
+)
+
 case("33 events are missing", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "UNKNOWN_EXPORT_GAP"}).skip("w1", 4).say("w1", "2:RCS W=3")
 
 case("33b open when events went missing", "0:RCS W=1 1:RCF 2:RCS", {0: ONCE, 1: UNKNOWN, 2: ONCE, 3: ONCE}).skip("w1", 2).say(

@@ -36,7 +36,7 @@ LETTERS: Final = {
     "T": EventCode.STALE,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
-_RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK)\[(?P<start>\d+),(?P<end>\d+)\)$")
+_RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
 
 
 class History:
