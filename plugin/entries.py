@@ -16,6 +16,7 @@ from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
+from ackwise.plugin.redaction import shown_url
 from ackwise.plugin.settings import DEFAULT_BROKERS, HostSettings
 
 __all__ = ["ENTRIES", "PREFIX", "Entry", "dotted", "entry_of", "spelled", "table", "variable_of"]
@@ -43,9 +44,13 @@ class Entry:
     def read(self, value: object, *, what: str, from_text: bool) -> object:
         """`value` as the field takes it; `from_text` for one from the environment, which is always a text.
 
-        Raises `ConfigurationError` that begins with `what`; it repeats no text, which may be a secret.
+        Raises `ConfigurationError` that begins with `what`; it repeats no password, also where a URL should not be.
         """
-        return _kind(self.hint).read(value, what, from_text)
+        try:
+            return _kind(self.hint).read(value, what, from_text)
+        except ConfigurationError as error:
+            shown = shown_url(value) if isinstance(value, str) else value
+            raise ConfigurationError(str(error).replace(repr(value), repr(shown))) from None
 
 
 def dotted(path: Sequence[str]) -> str:

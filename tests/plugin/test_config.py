@@ -286,6 +286,15 @@ def test_a_refusal_repeats_no_text_that_may_be_a_secret(folder: Path) -> None:
     assert "hush" not in refusal(lambda: own(folder, '[dedup]\nstore = ["postgres://me:hush@host/db"]'))
 
 
+@pytest.mark.parametrize(
+    "entry", ["COMMIT_INTERVAL", "DEDUP__EPOCH", "START", "AGENTS__BILL__KEEP_ACK_INDEX_ON_ERROR", "CONSUME_LATER__LEVELS"]
+)
+def test_a_password_in_a_url_is_not_repeated_where_no_url_belongs(folder: Path, entry: str) -> None:
+    said = refusal(lambda: environment(folder, **{f"ACKWISE_{entry}": "redis://me:secret@claims/0?key=secret"}))
+    assert said.startswith(f"ACKWISE_{entry} ")
+    assert "secret" not in said
+
+
 def test_a_file_that_is_a_folder_is_one_sentence(folder: Path) -> None:
     (folder / "ackwise.toml").mkdir()
     assert "ackwise.toml can't be read (Is a directory); make it a readable file" in refusal(lambda: environment(folder))
