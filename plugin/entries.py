@@ -49,8 +49,10 @@ class Entry:
         try:
             return _kind(self.hint).read(value, what, from_text)
         except ConfigurationError as error:
-            shown = shown_url(value) if isinstance(value, str) else value
-            raise ConfigurationError(str(error).replace(repr(value), repr(shown))) from None
+            shown = repr(shown_url(value)) if isinstance(value, str) else _called(value)
+            raise ConfigurationError(
+                str(error).replace(repr(value), shown) if isinstance(value, str | dict | list) else str(error)
+            ) from None
 
 
 def dotted(path: Sequence[str]) -> str:

@@ -295,6 +295,12 @@ def test_a_password_in_a_url_is_not_repeated_where_no_url_belongs(folder: Path, 
     assert "secret" not in said
 
 
+def test_a_table_in_the_place_of_a_value_is_not_repeated(folder: Path) -> None:
+    said = refusal(lambda: own(folder, 'commit_interval.more = "redis://me:secret@claims/0"'))
+    assert "is a table; it must be" in said
+    assert "secret" not in said
+
+
 def test_a_file_that_is_a_folder_is_one_sentence(folder: Path) -> None:
     (folder / "ackwise.toml").mkdir()
     assert "ackwise.toml can't be read (Is a directory); make it a readable file" in refusal(lambda: environment(folder))
