@@ -49,10 +49,10 @@ class Entry:
         try:
             return _kind(self.hint).read(value, what, from_text)
         except ConfigurationError as error:
+            if not value or not isinstance(value, str | dict | list):
+                raise
             shown = repr(shown_url(value)) if isinstance(value, str) else _called(value)
-            raise ConfigurationError(
-                str(error).replace(repr(value), shown) if isinstance(value, str | dict | list) else str(error)
-            ) from None
+            raise ConfigurationError(str(error).replace(repr(value), shown)) from None
 
 
 def dotted(path: Sequence[str]) -> str:
