@@ -23,7 +23,7 @@ demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`
 
 test: lint types imports docs tests ## everything that CI runs, from nothing
 
-check: lint types imports docs pure ## what to run while editing: no servers, under a minute
+check: lint types imports docs pure ## what to run while editing: no servers, about two minutes
 
 fix: $(FOR_DEV) ## format, and repair what the linter can
 	$(BIN)/ruff check --fix .
