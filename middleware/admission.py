@@ -172,7 +172,7 @@ class Admission:
 
         Without the store nobody would count how many workers a message ends.
         """
-        unprotected = []
+        unprotected, running = [], leases.running()
         for entry in claimants:
             if entry.alone:
                 self._worker.hold([entry], "workers ended while they ran it, and the store is not available")
@@ -182,7 +182,11 @@ class Admission:
                 entry.rule(Done())
             elif entry.key is not None and leases.succeeded(entry.key.id):
                 entry.rule(Duplicate())
+            elif entry.key is not None and entry.key.id in running:
+                entry.unprotected = False
+                self._worker.hold([entry], "its key is running here, and the store is not available")
             else:
+                leases.run_unprotected(entry)
                 entry.stage = Stage.ADMITTED
                 unprotected.append(entry)
         self.unprotected += len(unprotected)

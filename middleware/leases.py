@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from ackwise.middleware.entry import Entry
+from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.store import Ack, Claim, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
@@ -52,6 +53,7 @@ class Leases:
         self._releases: deque[Release] = deque(maxlen=_REMEMBERED)
         self._marks: deque[Complete] = deque()
         self._down_until = 0.0
+        self._unprotected: weakref.WeakValueDictionary[bytes, Entry] = weakref.WeakValueDictionary()
         self.marks_dropped = 0  #: finished messages that the store was never told of
         self._random = random.Random()  # its own generator: a user's random.seed() must not make two workers draw the same tokens
 
@@ -88,6 +90,16 @@ class Leases:
             self._bound_marks(_REMEMBERED)
             raise
         return replace(result, completes=result.completes[: len(completes)]) if marks else result
+
+    def running(self) -> set[bytes]:
+        """The keys that are running in this process, with a claim or without."""
+        entries = [*self._held.values(), *self._unprotected.values()]
+        return {entry.key.id for entry in entries if entry.key is not None and entry.stage is Stage.ADMITTED}
+
+    def run_unprotected(self, entry: Entry) -> None:
+        """`entry` runs without a claim."""
+        if entry.key is not None:
+            self._unprotected[entry.key.id] = entry
 
     def release_later(self, release: Release) -> None:
         """Release with the next trip that the store answers; nothing waits for that."""

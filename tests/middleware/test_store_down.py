@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -118,6 +119,27 @@ async def test_fail_open_does_not_run_again_what_succeeded_in_this_process(spine
     spine.store.fail = down
     assert await spine.run([spine.entry(101, value=b"a")]) == [Stage.SETTLED]
     assert handler.ran == [100]
+
+
+async def test_fail_open_does_not_run_a_key_that_is_running_in_this_process(make_spine: Any) -> None:
+    inside, go = asyncio.Event(), asyncio.Event()
+    ran: list[int] = []
+
+    async def handler(batch: Batch[Any]) -> None:
+        ran.extend(message.offset for message in batch)
+        inside.set()
+        await go.wait()
+
+    spine = make_spine(handler, dedup={"on_store_down": "fail_open", "key": by_value})
+    spine.store.fail = down
+    first, twin = spine.entry(100, value=b"a"), spine.entry(101, value=b"a")
+    running = asyncio.create_task(spine.run([first]))
+    await inside.wait()
+    assert await spine.run([twin]) == [Stage.FETCHED]
+    go.set()
+    await running
+    assert await spine.run([twin]) == [Stage.SETTLED]
+    assert ran == [100]
 
 
 async def test_a_failure_without_a_claim_goes_back_as_a_copy(spine: Any, handler: Handler) -> None:
