@@ -100,7 +100,7 @@ class Bench:
         self._folder = folder
         self._messages = messages
         self._batch = batch
-        self._size = size
+        self.size = size
         self._partitions = partitions
         self._run = uuid.uuid4().hex[:8]
         self._topic = f"orders-{self._run}"
@@ -114,9 +114,12 @@ class Bench:
         await admin.close()
         async with AIOKafkaProducer(bootstrap_servers=self._brokers, linger_ms=20, max_batch_size=256 * 1024) as producer:
             for number in range(self._messages):
-                key = b"%08d" % number
-                await producer.send(self._topic, key.rjust(self._size, b"."), key=key, partition=number % self._partitions)
+                await producer.send(self._topic, self.value(number), key=b"%08d" % number, partition=number % self._partitions)
             await producer.flush()
+
+    def value(self, number: int) -> bytes:
+        """What is in the message of that number."""
+        return (b"%08d" % number).rjust(self.size, b".")
 
     async def forget(self, group: str) -> None:
         """Delete the topics that a contender has made, so that the next one has the broker to itself."""
@@ -133,12 +136,12 @@ class Bench:
         group = f"turn-{self._run}-{self._turns}"
         folder = self._folder / group
         folder.mkdir()
-        profiler = [] if profile is None else ["-m", "cProfile", "-o", str(profile)]
         command = [
-            *(str(self._python), *profiler, "-m", f"benchmarks.contenders.{contender.module}"),
+            *(str(self._python), "-m", f"benchmarks.contenders.{contender.module}"),
             *("--brokers", self._brokers, "--topic", self._topic, "--group", group, "--folder", str(folder)),
             *("--messages", str(self._messages), "--batch", str(self._batch)),
             *("--variant", contender.variant + ("+phases" if phases else "")),
+            *(() if profile is None else ("--profile", str(profile))),
         ]
         ended = subprocess.run(command, cwd=_CHECKOUT, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
         asyncio.run(self.forget(group))
@@ -197,7 +200,7 @@ class Figures:
         return [self._costs(), self._ratios(), *([self._phases()] if self.phases else [])]
 
     def _costs(self) -> Table:
-        made = _table(self.conditions, "contender", "µs/message", "min", "max", "CPU", "queued", "idle")
+        made = table(self.conditions, "contender", "µs/message", "min", "max", "CPU", "queued", "idle")
         for contender, measurements in self.rounds.items():
             walls = [one.wall for one in measurements]
             columns = zip(*((one.cpu, one.queued, one.idle) for one in measurements), strict=True)
@@ -206,14 +209,14 @@ class Figures:
         return made
 
     def _ratios(self) -> Table:
-        made = _table("throughput as a multiple: median (min–max) over the rounds", "contender", *(f"× {base}" for base in _BASES))
+        made = table("throughput as a multiple: median (min–max) over the rounds", "contender", *(f"× {base}" for base in _BASES))
         against = [ratios(self.rounds, contender) for contender in _BASES.values()]
         for contender in self.rounds:
-            made.add_row(contender.name, *(_spread(shares.get(contender)) for shares in against))
+            made.add_row(contender.name, *(spread(shares.get(contender)) for shares in against))
         return made
 
     def _phases(self) -> Table:
-        made = _table("where Ackwise's time goes", "CPU µs/message", *(contender.name for contender in self.phases))
+        made = table("where Ackwise's time goes", "CPU µs/message", *(contender.name for contender in self.phases))
         for phase in next(iter(self.phases.values())).phases:
             made.add_row(phase, *(f"{measured.phases[phase]:.2f}" for measured in self.phases.values()))
         made.add_row("all", *(f"{sum(measured.phases.values()):.2f}" for measured in self.phases.values()))
@@ -237,7 +240,8 @@ class Figures:
         }
 
 
-def _table(title: str, first: str, *columns: str) -> Table:
+def table(title: str, first: str, *columns: str) -> Table:
+    """An empty one: a column of names, and some of figures."""
     made = Table(title=title)
     made.add_column(first, no_wrap=True)
     for name in columns:
@@ -245,7 +249,8 @@ def _table(title: str, first: str, *columns: str) -> Table:
     return made
 
 
-def _spread(values: Sequence[float] | None) -> str:
+def spread(values: Sequence[float] | None) -> str:
+    """The median, and from where to where."""
     return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})" if values else ""
 
 
@@ -257,7 +262,8 @@ def profiled(bench: Bench, contender: Contender, folder: Path) -> None:
 
 
 @contextmanager
-def _brokers(given: str | None, folder: Path) -> Iterator[str]:
+def running_kafka(given: str | None, folder: Path) -> Iterator[str]:
+    """The address of the one that is given, or of one in `folder` while the block runs."""
     if given is not None:
         yield given
         return
@@ -298,7 +304,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 @contextmanager
 def prepared(options: argparse.Namespace, console: Console) -> Iterator[Bench]:
     """A broker and a full topic while the block runs."""
-    with tempfile.TemporaryDirectory() as made, _brokers(options.brokers, Path(made)) as brokers:
+    with tempfile.TemporaryDirectory() as made, running_kafka(options.brokers, Path(made)) as brokers:
         bench = Bench(
             brokers, options.python, Path(made),
             messages=options.messages, batch=options.batch, size=options.size, partitions=options.partitions,

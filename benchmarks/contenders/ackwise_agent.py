@@ -16,7 +16,7 @@ from ackwise.plugin.app import App
 
 def main(task: Task) -> None:
     """Count, until all are there; the phases are timed where the variant asks for it."""
-    meter = Meter(task.messages)
+    meter = Meter(task)
     wanted = task.variant.split("+")
     phases = Phases() if "phases" in wanted else None
     app = App(task.group, brokers=task.brokers)

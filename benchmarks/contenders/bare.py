@@ -10,7 +10,7 @@ from benchmarks.contenders.meter import Meter, Task, read_task
 
 async def main(task: Task) -> None:
     """Fetch, count, commit."""
-    meter = Meter(task.messages)
+    meter = Meter(task)
     consumer = AIOKafkaConsumer(
         task.topic, bootstrap_servers=task.brokers, group_id=task.group, auto_offset_reset="earliest", enable_auto_commit=False
     )

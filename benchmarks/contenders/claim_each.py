@@ -18,7 +18,7 @@ from ackwise.stores.memory import MemoryStore
 
 async def main(task: Task) -> None:
     """Fetch; claim, count and complete each; commit."""
-    meter, store = Meter(task.messages), MemoryStore()
+    meter, store = Meter(task), MemoryStore()
     consumer = AIOKafkaConsumer(
         task.topic, bootstrap_servers=task.brokers, group_id=task.group, auto_offset_reset="earliest", enable_auto_commit=False
     )

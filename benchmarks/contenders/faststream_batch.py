@@ -20,7 +20,7 @@ async def undecoded(message: Any) -> Any:
 
 async def main(task: Task) -> None:
     """Fetch, count, acknowledge."""
-    meter = Meter(task.messages)
+    meter = Meter(task)
     raw = {"decoder": undecoded} if task.variant == "raw" else {}
     broker = KafkaBroker(task.brokers, logger=None, apply_types=not raw)
 

@@ -10,7 +10,7 @@ from benchmarks.contenders.meter import Meter, Task, read_task
 
 def main(task: Task) -> None:
     """Take, count."""
-    meter = Meter(task.messages)
+    meter = Meter(task)
     app = faust.App(
         task.group,
         broker=f"kafka://{task.brokers}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import os
 import sys
@@ -29,6 +30,7 @@ class Task:
     batch: int
     folder: str
     variant: str
+    profile: str | None  #: where the costs of what is measured go, function by function
 
 
 def read_task() -> Task:
@@ -39,6 +41,7 @@ def read_task() -> Task:
     for name in ("messages", "batch"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--variant", default="")
+    parser.add_argument("--profile")
     return Task(**vars(parser.parse_args()))
 
 
@@ -60,10 +63,15 @@ def _look() -> _Look:
 
 
 class Meter:
-    """Counts messages; the clock starts when the first batch is handed over, and so that batch does not count."""
+    """Counts messages; the clock starts when the first batch is handed over, and so that batch does not count.
 
-    def __init__(self, messages: int) -> None:
-        self._messages = messages
+    A profile is of the thread that counts: the event loop's.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._messages = task.messages
+        self._path = task.profile
+        self._profile = None if self._path is None else cProfile.Profile()
         self._seen = 0
         self._first = 0
         self._started = self._ended = _Look(0.0, 0.0, 0.0)
@@ -73,10 +81,15 @@ class Meter:
         if self._seen == 0:
             self._first = messages
             self._started = _look()
+            if self._profile is not None:
+                self._profile.enable()
         self._seen += messages
         if self._seen < self._messages:
             return False
         self._ended = _look()
+        if self._profile is not None and self._path is not None:
+            self._profile.disable()
+            self._profile.dump_stats(self._path)
         return True
 
     @property
