@@ -14,7 +14,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Stale
@@ -38,6 +38,7 @@ class Admission:
     def __init__(self, agent: Agent, worker: Worker) -> None:
         self._agent = agent
         self._worker = worker
+        self._message = agent.message or self._decoded
         self._leases = worker.leases
         dedup = worker.dedup
         self._dedup = dedup
@@ -57,7 +58,7 @@ class Admission:
             if entry.prepared or entry.stage is not Stage.FETCHED:
                 continue
             try:
-                entry.message = Message(entry.delivery, self._agent.decode(entry.delivery.value))
+                entry.message = self._message(entry.delivery)
             except STOPS as error:
                 return error
             except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
@@ -77,6 +78,9 @@ class Admission:
         self._tell_unidentified(unidentified)
         tell_broken(self._agent.name, broken)
         return None
+
+    def _decoded(self, delivery: Delivery) -> Message[Any]:
+        return Message(delivery, self._agent.decode(delivery.value))
 
     def _tell_unidentified(self, unidentified: Sequence[tuple[Entry, BaseException]]) -> None:
         if not unidentified:

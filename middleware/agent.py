@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Delivery, Message
 
 __all__ = ["Agent"]
 
@@ -28,3 +28,4 @@ class Agent:
     within: Annotated[float, "how long a batch waits to fill"] = 0.0
     keep_ack_index_on_error: Annotated[bool, "whether the prefix up to `ack_index` is done when the handler raises after it"] = False
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
+    message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value

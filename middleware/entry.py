@@ -44,6 +44,9 @@ class Run:
         self.raised: BaseException | None = None  #: what the handler raised in a transaction, which has to be rolled back
         self.stopped: BaseException | None = None  #: what the handler raised to stop the app
 
+    def recall(self) -> None:
+        """The partition takes nothing new: take back what no handler has seen yet."""
+
     def call_off(self) -> None:
         """Cancel the handler; what it has not ruled on stays undecided."""
         self.called_off = True

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE, Later
+from ackwise.middleware.disposition import DONE, Disposition, Later
 from ackwise.middleware.entry import Entry, Run, Stage
 from ackwise.middleware.events import EventCode, EventSink
 from ackwise.middleware.fate import decide, tell_broken
@@ -48,19 +48,33 @@ class Execution:
         ready = [entry for entry in entries if entry.stage is Stage.ADMITTED]
         if not ready:
             return run
-        now = self._worker.monotonic()
         for entry in ready:
-            entry.run, entry.started_at, entry.exec_id = run, now, next(self._worker.exec_ids)
-        if self._worker.sink is not None:
-            self._record_claims(ready, transaction, self._worker.sink)
+            entry.run = run
+        self.begin(ready, transaction)
         handle = self._handle_batch if self._agent.kind == "batch" else self._handle_messages
         run.task = asyncio.create_task(handle(ready, run), name=f"ackwise handler {self._agent.name}")
         await self._wait_for_handler(run, run.task, ready)
         for entry in ready:
             entry.run = None
         if transaction is None:
-            self._give_up([entry for entry in ready if entry.stage is Stage.ADMITTED], run)
+            self.give_up([entry for entry in ready if entry.stage is Stage.ADMITTED], run)
         return run
+
+    def begin(self, ready: Sequence[Entry], transaction: Transaction | None = None) -> None:
+        """An execution of each of `ready` begins."""
+        now = self._worker.monotonic()
+        for entry in ready:
+            entry.started_at, entry.exec_id = now, next(self._worker.exec_ids)
+        if self._worker.sink is not None:
+            self._record_claims(ready, transaction, self._worker.sink)
+
+    def conclude(self, decided: Sequence[tuple[Entry, Disposition, BaseException | None]]) -> None:
+        """Rule on entries that were decided one by one, each with what was raised, if that is why."""
+        raised = {entry: error for entry, _, error in decided if error is not None}
+        broken = [decide(entry, disposition, self._worker.later, error) for entry, disposition, error in decided]
+        ready = [entry for entry, _, _ in decided]
+        self._tell(ready, raised, [error for error in broken if error is not None])
+        self._remember(ready)
 
     def _record_claims(self, ready: Sequence[Entry], transaction: Transaction | None, sink: EventSink) -> None:
         for entry in ready:
@@ -191,7 +205,7 @@ class Execution:
         if self._leases is not None:
             self._leases.remember_successes(entry.key.id for entry in ready if entry.succeeded and entry.key is not None)
 
-    def _give_up(self, undecided: Sequence[Entry], run: Run) -> None:
+    def give_up(self, undecided: Sequence[Entry], run: Run) -> None:
         """The handler ended without a decision on them: they come up again, with claims of their own."""
         for entry in undecided:
             if self._leases is not None and entry.token:

@@ -24,9 +24,12 @@ __all__ = ["Lane", "LaneEntry"]
 
 log = Log()
 
-#: A lane takes no more above these. RocketMQ: `pullThresholdForQueue`, `consumeConcurrentlyMaxSpan`.
+#: A lane takes no more above this, or above twice as large a span of offsets.
+#: RocketMQ: `pullThresholdForQueue`, `consumeConcurrentlyMaxSpan`.
 MAX_MESSAGES = 1000
-MAX_SPAN = 2000
+
+#: Batches of an overlapping lane that may be at work: one that is consumed, one that is admitted or settled meanwhile.
+_OVERLAP = 2
 
 #: Seconds between alarms about a copy that only a newer Ackwise can read.
 ALARM = 60.0
@@ -61,9 +64,13 @@ class Lane:
         make: Callable[[Delivery], LaneEntry],
         progressed: Callable[[Lane], None],
         generation: int | None = None,
+        overlapping: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held."""
+        """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held.
+
+        `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
+        """
         self.topic = topic
         self.partition = partition
         self.role = role
@@ -73,6 +80,10 @@ class Lane:
         self.watermark = Watermark(position)
         self.cut_off = False
         self.task: asyncio.Task[None] | None = None
+        self.turn = asyncio.Lock()  #: who holds it admits a batch
+        self.capacity = MAX_MESSAGES  #: messages in hand above which it takes no more
+        self._overlapping = overlapping
+        self._batches: set[asyncio.Task[None]] = set()
         self._make = make
         self._progressed = progressed
         self._clock = clock
@@ -108,7 +119,7 @@ class Lane:
         """Whether fetching should pause; half of the bounds lets it go on."""
         share = 1.0 if self._full_since is None else 0.5
         backlog = len(self._queue) + len(self._held) + len(self._running)
-        if not (backlog > MAX_MESSAGES * share or self.watermark.span > MAX_SPAN * share):
+        if not (backlog > self.capacity * share or self.watermark.span > 2 * self.capacity * share):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
@@ -121,6 +132,9 @@ class Lane:
     def stop(self) -> None:
         """Take nothing new; what is running, and what is decided, is still settled."""
         self._stopping = True
+        for item in self._running:
+            if item.entry.run is not None:
+                item.entry.run.recall()
         self._wake.set()
 
     def cut(self) -> None:
@@ -130,7 +144,7 @@ class Lane:
 
     def call_off(self) -> None:
         """Cancel the handler that is running."""
-        for item in self._running:
+        for item in list(self._running):
             if item.entry.run is not None:
                 item.entry.run.call_off()
 
@@ -138,38 +152,60 @@ class Lane:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
         return [item.entry for item in (*self._held, *self._queue)]
 
+    def finish(self, entries: Iterable[Entry]) -> None:
+        """Those of `entries` that are SETTLED may move the watermark."""
+        for entry in entries:
+            if entry.stage is Stage.SETTLED:
+                self.watermark.finish(entry.delivery.offset)
+        self._progressed(self)
+
     async def _work(self) -> None:
-        while True:
-            pipeline, batch = self._take()
-            if not batch:
-                settleable = self._held if self.generation is None else self._held[:1]
-                if self._stopping and (self.cut_off or not any(map(_is_decided, settleable))):
-                    return
-                await self._wait()
-            elif pipeline is None:
-                self._alarm(batch)
-            else:
-                await self._run(pipeline, batch)
+        try:
+            while True:
+                self._reap()
+                pipeline, batch = self._take()
+                if not batch:
+                    settleable = self._held if self.generation is None else self._held[:1]
+                    if self._stopping and not self._batches and (self.cut_off or not any(map(_is_decided, settleable))):
+                        return
+                    await self._wait()
+                elif pipeline is None:
+                    self._alarm(batch)
+                elif self._overlapping:
+                    self._begin(pipeline, batch)
+                else:
+                    await self._run(pipeline, batch)
+        finally:
+            for task in self._batches:
+                task.cancel()
+
+    def _begin(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
+        task = asyncio.create_task(self._run(pipeline, batch), name=f"ackwise {self.topic}/{self.partition} {pipeline.agent.name}")
+        self._batches.add(task)
+        task.add_done_callback(lambda _: self._wake.set())
+
+    def _reap(self) -> None:
+        """Forget the batches that have ended; what one of them raised ends the lane."""
+        for task in [task for task in self._batches if task.done()]:
+            self._batches.discard(task)
+            task.result()
 
     async def _run(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
-        self._running = batch
+        self._running += batch
         try:
             await pipeline([item.entry for item in batch], self)
         finally:
-            self._running = []
-            for item in batch:
-                if item.entry.stage is Stage.SETTLED:
-                    self.watermark.finish(item.entry.delivery.offset)
-                else:
-                    self._held.append(item)
+            done = set(map(id, batch))
+            self._running = [item for item in self._running if id(item) not in done]
+            self._held += [item for item in batch if item.entry.stage is not Stage.SETTLED]
             self._held.sort(key=lambda item: item.entry.delivery.offset)
-            self._progressed(self)
+            self.finish(item.entry for item in batch)
 
     def _take(self) -> tuple[Pipeline | None, list[LaneEntry]]:
         """The next batch: held messages that are due, then new ones, all of one pipeline."""
         now = self._clock()
         due = [item for item in self._held if item.entry.not_before <= now and (not self._stopping or _is_decided(item))]
-        if self.cut_off:
+        if self.cut_off or self._is_busy():
             return None, []
         waits = self.generation is not None and len(due) < len(self._held)
         if waits:
@@ -187,6 +223,13 @@ class Lane:
         taken = set(map(id, batch))
         self._held = [item for item in self._held if id(item) not in taken]
         return (batch[0].pipeline if batch else None), batch
+
+    def _is_busy(self) -> bool:
+        """Whether as much is at work as may be."""
+        if not self._running or not self._overlapping:
+            return bool(self._running)
+        pipeline = self._running[-1].pipeline
+        return pipeline is not None and len(self._running) >= _OVERLAP * pipeline.agent.max_batch
 
     def _is_ripe(self, head: LaneEntry, now: float) -> bool:
         if head.pipeline is None:
@@ -217,6 +260,8 @@ class Lane:
         due = [item.entry.not_before for item in (self._held[:1] if blocked else self._held) if not self._stopping or _is_decided(item)]
         if self._queue and not (self._stopping or blocked) and (pipeline := self._queue[0].pipeline) is not None:
             due.append(self._arrived + pipeline.agent.within)
+        if self._is_busy():
+            due = []
         self._wake.clear()
         try:
             async with asyncio.timeout(None if not due else max(0.0, min(due) - self._clock())):

@@ -1,0 +1,113 @@
+"""A message that was handed to a loop which decides on it in its own time, and a batch of those."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Iterable, Sequence
+
+from ackwise.middleware.disposition import DONE, Disposition
+from ackwise.middleware.entry import Entry, Run
+from ackwise.middleware.message import Message
+
+__all__ = ["Flight", "InFlight", "Where"]
+
+
+class Where(enum.Enum):
+    """How far a message came in the loop that it was handed to."""
+
+    WAITING = "waiting"
+    """Nobody has seen it: it may be taken back."""
+    TAKEN = "taken"
+    """The loop works on it, and alone may say what becomes of it."""
+    BACK = "back"
+    """It is decided, or it was taken back."""
+
+
+class InFlight(Run):
+    """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
+
+    __slots__ = ("_flight", "disposition", "entry", "error", "limit", "message", "where")
+
+    def __init__(self, entry: Entry, message: Message[object], limit: int) -> None:
+        super().__init__()
+        self.entry = entry
+        self.message = message
+        self.limit = limit  #: how many messages may be in a batch with it, itself included
+        self.where = Where.WAITING
+        self.disposition: Disposition | None = None  #: `None` once it is back: nobody decided
+        self.error: BaseException | None = None  #: what the loop raised
+        self._flight: Flight | None = None
+
+    def take(self, now: float) -> None:
+        """A loop works on it from `now` on (monotonic seconds)."""
+        self.where = Where.TAKEN
+        self.entry.started_at = now
+
+    def leave_undecided(self) -> None:
+        """Nobody will decide on it: it comes up again after a while, and no attempt is counted."""
+        if self.where is not Where.BACK:
+            self._return()
+
+    def decide(self, disposition: Disposition = DONE, error: BaseException | None = None) -> None:
+        """This is what becomes of it; `error` is what was raised, if that is why."""
+        if self.where is not Where.BACK:
+            self.disposition, self.error = disposition, error
+            self._return()
+
+    def recall(self) -> None:
+        """Take it back if nobody has seen it: it comes up again, and no attempt is counted."""
+        if self.where is Where.WAITING:
+            self.called_off = True
+            self._return()
+
+    def call_off(self) -> None:
+        """Give it up, seen or not. One whose claim was lost while a loop works on it is waited for: it must not run beside itself."""
+        if self.where is Where.WAITING or (self.where is Where.TAKEN and not self.entry.claim_lost):
+            self.called_off = True
+            self._return()
+
+    def _return(self) -> None:
+        self.where = Where.BACK
+        if self._flight is not None:
+            self._flight.returned(self)
+
+
+class Flight:
+    """Messages that were handed over together."""
+
+    def __init__(self, members: Sequence[InFlight]) -> None:
+        self.members = members
+        self._away = len(members)
+        self._back: list[InFlight] = []
+        self._waiter: asyncio.Future[None] | None = None
+        for member in members:
+            member._flight = self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of them are back."""
+        return self._away == 0
+
+    def returned(self, member: InFlight) -> None:
+        """`member` is back."""
+        self._away -= 1
+        self._back.append(member)
+        if self._away == 0 and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def collect(self) -> list[InFlight]:
+        """Those that came back since this was asked last."""
+        back, self._back = self._back, []
+        return back
+
+    def taken(self) -> Iterable[InFlight]:
+        """Those that a loop works on."""
+        return (member for member in self.members if member.where is Where.TAKEN)
+
+    async def wait(self, seconds: float) -> None:
+        """Until all of them are back, for at most `seconds`."""
+        if self._away == 0:
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._waiter}, timeout=seconds)

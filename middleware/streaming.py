@@ -1,0 +1,143 @@
+"""The spine around a loop that takes messages in its own time, such as the agent of a stream processor.
+
+    admit a batch → hand it over → settle what comes back, as it comes back
+
+Admission and settlement are those of every pipeline: two exchanges with the store for a batch, however slowly or quickly
+the loop works. A batch that takes longer is settled in slices, so that little is repeated if the worker dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, cast
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.inflight import Flight, InFlight
+from ackwise.middleware.log import Log
+from ackwise.middleware.message import Message
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.settlement import Assignment
+from ackwise.middleware.worker import Worker
+
+__all__ = ["StreamingPipeline", "Stretch"]
+
+log = Log()
+
+#: Seconds after which what has come back of a batch is settled, while the rest is still away.
+SLICE: Final = 0.5
+
+#: Seconds between warnings about messages that do not come back.
+HANG_WARNING: Final = 60.0
+
+
+class Stretch(Assignment, Protocol):
+    """What the streaming pipeline asks of the partition besides."""
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Held while a batch is admitted, so that batches are handed over in the order of their offsets."""
+        ...
+
+    def finish(self, entries: Sequence[Entry]) -> None:
+        """Those of `entries` that are SETTLED may move the watermark."""
+        ...
+
+
+class StreamingPipeline(Pipeline):
+    """The spine for one loop.
+
+    `hand_over` gives it messages, each of which it takes and decides on once. `flush` returns when everything that the
+    loop has sent so far is acknowledged: nothing counts as done before what it led to.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        worker: Worker,
+        *,
+        hand_over: Callable[[Sequence[InFlight]], None],
+        flush: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(agent, worker)
+        self._give = hand_over
+        self._flush = flush
+
+    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+        stretch = cast(Stretch, assignment)
+        async with AsyncExitStack() as company:
+            async with stretch.turn:
+                flight = Flight(())
+                stopped = self._admission.prepare(entries)
+                if stopped is None and await self._may_begin(entries) and await company.enter_async_context(self._turn(entries)):
+                    await self._admission.claim(entries)
+                    flight = self._hand_over([entry for entry in entries if entry.stage is Stage.ADMITTED])
+            await self._land(flight, stretch)
+        follow(entries)
+        await self._flush()
+        await self._settle(entries, stretch)
+        if stopped is not None:
+            raise HandlerStopped(stopped)
+
+    def _hand_over(self, admitted: Sequence[Entry]) -> Flight:
+        members = []
+        for entry in admitted:
+            entry.run = member = InFlight(entry, cast(Message[object], entry.message), self.batch_limit(entry))
+            members.append(member)
+        self._execution.begin(admitted)
+        flight = Flight(members)
+        self._give(members)
+        return flight
+
+    async def _land(self, flight: Flight, stretch: Stretch) -> None:
+        """Rule on what comes back until all of it is; what takes long is settled meanwhile, slice by slice."""
+        silent, back = 0.0, list[Entry]()
+        try:
+            while True:
+                await flight.wait(SLICE)
+                landed = flight.collect()
+                self._rule(landed)
+                if flight.is_over:
+                    return
+                back += [member.entry for member in landed]
+                silent = 0.0 if landed else silent + SLICE
+                if silent and silent % HANG_WARNING == 0:
+                    self._tell_hanging(flight, silent)
+                now = self._worker.monotonic()
+                if due := [entry for entry in back if entry.not_before <= now]:
+                    await self._flush()
+                    await self._settle(due, stretch)
+                    stretch.finish(due)
+                    back = [entry for entry in back if Stage.FETCHED < entry.stage < Stage.SETTLED]
+        except asyncio.CancelledError:
+            for member in flight.members:
+                member.call_off()
+            raise
+
+    def _rule(self, landed: Sequence[InFlight]) -> None:
+        for member in landed:
+            member.entry.run = None
+        self._execution.conclude(
+            [(member.entry, member.disposition, member.error) for member in landed if member.disposition is not None]
+        )
+        recalled, forsaken = Run(), Run()
+        recalled.called_off = True
+        undecided = [member for member in landed if member.disposition is None]
+        self._execution.give_up([member.entry for member in undecided if member.called_off], recalled)
+        self._execution.give_up([member.entry for member in undecided if not member.called_off], forsaken)
+
+    def _tell_hanging(self, flight: Flight, seconds: float) -> None:
+        taken = list(flight.taken())
+        if taken:
+            origin = taken[0].message
+            log.warning(
+                "a handler does not come back, its partition waits and nothing is lost",
+                handler=self.agent.name,
+                seconds=seconds,
+                messages=len(taken),
+                topic=origin.topic,
+                partition=origin.partition,
+                offset=origin.offset,
+            )
