@@ -14,22 +14,22 @@ from aiokafka import AIOKafkaConsumer
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Settlement
-from ackwise.plugin.host import Host
 from ackwise.plugin.lane import Lane
+from ackwise.plugin.member import Member
 
 __all__ = ["Phases"]
 
 #: What belongs to which phase. Nothing here calls another of its own phase, or of another one without awaiting it.
 _STEPS: Final[tuple[tuple[str, type[Any], str], ...]] = (
     ("fetch", AIOKafkaConsumer, "getmany"),
-    ("offer", Host, "_offer"),
+    ("offer", Member, "offer"),
     ("take", Lane, "_take"),
     ("admit", Admission, "prepare"),
     ("admit", Admission, "claim"),
     ("execute", Execution, "run"),
     ("execute", Execution, "_handle_batch"),
     ("settle", Settlement, "__call__"),
-    ("commit", Host, "_commit"),
+    ("commit", Member, "commit"),
 )
 
 

@@ -26,7 +26,7 @@ from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, Publi
 from ackwise.middleware.events import Event, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
 from ackwise.middleware.wire import Copy
-from ackwise.plugin import delay, host
+from ackwise.plugin import delay, host, member
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.settings import HostSettings
 
@@ -147,7 +147,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     """Let hosts and relays take the wrapped clients."""
     patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
     patch.setattr(delay, "AIOKafkaConsumer", TappedConsumer)
-    patch.setattr(host, "KafkaPublisher", TappedPublisher)
+    patch.setattr(member, "KafkaPublisher", TappedPublisher)
 
 
 def _timed_out() -> Any:

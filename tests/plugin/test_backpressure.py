@@ -64,13 +64,13 @@ class Desk:
         self.host = Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
         self.host._consumer = self.consumer  # type: ignore[assignment]  # reduced to what the host asks of it here
         self.full, roomy = self._lane(FULL), self._lane(ROOMY)
-        self.host._lanes = {FULL: self.full, ROOMY: roomy}
+        self.host._member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
         self.full.offer(Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1))
 
     def _lane(self, partition: TopicPartition) -> Lane:
         line: Any = Line()
         return Lane(
-            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.host._progressed,
+            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.host._member._progressed,
             clock=lambda: self.now,
         )  # fmt: skip
 
@@ -100,8 +100,8 @@ async def test_a_lane_with_room_again_is_resumed_and_polled(desk: Desk) -> None:
     desk.host._regulate()
     task = desk.full.start()
     while desk.consumer.stopped:
-        await asyncio.wait_for(desk.host._has_moved.wait(), 5)
-        desk.host._has_moved.clear()
+        await asyncio.wait_for(desk.host._member.has_moved.wait(), 5)
+        desk.host._member.has_moved.clear()
         assert desk.host._regulate() == ([FULL, ROOMY], False)
     desk.full.stop()
     await task

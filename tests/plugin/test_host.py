@@ -17,6 +17,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.transaction import Progress
 from ackwise.plugin.host import Host
 from ackwise.plugin.lane import Lane
+from ackwise.plugin.positions import Positions
 from ackwise.plugin.settings import HostSettings
 
 LOADING = GroupLoadInProgressError.errno
@@ -31,7 +32,7 @@ def make_host(error_code: int, partitions: list[tuple[int, int, str, int]]) -> H
 
     host = Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
     consumer: Any = SimpleNamespace(committed=committed, _coordinator=SimpleNamespace(_send_req=send))
-    host._consumer = consumer
+    host._positions = Positions(host._member, consumer)
     return host
 
 
@@ -40,12 +41,12 @@ async def test_a_coordinator_that_can_not_answer_is_not_taken_for_a_group_that_n
     error_code: int, partitions: list[tuple[int, int, str, int]]
 ) -> None:
     with pytest.raises(KafkaError):
-        await make_host(error_code, partitions)._committed(TopicPartition("orders", 0))
+        await make_host(error_code, partitions)._positions.committed(TopicPartition("orders", 0))
 
 
 @pytest.mark.parametrize(("offset", "committed"), [(-1, None), (7, 7)])
 async def test_only_the_coordinator_says_that_a_group_never_committed(offset: int, committed: int | None) -> None:
-    assert await make_host(0, [(0, offset, "", 0)])._committed(TopicPartition("orders", 0)) == committed
+    assert await make_host(0, [(0, offset, "", 0)])._positions.committed(TopicPartition("orders", 0)) == committed
 
 
 @pytest.mark.parametrize(("topic", "position"), [("billing.retry", 3), ("orders", 9)])
@@ -59,8 +60,8 @@ async def test_S19_a_retry_topic_is_read_from_its_beginning_whatever_start_says(
     settings = HostSettings(brokers="nowhere:1", group="billing", start="latest")
     host = Host(settings, [], later=ConsumeLater(), dead_letter=DeadLetter())
     consumer: Any = SimpleNamespace(beginning_offsets=beginning, end_offsets=end)
-    host._consumer = consumer
-    assert await host._start_of(TopicPartition(topic, 0)) == position
+    host._positions = Positions(host._member, consumer)
+    assert await host._positions.start_of(TopicPartition(topic, 0)) == position
 
 
 class Events:
@@ -98,30 +99,30 @@ def host_with_offsets(log_end: int, sink: Events | None = None) -> Host:
         dedup=Transactional(database, mode="offsets"), inbox=database, sink=sink,
     )  # fmt: skip
     consumer: Any = SimpleNamespace(end_offsets=end)
-    host._consumer = consumer
+    host._positions = Positions(host._member, consumer)
     return host
 
 
 async def test_what_a_database_has_passed_is_durable_before_the_broker_can_be_told() -> None:
     sink = Events()
     host = host_with_offsets(12, sink)
-    assert host._offsets is not None
-    await host._take_over(host._offsets, TopicPartition("orders", 0), 7, is_new=False)
+    assert host._member.offsets is not None
+    await host._positions.take_over(host._member.offsets, TopicPartition("orders", 0), 7, is_new=False)
     assert [(event.code, event.offset, event.range_end) for event in sink.durable] == [(EventCode.TX_SETTLED, 7, 10)]
 
 
 async def test_a_topic_that_was_made_anew_is_not_taken_for_one_that_was_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.host._LOOKS_AT_END", 1)
+    monkeypatch.setattr("ackwise.plugin.positions._LOOKS_AT_END", 1)
     host = host_with_offsets(9)
-    assert host._offsets is not None
+    assert host._member.offsets is not None
     with pytest.raises(ConfigurationError, match=r"orders/0 goes on at 10, and its log ends at 9: the topic was made anew"):
-        await host._take_over(host._offsets, TopicPartition("orders", 0), 0, is_new=True)
+        await host._positions.take_over(host._member.offsets, TopicPartition("orders", 0), 0, is_new=True)
 
 
 async def test_a_database_that_knows_more_than_a_group_without_offsets_is_believed_aloud(caplog: pytest.LogCaptureFixture) -> None:
     host = host_with_offsets(12)
-    assert host._offsets is not None
-    assert (await host._take_over(host._offsets, TopicPartition("orders", 0), 0, is_new=True)).next == 10
+    assert host._member.offsets is not None
+    assert (await host._positions.take_over(host._member.offsets, TopicPartition("orders", 0), 0, is_new=True)).next == 10
     assert "the database is believed" in caplog.text
 
 
@@ -129,7 +130,7 @@ async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch
     async def denied(*_: object, **__: object) -> None:
         raise GroupAuthorizationFailedError("billing")
 
-    monkeypatch.setattr("ackwise.plugin.host.ensure_topics", denied)
+    monkeypatch.setattr("ackwise.plugin.member.ensure_topics", denied)
     host = Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
     with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'billing' \(.*\); ackwise doctor"):
         await host.run(asyncio.Event())
@@ -145,7 +146,7 @@ def out_of_range(host: Host, ask: Any) -> TopicPartition:
     consumer: Any = SimpleNamespace(getmany=getmany, beginning_offsets=ask, end_offsets=ask, sought=[], paused=set, assignment=set)
     consumer.seek = lambda *to: consumer.sought.append(to)
     host._consumer = consumer
-    host._lanes[partition] = Lane("orders", 0, "source", 5, make=lambda delivery: None, progressed=lambda lane: None)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]  # it gets nothing
+    host._member.lanes[partition] = (Lane("orders", 0, "source", 5, make=lambda delivery: None, progressed=lambda lane: None),)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]  # it gets nothing
     return partition
 
 
@@ -155,7 +156,7 @@ async def test_a_broker_that_is_away_while_a_position_is_mended_ends_no_worker(
     host = make_host(0, [])
 
     async def away(_: object) -> None:
-        host._stop.set()
+        host._member.stop.set()
         raise KafkaConnectionError
 
     monkeypatch.setattr("ackwise.plugin.host._POLL_AGAIN", 0.0)
@@ -168,7 +169,7 @@ async def test_a_position_is_not_mended_for_a_partition_that_was_revoked_meanwhi
     host = make_host(0, [])
 
     async def revoked(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        host._lanes.clear()
+        host._member.lanes.clear()
         return dict.fromkeys(partitions, 9)
 
     out_of_range(host, revoked)
