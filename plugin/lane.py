@@ -52,7 +52,10 @@ class LaneEntry:
 
 
 class Lane:
-    """The messages of one assigned partition. `make` turns a delivery into an entry and names its pipeline."""
+    """The messages of one assigned partition.
+
+    `make` turns a delivery into an entry and names its pipeline; `None` is passed over, since another lane has it.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Lane:
         role: Literal["source", "retry"],
         position: int,
         *,
-        make: Callable[[Delivery], LaneEntry],
+        make: Callable[[Delivery], LaneEntry | None],
         progressed: Callable[[Lane], None],
         generation: int | None = None,
         overlapping: bool = False,
@@ -108,10 +111,14 @@ class Lane:
             if delivery.offset > self.position:
                 gap = (self.position if gap is None else gap[0], delivery.offset)
             self.position = max(self.position, delivery.offset + 1)
-            if self.watermark.hold(delivery.offset):
-                if not self._queue:
-                    self._arrived = self._clock()
-                self._queue.append(self._make(delivery))
+            if not self.watermark.hold(delivery.offset):
+                continue
+            if (item := self._make(delivery)) is None:
+                self.watermark.finish(delivery.offset)
+                continue
+            if not self._queue:
+                self._arrived = self._clock()
+            self._queue.append(item)
         self._wake.set()
         return gap
 

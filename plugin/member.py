@@ -110,7 +110,7 @@ class Member:
     # -- its parts
 
     @asynccontextmanager
-    async def opened(self, sources: Collection[str]) -> AsyncIterator[None]:
+    async def opened(self, sources: Collection[str] | None) -> AsyncIterator[None]:
         """With the group's topics there, everything that was used open, and the pipelines built.
 
         Raises `ConfigurationError` or another `AckwiseError` if something can't be opened, `KafkaError` if Kafka refuses a look at the
@@ -120,7 +120,8 @@ class Member:
         log.info("starting", group=group, brokers=self.settings.brokers, agents=names)
         publisher = KafkaPublisher(self.settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
-            await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels)
+            if sources is not None:
+                await self.ensure_topics(sources)
             for part in (self.sink, self._store, self._inbox):
                 if part is not None:
                     opened.push_async_callback(part.close)
@@ -132,6 +133,10 @@ class Member:
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
+
+    async def ensure_topics(self, sources: Collection[str]) -> None:
+        """Create or check the group's topics for `sources`. Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them."""
+        await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels)
 
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store
@@ -151,7 +156,7 @@ class Member:
             clock_skew=self.settings.clock_skew,
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
-        self._routes = Routes(self.worker, self.pipelines)
+        self.routes = Routes(self.worker, self.pipelines)
 
     def _pipeline(self, agent: Agent) -> Pipeline:
         if self._inbox is None:
@@ -254,12 +259,15 @@ class Member:
         role: Literal["source", "retry"],
         position: int,
         *,
-        make: Callable[[Delivery], LaneEntry] | None = None,
+        make: Callable[[Delivery], LaneEntry | None] | None = None,
         generation: int | None = None,
+        overlapping: bool = False,
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
-        make = make or (self._routes.from_source if role == "source" else self._routes.from_retry)
-        return Lane(topic, partition, role, position, make=make, progressed=self._progressed, generation=generation)
+        make = make or (self.routes.from_source if role == "source" else self.routes.from_retry)
+        return Lane(
+            topic, partition, role, position, make=make, progressed=self._progressed, generation=generation, overlapping=overlapping
+        )
 
     def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None) -> None:
         """Begin with a partition, whose records go to each of `lanes`; `from_commit` is the offset that the broker has of this group."""

@@ -1,0 +1,24 @@
+"""Ackwise on Faust: stock agents that stop losing messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ackwise.plugin.faust.usage import use as use
+    from ackwise.plugin.faust.work import current_batch as current_batch
+
+__all__ = ["current_batch", "use"]
+
+
+def __getattr__(name: str) -> Any:
+    """Faust asks for the fixup in this package whenever an app is made: nothing else is loaded for that."""
+    if name == "use":
+        from ackwise.plugin.faust.usage import use
+
+        return use
+    if name == "current_batch":
+        from ackwise.plugin.faust.work import current_batch
+
+        return current_batch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

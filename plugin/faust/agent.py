@@ -1,0 +1,107 @@
+"""`Agent`: Faust's, restarted in place when it raises, after what was out of its streams has been ruled on.
+
+Left to Faust's supervisor, the stream of a crashed actor goes to a successor while the abandoned one, finalised later,
+stops it; and an agent rests for seconds, or ends its worker after a few failures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import faust
+from faust.agents.agent import _current_agent
+from mode.utils.aiter import aiter
+
+from ackwise.middleware.disposition import Reject
+from ackwise.middleware.log import Log
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.faust.stream import Stream
+
+if TYPE_CHECKING:
+    from ackwise.plugin.faust.host import FaustHost
+
+__all__ = ["Agent"]
+
+log = Log()
+
+#: Rest of an agent that raises before it takes a message: seconds at first, doubling up to the second.
+_FIRST_REST: Final = 0.5
+_LONGEST_REST: Final = 10.0
+
+
+class Agent(faust.Agent):
+    """What `@app.agent` makes once Ackwise is used."""
+
+    @property
+    def _host(self) -> FaustHost:
+        host: FaustHost = cast(Any, self.app).ackwise
+        return host
+
+    def stream(self, *args: Any, **kwargs: Any) -> Any:
+        """As Faust's, fed by Ackwise where its channel is a topic."""
+        stream = super().stream(*args, **kwargs)
+        self._host.attach(cast(Stream, stream), self)
+        return stream
+
+    async def _execute_actor(self, coro: Awaitable[Any], aref: Any) -> None:
+        """Run the agent, and run it again after whatever it raised, for as long as its actor lives."""
+        root = cast(Stream, aref.stream)
+        if root.inlet is None:
+            return await super()._execute_actor(coro, aref)
+        _current_agent.set(self)
+        rest = 0.0
+        while True:
+            try:
+                await coro
+            except asyncio.CancelledError as error:
+                self._forsake(root)
+                if self.should_stop or aref.should_stop:
+                    raise
+                return await self._give_way(aref, error)
+            except Exception as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
+                await self._tell(error)
+                failed = sum(stream.fail(error) for stream in _chain(root))
+                rest = 0.0 if failed else min(_LONGEST_REST, rest * 2 or _FIRST_REST)
+                if not failed:
+                    log.error(
+                        "an agent raises before it takes a message, it is begun again",
+                        handler=self.name,
+                        error=type(error).__name__,
+                        at=where_raised(error),
+                        retry_in=rest,
+                    )
+                    await asyncio.sleep(rest)
+                coro = self._begin_again(aref, root)
+            else:
+                return self._end(root)
+
+    def _begin_again(self, aref: Any, root: Stream) -> Awaitable[Any]:
+        root.restore()
+        aref.it = self.fun(root)
+        return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
+
+    async def _tell(self, error: Exception) -> None:
+        if self._on_error is not None and not isinstance(error, ConsumeLater | Reject):
+            await self._on_error(self, error)
+
+    async def _give_way(self, aref: Any, error: asyncio.CancelledError) -> None:
+        """As Faust: the supervisor begins it anew."""
+        await aref.crash(error)
+        self.supervisor.wakeup()
+
+    def _forsake(self, root: Stream) -> None:
+        for stream in _chain(root):
+            stream.forsake()
+
+    def _end(self, root: Stream) -> None:
+        for stream in _chain(root):
+            stream.end()
+        if not self.should_stop:
+            log.info("an agent has returned, its messages wait for a restart", handler=self.name)
+
+
+def _chain(root: Stream) -> list[Stream]:
+    return [cast(Stream, stream) for stream in root._iter_ll_forwards()]

@@ -1,0 +1,232 @@
+"""Faust's consumer, conductor and producer, as far as they must know that Ackwise decides what is consumed and committed.
+
+Faust counts a jump between two records as a hole in the log, and holes as acknowledged. But a poll is dropped where
+the flow stops or the generation changes, and the client's position has moved on by then: the jump is lost messages. Here an
+offset is passed only if it was settled, or if a fetch from exactly its position proved that the log has nothing there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+from faust.transport.conductor import Conductor
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
+from faust.types import TP
+
+from ackwise.plugin.faust.work import current_work
+
+if TYPE_CHECKING:
+    from ackwise.plugin.faust.host import FaustHost
+
+__all__ = ["Cursor", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
+
+#: Seconds until partitions are looked at again while all of them are full.
+_LOOK_AGAIN = 0.02
+
+
+class Cursor:
+    """Where reading of one partition stands."""
+
+    __slots__ = ("expected", "jump", "resume")
+
+    def __init__(self, resume: int) -> None:
+        self.resume = resume  #: the next offset that was not taken in
+        self.expected: int | None = None  #: the client's position after what was taken in; `None` before the first seek
+        self.jump: tuple[int, int, int, int] | None = None  #: from, to, and what the log holds, where that left it no choice
+
+
+class Fetched(dict[Any, Any]):
+    """Records by partition, with the client's positions after them, for the cursors that they were fetched for."""
+
+    after: Mapping[TopicPartition, tuple[Cursor, int]]
+
+
+class ReliableThread(AIOKafkaConsumerThread):
+    """Fetches from where Ackwise stands, whatever has moved the client's position meanwhile."""
+
+    @property
+    def _host(self) -> FaustHost:
+        host: FaustHost = cast(Any, self.app).ackwise
+        return host
+
+    async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
+        assigned = consumer.assignment()
+        cursors = {
+            partition: cursor
+            for partition, cursor in dict(self._host.cursors).items()
+            if partition in (active_partitions or ()) and partition in assigned
+        }
+        for partition, cursor in cursors.items():
+            if cursor.expected is None or _position(consumer, partition) != cursor.expected:
+                await self._return_to(consumer, partition, cursor)
+        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
+        fetched = Fetched(records)
+        fetched.after = {
+            partition: (cursor, position)
+            for partition, cursor in cursors.items()
+            if (position := _position(consumer, partition)) is not None
+        }
+        return fetched
+
+    async def _return_to(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
+        """Something moved the position: a poll was dropped, or the log begins later by now."""
+        if cursor.expected is not None:
+            start = (await consumer.beginning_offsets([partition]))[partition]
+            end = (await consumer.end_offsets([partition]))[partition]
+            if not start <= cursor.resume <= end:
+                target = start if cursor.resume < start else end
+                cursor.jump, cursor.resume = (cursor.resume, target, start, end), target
+        consumer.seek(partition, cursor.resume)
+        cursor.expected = cursor.resume
+
+    async def touch(self) -> None:
+        """Show the group that this member is alive, while there is room for nothing."""
+        consumer: Any = self._ensure_consumer()
+        with consumer._fetcher._subscriptions.fetch_context():
+            await asyncio.sleep(0)
+
+    async def commit_exactly(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these next offsets. Raises what the broker answers."""
+        await self._ensure_consumer().commit({TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()})
+
+
+def _position(consumer: Any, partition: Any) -> int | None:
+    """The client's position, without waiting for one."""
+    assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
+    state = assignment and assignment.state_value(TopicPartition(*partition))
+    return cast(int, state.position) if state and state.has_valid_position else None
+
+
+class ReliableConsumer(Consumer):
+    """Gives what it fetches to Ackwise where an agent reads it, and commits of that what Ackwise says."""
+
+    _thread: ReliableThread
+
+    @property
+    def _host(self) -> FaustHost:
+        host: FaustHost = cast(Any, self.app).ackwise
+        return host
+
+    def _new_consumer_thread(self) -> ReliableThread:
+        return ReliableThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def on_start(self) -> None:
+        """Open what was used before anything is consumed."""
+        await self._host.open(self)
+        await super().on_start()
+
+    async def stop(self) -> None:
+        """Stop, then close what was used."""
+        await super().stop()
+        await self._host.close()
+
+    # -- fetch
+
+    async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
+        if active_partitions is None:
+            return await super()._getmany(active_partitions, timeout)
+        wanted = {tp for tp in active_partitions if not self._host.is_full(tp)}
+        if not wanted:
+            await self._thread.call_thread(self._thread.touch)
+            await self._host.has_room(_LOOK_AGAIN)
+            return {}
+        return await super()._getmany(wanted, timeout if len(wanted) == len(active_partitions) else min(timeout, _LOOK_AGAIN))
+
+    async def _wait_next_records(self, timeout: float) -> Any:
+        records, active = await super()._wait_next_records(timeout)
+        if isinstance(records, Fetched):
+            records = self._host.take(records)
+        return records, active
+
+    # -- acknowledge and commit
+
+    def ack(self, message: Any) -> bool:
+        """As Faust's; on a partition that Ackwise reads it says nothing about offsets."""
+        if not self._host.reads(message.tp):
+            return super().ack(message)
+        message.acked = True
+        self._unacked_messages.discard(message)
+        return True
+
+    async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """As Faust's, and what Ackwise has settled."""
+        await self._host.commit()
+        return cast(bool, await super().force_commit(topics, start_new_transaction))
+
+    async def commit_settled(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit what Ackwise has settled, and tell Faust's tables and monitor. Raises what the broker answers."""
+        by_tp = {TP(*partition): offset for partition, offset in offsets.items()}
+        await self.app.producer.flush()
+        await self._thread.call_thread(self._thread.commit_exactly, offsets)
+        now = asyncio.get_running_loop().time()
+        self._thread.tp_last_committed_at.update(dict.fromkeys(by_tp, now))
+        self.app.tables.on_commit(by_tp)
+        self._committed_offset.update(by_tp)
+        self.app.monitor.on_tp_commit(by_tp)
+
+    async def call(self, ask: Any, *args: Any) -> Any:
+        """`await ask(consumer, *args)` where the client lives, in its own thread."""
+        return await self._thread.call_thread(ask, self._thread._ensure_consumer(), *args)
+
+    # -- assignment
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Settle what runs, commit, and give the partitions back."""
+        await self._host.revoked(revoked)
+        await super().on_partitions_revoked(revoked)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Make lanes for what agents read; they begin when Faust's tables are recovered."""
+        await self._host.assigned(assigned)
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def wait_empty(self) -> None:
+        """As Faust's. When the app stops, what agents work on is settled first."""
+        if self.app.should_stop:
+            await self._host.drain()
+        await super().wait_empty()
+
+    async def on_stop(self) -> None:
+        """As Faust's."""
+        await self._host.drain()
+        with suppress(asyncio.CancelledError):
+            await super().on_stop()
+
+
+class ReliableConductor(Conductor):
+    """Subscribes to the group's retry topic besides, and hands no message to a channel that Ackwise feeds."""
+
+    @property
+    def _host(self) -> FaustHost:
+        host: FaustHost = cast(Any, self.app).ackwise
+        return host
+
+    async def _update_indices(self) -> Iterable[str]:
+        topics = await super()._update_indices()
+        return [*topics, *await self._host.subscribed(topics)]
+
+    def _build_handler(self, tp: TP, channels: Any) -> Any:
+        return super()._build_handler(tp, channels - set(self._host.channels))
+
+    def others(self, tp: TP) -> bool:
+        """Whether anybody reads `tp` past Ackwise: a stream outside of agents."""
+        return bool(set(self._tp_index.get(tp, ())) - set(self._host.channels))
+
+
+class ReliableProducer(Producer):
+    """What an agent sends is part of its work: the work is not done before it is acknowledged."""
+
+    async def send(self, *args: Any, **kwargs: Any) -> Any:
+        """As Faust's."""
+        sent = await super().send(*args, **kwargs)
+        if isinstance(sent, asyncio.Future):
+            if (work := current_work.get()) is not None:
+                work.track(sent)
+            else:
+                cast(Any, self.app).ackwise.watch(sent)
+        return sent

@@ -1,0 +1,380 @@
+"""The host on Faust: one member of the app's group, fed by Faust's consumer, whose handlers are the app's agents.
+
+Faust joins the group, recovers tables and fetches. What an agent reads goes from the fetch into lanes, through the
+spine, to the agent's stream, and back; the offsets that are committed are those of the lanes' watermarks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+from faust.transport.drivers.aiokafka import Transport, credentials_to_aiokafka_auth, server_list
+from faust.types import TP, TopicT
+from faust.types.enums import ProcessingGuarantee
+
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import Delivery
+from ackwise.middleware.streaming import StreamingPipeline
+from ackwise.plugin.config import Config, read_config
+from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.faust.agent import Agent
+from ackwise.plugin.faust.consumer import Cursor, Fetched, ReliableConductor, ReliableConsumer, ReliableProducer
+from ackwise.plugin.faust.intake import Intake
+from ackwise.plugin.faust.stream import Stream
+from ackwise.plugin.lane import Lane, LaneEntry
+from ackwise.plugin.member import Member
+from ackwise.plugin.positions import Position, Positions
+from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.slots import Slots
+
+if TYPE_CHECKING:
+    import faust
+
+__all__ = ["FaustHost"]
+
+log = Log()
+
+#: Messages that are admitted together where an agent takes them one by one.
+_PREFETCH: Final = 200
+
+
+class FaustHost:
+    """What `app.ackwise` is once Ackwise is used on `app`. `keywords` are settings of `HostSettings` that Faust does not have."""
+
+    def __init__(self, app: faust.App, config: Config | None = None) -> None:
+        self.app = app
+        self.slots = Slots(config := read_config() if config is None else config)
+        self.keywords: dict[str, Any] = {}
+        self.intakes: dict[str, Intake] = {}
+        self.channels: weakref.WeakSet[Any] = weakref.WeakSet()  #: those that Ackwise feeds
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        self.prefetch = _PREFETCH
+        self._config = config
+        self._member: Member | None = None
+        self._consumer: ReliableConsumer | None = None
+        self._opened: AsyncExitStack | None = None
+        self._unsent: BaseException | None = None
+
+    # -- set up
+
+    def install(self) -> None:
+        """Make the app use our agents, streams and consumer. Raises `ConfigurationError` where that is too late or can't work."""
+        app: Any = self.app
+        if app.agents:
+            raise ConfigurationError(
+                f"app.use() comes after agent {next(iter(app.agents))!r} was declared, and Faust has made it already; "
+                "call app.use() right after the app is made"
+            )
+        options = app._default_options[1]
+        for name, ours in (("Agent", Agent), ("Stream", Stream)):
+            if options.get(name) is not None:
+                raise ConfigurationError(f"the app has an {name} class of its own, and Ackwise brings one; leave out {name}=")
+            options[name] = ours
+            if app._conf is not None:
+                setattr(app._conf, f"_{name}", ours)
+        make = app._new_transport
+        app._new_transport = lambda: _equipped(make())
+
+    def check(self) -> None:
+        """Refuse what would break a promise, now that the app is configured. Raises `ConfigurationError`."""
+        conf: Any = self.app.conf
+        if conf.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE:
+            raise ConfigurationError(
+                'processing_guarantee="exactly_once" commits offsets in transactions of its producer, past Ackwise; leave it out, and use '
+                "Dedup for doing once what an agent does"
+            )
+        if conf.stream_publish_on_commit:
+            raise ConfigurationError(
+                "stream_publish_on_commit sends what an agent sent when the offset is committed, after it counts as done; leave it out"
+            )
+        if conf.Agent is not Agent or conf.Stream is not Stream:
+            raise ConfigurationError("the configuration object sets Agent or Stream, and Ackwise brings its own; leave them out")
+        if self.slots.transactional is not None:
+            raise ConfigurationError(
+                "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "
+                "use Dedup here, or the App of Ackwise for this group"
+            )
+
+    def settings(self) -> HostSettings:
+        """How the members beside Faust's own talk to Kafka: as the app is configured. Raises `ConfigurationError`."""
+        conf = cast(Any, self.app.conf)
+        of_the_app = {
+            "brokers": ",".join(server_list(conf.broker_consumer, Transport.default_port)),
+            "session_timeout": float(conf.broker_session_timeout),
+            "commit_interval": float(conf.broker_commit_interval),
+            "client_id": conf.broker_client_id,
+            "client_options": dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
+            "start": conf.consumer_auto_offset_reset,
+        }
+        rebalance_timeout = float(conf.broker_rebalance_timeout)
+        keywords = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **self.keywords}
+        made = self._config.host_settings(conf.id, fixed=of_the_app, **keywords)
+        if made.revoke_timeout > rebalance_timeout / 2:
+            raise ConfigurationError(
+                f"revoke_timeout is {made.revoke_timeout:g} s, above half of broker_rebalance_timeout, {rebalance_timeout:g} s: the broker "
+                "would throw out the worker that drains; lower it, or raise broker_rebalance_timeout"
+            )
+        return made
+
+    def attach(self, stream: Stream, agent: Agent, *, derived: bool = False) -> None:
+        """Feed `stream`, if it reads a topic; others are Faust's alone."""
+        channel: Any = stream.channel  # Faust's iterator of a topic, which is a topic itself
+        if not isinstance(channel, TopicT) or not channel.acks or channel.pattern or self._member is None:
+            return
+        name = f"{agent.name}/{channel.get_topic_name()}" if derived else agent.name
+        intake = self.intakes.get(name)
+        if intake is None:
+            intake = self.intakes[name] = Intake(self, name, agent, channel)
+            intake.pipeline = self._member.pipelines[name] = StreamingPipeline(
+                intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
+            )
+        inlet = getattr(channel, "ackwise_inlet", None)
+        if inlet is None:
+            inlet = channel.ackwise_inlet = intake.inlet(stream.active_partitions)
+            channel._throw = inlet.throw
+            self.channels.add(channel)
+        stream.attach(intake, inlet)
+
+    # -- life
+
+    async def open(self, consumer: ReliableConsumer) -> None:
+        """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
+        self.check()
+        settings = self.settings()
+        self._consumer = consumer
+        self._member = member = Member(
+            settings,
+            [],
+            later=self.slots.later,
+            dead_letter=self.slots.dead_letter,
+            dedup=self.slots.dedup,
+            store=self.slots.open_store(),
+            sink=self.slots.open_sink(settings.group, []),
+        )
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(member.opened(None))
+            await opened.enter_async_context(member.working(_Client(consumer)))
+            member.spawn(self._watch(member), "watch")
+            stop = asyncio.Event()
+            relay = DelayRelay(settings, member.names, member.later.levels, cast(Any, member.worker.publisher), sink=member.sink)
+            relaying = member.spawn(relay.run(stop), "relay")
+            opened.push_async_callback(_end_relay, stop, relaying, settings.drain_timeout)
+            self._opened = opened.pop_all()
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            with suppress(AckwiseError, KafkaError):  # it was told when it happened, and has stopped the app
+                await opened.aclose()
+
+    async def _watch(self, member: Member) -> None:
+        """An error in our own machinery ends the worker: what it did for the others would silently be missing."""
+        await member.stop.wait()
+        if member.fatal is not None:
+            await self.app.crash(member.fatal)
+
+    async def subscribed(self, topics: Iterable[str]) -> list[str]:
+        """What the app must subscribe to besides, once the group's topics are there. Raises `AckwiseError`."""
+        member = self._opened_member()
+        sources = sorted({topic for intake in self.intakes.values() for topic in intake.topics} & set(topics))
+        if not sources:
+            return []
+        await member.ensure_topics(sources)
+        return [member.names.retry]
+
+    def _opened_member(self) -> Member:
+        if self._member is None:
+            raise AckwiseError("the app was not started, and what it used is not open")
+        return self._member
+
+    # -- assignment
+
+    async def assigned(self, assigned: Iterable[TP]) -> None:
+        """Make lanes for the partitions that agents read, at their committed offsets."""
+        member = self._opened_member()
+        for tp in sorted(assigned):
+            partition = TopicPartition(*tp)
+            role = "retry" if tp.topic == member.names.retry else "source"
+            intakes = [intake for intake in self.intakes.values() if role == "retry" or tp.topic in intake.topics]
+            if not intakes or partition in member.lanes:
+                continue
+            position = await cast(ReliableConsumer, self._consumer).call(_find_position, member, partition)
+            lanes = [self._lane(intake, partition, role, position.next) for intake in intakes]
+            if role == "retry":
+                lanes.append(member.lane(*partition, "retry", position.next, make=self._undeliverable))
+            self.cursors[partition] = Cursor(position.next)
+            member.add_lanes(partition, tuple(lanes), from_commit=position.committed)
+        await member.begin()
+
+    def _lane(self, intake: Intake, partition: TopicPartition, role: Any, position: int) -> Lane:
+        member, pipeline = self._opened_member(), intake.pipeline
+        assert pipeline is not None
+
+        def from_source(delivery: Delivery) -> LaneEntry:
+            return LaneEntry(Entry(delivery), pipeline)
+
+        def from_retry(delivery: Delivery) -> LaneEntry | None:
+            entry = member.routes.from_retry(delivery)
+            return entry if entry.pipeline is pipeline else None
+
+        make = from_source if role == "source" else from_retry
+        lane = member.lane(*partition, role, position, make=make, overlapping=True)
+        intake.widen(lane)
+        return lane
+
+    def _undeliverable(self, delivery: Delivery) -> LaneEntry | None:
+        """A copy that none of the agents takes."""
+        member = self._opened_member()
+        entry = member.routes.from_retry(delivery)
+        return entry if entry.pipeline not in member.pipelines.values() else None
+
+    async def revoked(self, revoked: Iterable[TP]) -> None:
+        """Settle what runs for at most `revoke_timeout`, commit, and let go."""
+        if self._member is not None:
+            await self._let_go([TopicPartition(*tp) for tp in revoked], self._member.settings.revoke_timeout)
+
+    async def drain(self) -> None:
+        """Settle what runs for at most `drain_timeout`, commit, and take nothing more."""
+        if self._member is not None:
+            await self._let_go(list(self._member.lanes), self._member.settings.drain_timeout, stopping=True)
+
+    async def _let_go(self, partitions: list[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
+        member = self._opened_member()
+        for partition in partitions:
+            self.cursors.pop(partition, None)
+        await member.drain(partitions, timeout, stopping=stopping)
+
+    # -- fetch and commit
+
+    def reads(self, tp: TP) -> bool:
+        """Whether an agent reads this partition through Ackwise."""
+        return TopicPartition(*tp) in self.cursors
+
+    def is_full(self, tp: TP) -> bool:
+        """Whether nothing more should be fetched of it now."""
+        lanes = self._opened_member().lanes.get(TopicPartition(*tp), ())
+        full = [lane.is_full() for lane in lanes]  # each of them, since each remembers since when
+        return any(full)
+
+    async def has_room(self, seconds: float) -> None:
+        """Until a lane has come to the end of a batch, for at most `seconds`."""
+        moved = self._opened_member().has_moved
+        moved.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await moved.wait()
+
+    def take(self, fetched: Fetched) -> dict[Any, Any]:
+        """Give what agents read to their lanes; answers the rest, which is Faust's.
+
+        What was fetched from elsewhere than where its partition stands is forgotten; it is fetched again from there.
+        """
+        member, conductor = self._opened_member(), cast(ReliableConductor, self.app.topics)
+        rest = {}
+        for partition, records in fetched.items():
+            cursor = self.cursors.get(partition)
+            if cursor is None:
+                rest[partition] = records
+            elif partition in fetched.after and fetched.after[partition][0] is cursor:
+                member.offer(partition, records)
+                if conductor.others(partition):
+                    rest[partition] = records
+        for partition, (cursor, position) in fetched.after.items():
+            if self.cursors.get(partition) is cursor:
+                cursor.expected = cursor.resume = position
+                self._tell_jump(partition, cursor)
+        return rest
+
+    def _tell_jump(self, partition: TopicPartition, cursor: Cursor) -> None:
+        if cursor.jump is None:
+            return
+        (offset, target, start, end), cursor.jump = cursor.jump, None
+        log.error(
+            "the position is outside of what the topic holds, reading goes on elsewhere",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset,
+            log_start=start,
+            log_end=end,
+            goes_on_at=target,
+        )
+        attrs = json.dumps({"reason": "out-of-range"})
+        self._opened_member().record(Event(EventCode.SEEK, *partition, min(offset, target), range_end=max(offset, target), attrs=attrs))
+
+    async def commit(self) -> None:
+        """Commit what is settled."""
+        if self._member is not None:
+            await self._member.commit()
+
+    # -- what agents send
+
+    def watch(self, sent: asyncio.Future[Any]) -> None:
+        """`sent` belongs to no message, such as a table's change. If it fails, nothing that follows may count as done."""
+        sent.add_done_callback(self._see)
+
+    def _see(self, sent: asyncio.Future[Any]) -> None:
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            self._unsent = self._unsent or error
+
+    async def flush(self) -> None:
+        """Wait until all that was sent is acknowledged. Raises `AckwiseError` if some of it can't be."""
+        await self.app.producer.flush()
+        if self._unsent is not None:
+            raise AckwiseError(
+                f"something that the app sent beside its messages, such as a change of a table, was not accepted ({said(self._unsent)}); "
+                "the worker stops, and nothing that may depend on it is committed"
+            ) from self._unsent
+
+
+class _Client:
+    """What a member asks of Faust's consumer."""
+
+    def __init__(self, consumer: ReliableConsumer) -> None:
+        self._consumer = consumer
+
+    async def commit(self, offsets: dict[TopicPartition, int], /) -> object:
+        await self._consumer.commit_settled(offsets)
+        return None
+
+    async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        return cast(Mapping[TopicPartition, int], await self._consumer.call(_beginnings, partitions))
+
+    async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        return cast(Mapping[TopicPartition, int], await self._consumer.call(_ends, partitions))
+
+
+async def _beginnings(consumer: Any, partitions: list[TopicPartition]) -> Any:
+    return await consumer.beginning_offsets(partitions)
+
+
+async def _ends(consumer: Any, partitions: list[TopicPartition]) -> Any:
+    return await consumer.end_offsets(partitions)
+
+
+async def _find_position(consumer: Any, member: Member, partition: TopicPartition) -> Position:
+    return await Positions(member, consumer).find(partition)
+
+
+async def _end_relay(stop: asyncio.Event, relaying: asyncio.Task[None], timeout: float) -> None:
+    stop.set()
+    await asyncio.wait({relaying}, timeout=timeout)
+
+
+def _equipped(transport: Any) -> Any:
+    """`transport` with our consumer, conductor and producer. Raises `ConfigurationError` for another driver."""
+    if not isinstance(transport, Transport):
+        raise ConfigurationError(f"the app's broker is reached through {type(transport).__module__}; Ackwise needs aiokafka:// or kafka://")
+    made: Any = transport
+    made.Consumer, made.Conductor, made.Producer = ReliableConsumer, ReliableConductor, ReliableProducer
+    return transport

@@ -1,0 +1,98 @@
+"""The messages that wait for the streams on one channel; several actors may take from it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from faust.types import TP
+
+from ackwise.middleware.inflight import InFlight, Where
+
+__all__ = ["Inlet"]
+
+
+class Inlet:
+    """`active`: the partitions that it serves, a set that Faust may change; `None` for all."""
+
+    def __init__(self, active: set[TP] | None = None) -> None:
+        self.active = active
+        self._waiting: deque[InFlight] = deque()
+        self._thrown: deque[BaseException] = deque()
+        self._wakers: set[asyncio.Future[None]] = set()
+
+    def put(self, members: Iterable[InFlight]) -> None:
+        """Let `members` wait here, behind those that do."""
+        self._waiting.extend(members)
+        self._wake()
+
+    def throw(self, error: BaseException) -> None:
+        """Raise `error` in one of those who take from here, before anything else is taken."""
+        self._thrown.append(error)
+        self._wake()
+
+    async def get(self) -> InFlight:
+        """Take the next one, waiting for it. Raises what was thrown."""
+        while True:
+            self._raise_thrown()
+            while self._waiting:
+                member = self._waiting.popleft()
+                if member.where is Where.WAITING:
+                    member.take(time.monotonic())
+                    return member
+            await self._sleep(None)
+
+    async def gather(self, count: int, within: float | None) -> list[InFlight]:
+        """Take up to `count`, waiting for the first, and from then on at most `within` seconds for the others.
+
+        Until they are taken all of them may still be recalled. Each says how many may be in a batch with it. Raises what
+        was thrown.
+        """
+        deadline: float | None = None
+        while True:
+            self._raise_thrown()
+            batch, is_full = self._fitting(count)
+            now = time.monotonic()
+            if batch and within is not None:
+                deadline = now + within if deadline is None else deadline
+            elif not batch:
+                deadline = None
+            if is_full or (deadline is not None and now >= deadline):
+                for member in batch:
+                    self._waiting.popleft()
+                    member.take(now)
+                return batch
+            await self._sleep(None if deadline is None else deadline - now)
+
+    def _fitting(self, count: int) -> tuple[list[InFlight], bool]:
+        """The first that may be in one batch, and whether no further one fits in."""
+        if any(member.where is not Where.WAITING for member in self._waiting):
+            self._waiting = deque(member for member in self._waiting if member.where is Where.WAITING)
+        batch: list[InFlight] = []
+        limit = count
+        for member in self._waiting:
+            limit = min(limit, member.limit)
+            if len(batch) >= limit:
+                return batch, True
+            batch.append(member)
+        return batch, len(batch) >= limit
+
+    def _raise_thrown(self) -> None:
+        if self._thrown:
+            raise self._thrown.popleft()
+
+    def _wake(self) -> None:
+        for waker in self._wakers:
+            if not waker.done():
+                waker.set_result(None)
+
+    async def _sleep(self, seconds: float | None) -> None:
+        """Until something was put or thrown, for at most `seconds`."""
+        waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wakers.add(waker)
+        try:
+            await asyncio.wait({waker}, timeout=seconds)
+        finally:
+            self._wakers.discard(waker)

@@ -1,0 +1,90 @@
+"""How messages reach one agent, or one of the streams that it derived: its pipeline, and the inlets that it takes from."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from faust.types import TP
+
+from ackwise.middleware.agent import Agent as Handler
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.inflight import InFlight
+from ackwise.middleware.pipeline import Pipeline
+from ackwise.plugin.faust.inlet import Inlet
+from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder
+from ackwise.plugin.lane import MAX_MESSAGES, Lane
+
+if TYPE_CHECKING:
+    from ackwise.plugin.faust.agent import Agent
+    from ackwise.plugin.faust.host import FaustHost
+
+__all__ = ["Inlet", "Intake"]
+
+
+class Intake:
+    """`name` stands in copies, claims and events; `topics` are what it reads."""
+
+    def __init__(self, host: FaustHost, name: str, agent: Agent, channel: Any) -> None:
+        self.host = host
+        self.name = name
+        self.agent = agent
+        self.topics = tuple(str(topic) for topic in channel.topics)
+        self.pipeline: Pipeline | None = None
+        self.lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
+        self._channel = channel
+        self._max_batch = host.prefetch
+        self._inlets: weakref.WeakSet[Inlet] = weakref.WeakSet()
+
+    @property
+    def handler(self) -> Handler:
+        """It as the spine knows it."""
+        return Handler(
+            self.name, self.topics, "batch", _never, _undecoded, max_batch=self._max_batch, message=decoder(self.host.app, self._channel)
+        )
+
+    def inlet(self, active: set[TP] | None) -> Inlet:
+        """A new one, for the partitions `active`, or for all."""
+        inlet = Inlet(active)
+        self._inlets.add(inlet)
+        return inlet
+
+    def demand(self, count: int) -> None:
+        """Its agent takes `count` messages at a time: as many are admitted together, by each of its actors."""
+        wanted = count * self.agent.concurrency
+        if wanted > self._max_batch:
+            self._max_batch = wanted
+            if self.pipeline is not None:
+                self.pipeline.agent = replace(self.pipeline.agent, max_batch=wanted)
+            for lane in self.lanes:
+                self.widen(lane)
+
+    def widen(self, lane: Lane) -> None:
+        """Let `lane` hold as much as its agent takes at a time, and what follows it meanwhile."""
+        self.lanes.add(lane)
+        lane.capacity = max(MAX_MESSAGES, 3 * self._max_batch)
+
+    def hand_over(self, members: Sequence[InFlight]) -> None:
+        """Let `members` wait for the agent, each in the inlet that serves its partition."""
+        inlets = list(self._inlets)
+        for member in members:
+            cast(AckedMessage, cast(StreamMessage, member.message).event.message).acknowledge = None
+        if len(inlets) == 1:
+            inlets[0].put(members)
+            return
+        for member in members:
+            next(iter([inlet for inlet in inlets if _serves(inlet, member)] or inlets)).put([member])
+
+
+def _serves(inlet: Inlet, member: InFlight) -> bool:
+    return inlet.active is None or TP(member.message.topic, member.message.partition) in inlet.active
+
+
+async def _never(_: object) -> None:
+    raise AckwiseError("a stream's agent is not called, it takes its messages")
+
+
+def _undecoded(_: bytes | None) -> object:
+    raise AckwiseError("a stream's agent decodes whole messages")

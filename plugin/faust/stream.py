@@ -1,0 +1,352 @@
+"""`Stream`: Faust's, with messages that are claimed before an agent sees them and settled by what the agent does.
+
+Where Faust acknowledges in a `finally`, whatever happened, nothing is acknowledged here unless the agent went on, ruled
+or acknowledged itself. What an agent raises rules on the messages that were out, and the stream goes on in its successor:
+no user-facing generator owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import faust
+from faust.exceptions import Skip
+from faust.streams import _current_event, maybe_forward
+from faust.types import EventT
+from mode.utils.futures import maybe_async
+from mode.utils.times import Seconds, want_seconds
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.inflight import InFlight
+from ackwise.middleware.log import Log
+from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.faust.message import AckedMessage, StreamMessage
+from ackwise.plugin.faust.work import Work, current_work
+
+if TYPE_CHECKING:
+    from ackwise.plugin.faust.intake import Inlet, Intake
+
+__all__ = ["LeftUndecided", "Stream"]
+
+log = Log()
+
+_SKIPPED: Any = object()
+
+
+class LeftUndecided(AckwiseError):
+    """A loop over a stream was left in the middle of a message, and another one begun: nobody said what becomes of it."""
+
+
+class Stream(faust.Stream[Any]):
+    """What an agent iterates over. Without an inlet it is Faust's own: over lists, tables, channels in memory and replies."""
+
+    intake: Intake | None = None
+    inlet: Inlet | None = None
+    _work: Work | None = None
+    _derived: Stream | None = None
+
+    def attach(self, intake: Intake, inlet: Inlet) -> None:
+        """Take messages from `inlet` from now on."""
+        self.intake, self.inlet = intake, inlet
+        self._unacked: list[Work] = []  #: of a stream that its agent acknowledges
+        self._sensed: dict[InFlight, Any] = {}
+        self._first_processors = list(self._processors)
+
+    # -- one by one
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        if self.inlet is None:
+            return super().__aiter__()
+        return _Values(self)
+
+    async def next_value(self) -> Any:
+        """The value of the next message that its processors let through. What was worked on before is done."""
+        assert self.inlet is not None
+        self._go_on()
+        while True:
+            member = await self._taken(self.inlet.get())
+            self._work_on([member])
+            if (value := await self._process(member)) is not _SKIPPED:
+                self.events_total += 1
+                return value
+            self._go_on(skipped=True)
+
+    # -- batches
+
+    async def take(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[Any]]:  # type: ignore[override]  # a generator too
+        """As Faust's; the batch is done when the loop goes on, and `current_batch()` rules on it."""
+        if self.inlet is None:
+            async for values in super().take(max_, within):
+                yield values
+            return
+        async for values, _ in self._batches(max_, within):
+            yield values
+
+    async def take_events(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[EventT[Any]]]:  # type: ignore[override]
+        """As Faust's; see `take`."""
+        if self.inlet is None:
+            async for given in super().take_events(max_, within):
+                yield given
+            return
+        async for _, events in self._batches(max_, within):
+            yield events
+
+    async def take_with_timestamp(  # type: ignore[override]
+        self, max_: int, within: Seconds, timestamp_field_name: str
+    ) -> AsyncIterator[Sequence[Any]]:
+        """As Faust's; see `take`."""
+        if self.inlet is None:
+            async for given in super().take_with_timestamp(max_, within, timestamp_field_name):
+                yield given
+            return
+        async for values, events in self._batches(max_, within):
+            for value, event in zip(values, events, strict=True):
+                if isinstance(value, dict) and timestamp_field_name:
+                    value[timestamp_field_name] = event.message.timestamp
+            yield values
+
+    async def noack_take(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[Any]]:  # type: ignore[override]
+        """As Faust's: events, each of which is done when the agent has acknowledged it."""
+        if self.inlet is None:
+            async for given in super().noack_take(max_, within):
+                yield given
+            return
+        async for _, events in self._batches(max_, within, acks=False):
+            yield events
+
+    async def _batches(self, max_: int, within: Seconds, *, acks: bool = True) -> AsyncIterator[tuple[list[Any], list[EventT[Any]]]]:
+        assert self.inlet is not None
+        assert self.intake is not None
+        seconds = want_seconds(within) if within else None
+        self.intake.demand(max_)
+        await self.begin()
+        while not self.should_stop:
+            taken = await self._taken(self.inlet.gather(max_, seconds))
+            values, members = [], []
+            self._work_on(taken)
+            for member in taken:
+                if (value := await self._process(member)) is _SKIPPED:
+                    member.decide()
+                else:
+                    values.append(value)
+                    members.append(member)
+            if members:
+                self._work_on(members)
+                self._set_current(None)
+                self.events_total += len(members)
+                yield values, [_event(member) for member in members]
+            self._go_on(acks=acks)
+
+    # -- what becomes of it
+
+    async def begin(self) -> None:
+        """Begin to take. What an earlier loop left in the middle is undecided: it counts as failed."""
+        self._finalized = True
+        await self.maybe_start()
+        if (work := self._work) is not None and self.enable_acks and work.is_open:
+            log.warning(
+                "a loop over a stream was left in the middle of a message, which comes back later",
+                handler=self.intake.name if self.intake else "-",
+                messages=len(work.members),
+                topic=work.members[0].message.topic,
+                partition=work.members[0].message.partition,
+                offset=work.members[0].message.offset,
+            )
+            work.fail(LeftUndecided("its loop was left, and another one begun; rule on it with current_batch() before"))
+        self._leave()
+
+    def fail(self, error: BaseException) -> int:
+        """The agent raised `error`: whatever is out of this stream failed. Answers how many messages that is."""
+        count = 0
+        for work in self._out():
+            count += len(work.members)
+            work.fail(error)
+        self._leave()
+        return count
+
+    def end(self) -> None:
+        """The agent returned: what it worked on last is done. What it should have acknowledged itself, and did not, is not."""
+        if self._work is not None and self.enable_acks:
+            self._work.succeed()
+            self._work = None
+        self.forsake()
+
+    def forsake(self) -> None:
+        """The agent was cancelled: nobody decides on what is out of this stream."""
+        for work in self._out():
+            work.forsake()
+        self._leave()
+
+    def restore(self) -> None:
+        """The agent begins anew, and adds its processors again."""
+        if self.inlet is not None and self._derived is None:
+            self._processors[:] = self._first_processors
+
+    def _out(self) -> list[Work]:
+        works, self._unacked = [*self._unacked, *([self._work] if self._work is not None else [])], []
+        return [work for work in works if work.is_open]
+
+    def _go_on(self, *, acks: bool = True, skipped: bool = False) -> None:
+        if (work := self._work) is not None:
+            if skipped or (acks and self.enable_acks):
+                work.succeed()
+            else:
+                self._unacked = [each for each in self._unacked if each.is_open]
+                self._unacked.append(work)
+        self._leave()
+
+    def _leave(self) -> None:
+        if (work := self._work) is not None:
+            self._work = None
+            current_work.set(None)
+            self._set_current(None)
+            for member in work.members:
+                event, state = _event(member), self._sensed.pop(member, None)
+                tp, offset = event.message.tp, event.message.offset
+                self._on_stream_event_out(tp, offset, self, event, state)
+                self._on_message_out(tp, offset, event.message)
+
+    def _work_on(self, members: Sequence[InFlight]) -> None:
+        assert self.intake is not None
+        self._work = Work(members, self.intake.name)
+        current_work.set(self._work)
+        for member in members:
+            cast(AckedMessage, _event(member).message).acknowledge = _acknowledging(self._work, member)
+
+    async def _taken(self, taking: Awaitable[Any]) -> Any:
+        if self.should_stop:
+            cast(Any, taking).close()
+            raise StopAsyncIteration
+        return await taking
+
+    async def _process(self, member: InFlight) -> Any:
+        """What the processors make of it. One that raises fails its message, through the agent that asked."""
+        event = _event(member)
+        message = event.message
+        self._on_message_in(message.tp, message.offset, message)
+        self._sensed[member] = self._on_stream_event_in(message.tp, message.offset, self, event)
+        self._set_current(event)
+        value = event.value
+        try:
+            for processor in self._processors:
+                value = await maybe_async(processor(value))
+            value = await self.on_merge(value)
+        except Skip:
+            return _SKIPPED
+        return value
+
+    def _set_current(self, event: EventT[Any] | None) -> None:
+        _current_event.set(None if event is None else weakref.ref(event))
+        self.current_event = event
+
+    # -- streams from this one
+
+    def clone(self, **kwargs: Any) -> Stream:
+        """As Faust's. A clone with a channel of its own has an intake of its own."""
+        new = cast(Stream, super().clone(**kwargs))
+        if self.inlet is not None and self.intake is not None:
+            if "channel" in kwargs:
+                self.intake.host.attach(new, self.intake.agent, derived=True)
+            else:
+                new.attach(self.intake, self.inlet)
+        return new
+
+    def noack(self) -> Stream:
+        """As Faust's; called again by an agent that begins anew, it answers the same stream."""
+        if self.inlet is None:
+            return cast(Stream, super().noack())
+        if self._derived is None:
+            self._derived = cast(Stream, super().noack())
+        return self._derived
+
+    def through(self, channel: Any) -> Stream:
+        """As Faust's; a message is done when its copy in `channel` is acknowledged. Called again it answers the same stream."""
+        return self._derive(lambda: super(Stream, self).through(channel))
+
+    def group_by(self, key: Any, **kwargs: Any) -> Stream:  # type: ignore[override]  # the same keywords, unnamed
+        """As Faust's; a message is done when its repartitioned copy is acknowledged. Called again it answers the same stream."""
+        return self._derive(lambda: super(Stream, self).group_by(key, **kwargs))
+
+    def _derive(self, make: Callable[[], Any]) -> Stream:
+        if self.inlet is None:
+            return cast(Stream, make())
+        if self._derived is None:
+            self._finalized = False
+            self._derived = cast(Stream, make())
+            self._first_processors = list(self._processors)
+        self._processors[:] = self._first_processors
+        self._derived.restore()
+        return self._derived
+
+    def combine(self, *nodes: Any, **kwargs: Any) -> Any:
+        """Refused: Faust merges no events, so a message could not be said to be done."""
+        if self.inlet is None:
+            return super().combine(*nodes, **kwargs)
+        raise ConfigurationError(
+            f"agent {self.intake.name if self.intake else '-'!r} combines streams, which Faust does not finish and Ackwise leaves alone; "
+            "consume each topic in an agent of its own, and join through a table"
+        )
+
+    def echo(self, *channels: Any) -> Stream:
+        """As Faust's; an error in one of them is one of the agent."""
+        if self.inlet is None:
+            return cast(Stream, super().echo(*channels))
+        topics = [self.derive_topic(channel) if isinstance(channel, str) else channel for channel in channels]
+
+        async def echoing(value: Any) -> Any:
+            await asyncio.gather(*(maybe_forward(value, cast(Any, topic)) for topic in topics))
+            return value
+
+        self.add_processor(echoing)
+        return self
+
+    async def _format_key(self, key: Any, value: Any) -> Any:
+        """Faust skips a message whose key can't be made; here it has failed."""
+        if self.inlet is None:
+            return await super()._format_key(key, value)
+        return key.getattr(value) if hasattr(key, "getattr") else await maybe_async(key(value))
+
+    async def _passive_drainer(self, channel: Any, declare: bool = False) -> None:
+        """Forward for `through` and `group_by`. What can't be forwarded comes back later; the others go on."""
+        if self.inlet is None:
+            return await super()._passive_drainer(channel, declare)
+        if declare:
+            await channel.maybe_declare()
+        self._passive_started.set()
+        while not self.should_stop:
+            try:
+                async for _ in self:
+                    pass
+                return None
+            except Exception as error:  # noqa: BLE001  # a key function or a filter of the user's, or a broker that refuses
+                log.debug("what forwarding raised", raised=error, at=where_raised(error))
+                self.fail(error)
+        return None
+
+
+class _Values:
+    """Iterates over the values of a stream. It may be left at any time: the stream outlives it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._has_begun = False
+
+    def __aiter__(self) -> _Values:
+        return self
+
+    async def __anext__(self) -> Any:
+        if not self._has_begun:
+            self._has_begun = True
+            await self._stream.begin()
+        return await self._stream.next_value()
+
+
+def _event(member: InFlight) -> EventT[Any]:
+    return cast(StreamMessage, member.message).event
+
+
+def _acknowledging(work: Work, member: InFlight) -> Callable[[], None]:
+    return lambda: work.ack(member)

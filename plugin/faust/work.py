@@ -1,0 +1,103 @@
+"""What a stream works on: one message or a batch, what was sent because of it, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, cast
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import DONE
+from ackwise.middleware.errors import InvalidRuling
+from ackwise.middleware.inflight import InFlight, Where
+from ackwise.middleware.message import Message
+from ackwise.middleware.rulings import Raised, Returned, rule
+
+__all__ = ["Work", "current_batch", "current_work"]
+
+#: What the task that asks is working on.
+current_work: ContextVar[Work | None] = ContextVar("ackwise_work", default=None)
+
+
+def current_batch() -> Batch[Any]:
+    """The batch that the agent which asks is working on: that of `take`, or the one message of a loop over messages.
+
+    Rule on it as on the batch of a handler: `current_batch().ack_index = i`, `.later(message)`, `.dead(message)`. Its messages
+    are in the order of what `take` gave, which may come from several partitions. Raises `InvalidRuling` outside of an agent.
+    """
+    work = current_work.get()
+    if work is None:
+        raise InvalidRuling("current_batch() was called where no agent works on a message; call it inside an agent's loop")
+    return work.batch
+
+
+class Work:
+    """`members` are in the hands of the agent `handler` from now on."""
+
+    __slots__ = ("_batch", "_handler", "_sends", "members")
+
+    def __init__(self, members: Sequence[InFlight], handler: str) -> None:
+        self.members = members
+        self._handler = handler
+        self._batch: Batch[Any] | None = None
+        self._sends: set[asyncio.Future[Any]] = set()
+
+    @property
+    def batch(self) -> Batch[Any]:
+        """The same as a handler of batches would get."""
+        if self._batch is None:
+            self._batch = Batch([cast(Message[Any], member.message) for member in self.members])
+        return self._batch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one of its messages is not decided."""
+        return any(member.where is not Where.BACK for member in self.members)
+
+    def track(self, send: asyncio.Future[Any]) -> None:
+        """It is not done before `send` is, and has failed if that fails."""
+        self._sends.add(send)
+
+    def succeed(self) -> None:
+        """The agent has gone on: what it did not rule on is done."""
+        self._after_sends(lambda: self._conclude(Returned(None)))
+
+    def ack(self, member: InFlight) -> None:
+        """The agent has acknowledged this one itself."""
+        self._after_sends(member.decide)
+
+    def fail(self, error: BaseException) -> None:
+        """The agent raised `error` on it."""
+        self._conclude(Raised(error))
+
+    def forsake(self) -> None:
+        """Its agent was cancelled and decides nothing any more: it comes up again."""
+        for member in self.members:
+            member.leave_undecided()
+
+    def _conclude(self, result: Returned | Raised) -> None:
+        error = result.error if isinstance(result, Raised) else None
+        if self._batch is None and error is None:
+            for member in self.members:
+                member.decide(DONE)
+            return
+        dispositions = rule(self.batch, result, handler=self._handler)
+        for index, (member, disposition) in enumerate(zip(self.members, dispositions, strict=True)):
+            member.decide(disposition, None if self.batch.ruling(index) is not None else error)
+
+    def _after_sends(self, then: Callable[[], None]) -> None:
+        """`then`, once everything that was sent is acknowledged; a send that failed is a failure of the agent."""
+        waiting = {send for send in self._sends if not send.done()}
+        failed = next((error for send in self._sends - waiting if (error := _error(send)) is not None), None)
+        if failed is not None:
+            self.fail(failed)
+        elif not waiting:
+            then()
+        else:
+            self._sends = waiting
+            next(iter(waiting)).add_done_callback(lambda _: self._after_sends(then))
+
+
+def _error(send: asyncio.Future[Any]) -> BaseException | None:
+    return asyncio.CancelledError("a message that it sent was given up") if send.cancelled() else send.exception()
