@@ -1,0 +1,211 @@
+"""Each style of agent in Faust's manual loses messages as a `faust worker` does it, and loses none with `app.use(...)`.
+
+One worker process holds an agent of each style, first without the line and then with it. An order is lost when it is
+committed past and stands in no ledger and in no dead-letter topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+from tests.faust.world import Placed, Shop, orders
+from tests.servers import RawKafka
+
+from ackwise.plugin.localbroker import LocalKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
+
+#: Orders of a style: one fails once, and one each time.
+COUNT, ONCE, ALWAYS = 24, 7, 15
+FAIL_TIMES = {ONCE: 1, ALWAYS: -1}
+
+BY_MESSAGE = ("plain", "events", "items", "noack", "yields", "sinks", "isolated", "filter", "table", "ask")
+IN_BATCHES = ("take", "take_events", "take_with_timestamp")
+STANDING = ("group_by", "through", "noack_take")
+ALL = (*BY_MESSAGE, *IN_BATCHES, *STANDING, "concurrency", "undecodable")
+
+#: No JSON, and no order.
+UNDECODABLE = (b"\xff\x00", b'{"customer": "c0"}')
+
+ASKED = orders("ask", COUNT, FAIL_TIMES)
+
+
+def failing(style: str) -> set[str]:
+    return {f"{style}-{ONCE}", f"{style}-{ALWAYS}"}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of the orders of a worker process; `lost` by style."""
+
+    lost: Mapping[str, set[str]]
+    runs: Counter[str]
+    dead: Counter[str]
+    answers: set[str]
+    invoices: set[str]
+    behind: Mapping[str, object]
+    code: int | None
+
+    @classmethod
+    async def of(cls, shop: Shop) -> Fate:
+        lost = {style: await shop.lost(style) for style in shop.styles}
+        code = shop.workers[-1].process.returncode
+        return cls(lost, shop.runs(), await shop.dead(), shop.answers(), await shop.invoices(), await shop.behind(), code)
+
+
+async def place_orders(shop: Shop, fail_times: Mapping[int, int]) -> None:
+    """Order of every agent but `ask`, which the worker asks itself."""
+    for style in shop.styles:
+        if style == "undecodable":
+            await shop.order(style, [*orders(style, COUNT)[:10], *UNDECODABLE, *orders(style, COUNT)[10:]])
+        elif style != "ask":
+            await shop.order(style, orders(style, COUNT, fail_times))
+    if "filter" in shop.styles:
+        await shop.order("filter", [Placed("unwanted", "c0")])
+
+
+async def run_until_committed(shop: Shop) -> Fate:
+    """A worker that runs until everything is committed.
+
+    It is killed then: Faust waits for ever for the last answer to what a worker has asked itself, with Ackwise or not.
+    """
+    async with shop:
+        await place_orders(shop, FAIL_TIMES)
+        await shop.start()
+        await shop.wait_until(shop.has_asked, "the last question")
+        await shop.wait_until_committed()
+        return await Fate.of(shop)
+
+
+async def run_until_still_and_again(shop: Shop) -> tuple[Fate, Fate]:
+    """A worker that runs until nothing moves, and one after it; one order fails once."""
+    async with shop:
+        await place_orders(shop, {ONCE: 1})
+        worker = await shop.start()
+        await shop.wait_until_still()
+        still = await Fate.of(shop)
+        await worker.kill()
+        await shop.start()
+        await shop.wait_until_committed()
+        return still, await Fate.of(shop)
+
+
+async def run_until_it_ends(shop: Shop) -> Fate:
+    """A worker that ends itself; half of the orders fail once."""
+    async with shop:
+        await shop.order("concurrency", orders("concurrency", 100, dict.fromkeys(range(20, 70), 1)))
+        worker = await shop.start()
+        await worker.process.wait()
+        return await Fate.of(shop)
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What Faust does without Ackwise."""
+
+    committed: Fate
+    still: Fate
+    restarted: Fate
+    ended: Fate
+
+
+@pytest.fixture(scope="module")
+def stock(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    async def run() -> Stock:
+        raw = RawKafka(kafka.bootstrap)
+        await raw.start()
+
+        def shop(name: str, *styles: str) -> Shop:
+            return Shop(raw, tmp_path_factory.mktemp(name), name, styles, ackwise=False, asked=ASKED)
+
+        try:
+            committed, (still, restarted), ended = await asyncio.gather(
+                run_until_committed(shop("stock", *BY_MESSAGE, *IN_BATCHES, "undecodable")),
+                run_until_still_and_again(shop("standing", *STANDING)),
+                run_until_it_ends(shop("ending", "concurrency")),
+            )
+        finally:
+            await raw.close()
+        return Stock(committed, still, restarted, ended)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def reliable(kafka: LocalKafka, tmp_path_factory: pytest.TempPathFactory) -> Fate:
+    async def run() -> Fate:
+        raw = RawKafka(kafka.bootstrap)
+        await raw.start()
+        try:
+            return await run_until_committed(Shop(raw, tmp_path_factory.mktemp("reliable"), "reliable", ALL, ackwise=True, asked=ASKED))
+        finally:
+            await raw.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("style", BY_MESSAGE)
+def test_stock_agents_lose_each_order_that_fails(stock: Stock, style: str) -> None:
+    assert stock.committed.lost[style] == failing(style)
+
+
+@pytest.mark.parametrize("style", IN_BATCHES)
+def test_stock_agents_that_buffer_lose_the_neighbours_of_an_order_that_fails(stock: Stock, style: str) -> None:
+    assert stock.committed.lost[style] > failing(style)
+
+
+def test_stock_agents_that_were_asked_never_answer_where_the_order_failed(stock: Stock) -> None:
+    assert stock.committed.answers == {f"billed {one.id}" for one in ASKED} - {f"billed {id}" for id in failing("ask")}
+
+
+def test_stock_agents_lose_what_they_cannot_decode(stock: Stock) -> None:
+    assert stock.committed.lost["undecodable"] == {repr(value) for value in UNDECODABLE}
+
+
+@pytest.mark.parametrize("style", ["group_by", "through"])
+def test_stock_agents_that_send_on_lose_the_order_that_fails(stock: Stock, style: str) -> None:
+    assert f"{style}-{ONCE}" in stock.restarted.lost[style]
+
+
+def test_a_stock_agent_with_noack_take_stands_still_before_the_order_that_fails_and_its_neighbours(stock: Stock) -> None:
+    undone = {f"noack_take-{number}" for number in range(COUNT)} - stock.still.runs.keys()
+    assert undone > {f"noack_take-{ONCE}"}, "a restart brings back those that were not committed past, which is a matter of luck"
+
+
+def test_a_stock_worker_with_concurrency_ends_after_some_failures_and_has_lost_them(stock: Stock) -> None:
+    assert stock.ended.code == 1
+    assert stock.ended.lost["concurrency"]
+    assert stock.ended.behind, "the rest waits for somebody who starts the worker again"
+
+
+@pytest.mark.parametrize("style", ALL)
+def test_agents_lose_nothing(reliable: Fate, style: str) -> None:
+    assert reliable.lost[style] == set()
+
+
+@pytest.mark.parametrize("style", BY_MESSAGE)
+def test_agents_bill_each_order_once_and_make_a_dead_letter_of_what_always_fails(reliable: Fate, style: str) -> None:
+    ordered = {f"{style}-{number}" for number in range(COUNT)}
+    assert {id: times for id, times in reliable.runs.items() if id in ordered} == dict.fromkeys(ordered - {f"{style}-{ALWAYS}"}, 1)
+    assert {id: times for id, times in reliable.dead.items() if id in ordered} == {f"{style}-{ALWAYS}": 1}
+
+
+def test_agents_answer_also_where_the_order_failed_at_first(reliable: Fate) -> None:
+    assert reliable.answers == {f"billed {one.id}" for one in ASKED} - {f"billed ask-{ALWAYS}"}
+
+
+def test_what_an_agent_yields_reaches_its_sinks(reliable: Fate) -> None:
+    assert reliable.invoices == {id for id in reliable.runs if id.startswith("yields-")}
+
+
+def test_what_cannot_be_decoded_is_a_dead_letter_and_stops_nothing(reliable: Fate) -> None:
+    assert {id: times for id, times in reliable.dead.items() if id in map(repr, UNDECODABLE)} == {repr(value): 1 for value in UNDECODABLE}
+    assert {id for id in reliable.runs if id.startswith("undecodable-")} == {f"undecodable-{number}" for number in range(COUNT)}
+
+
+def test_an_order_that_a_filter_turns_away_is_done(reliable: Fate) -> None:
+    assert reliable.runs["unwanted"] == 1
