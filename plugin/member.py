@@ -285,7 +285,7 @@ class Member:
             log.info(
                 "running",
                 group=self.settings.group,
-                agents=", ".join(sorted(agent.name for agent in self._agents)),
+                agents=", ".join(sorted(self.pipelines)),
                 partitions=roles.count("source"),
                 retry_partitions=roles.count("retry"),
             )

@@ -7,8 +7,8 @@ stops it; and an agent rests for seconds, or ends its worker after a few failure
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, cast
 
 import faust
 from faust.agents.agent import _current_agent
@@ -20,10 +20,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.faust.stream import Stream
 
-if TYPE_CHECKING:
-    from ackwise.plugin.faust.host import FaustHost
-
-__all__ = ["Agent"]
+__all__ = ["Agent", "Feeder"]
 
 log = Log()
 
@@ -32,18 +29,21 @@ _FIRST_REST: Final = 0.5
 _LONGEST_REST: Final = 10.0
 
 
+class Feeder(Protocol):
+    """What feeds the streams of agents."""
+
+    def attach(self, stream: Stream, agent: faust.Agent) -> None:
+        """Feed `stream`, if it reads a topic."""
+
+
 class Agent(faust.Agent):
     """What `@app.agent` makes once Ackwise is used."""
-
-    @property
-    def _host(self) -> FaustHost:
-        host: FaustHost = cast(Any, self.app).ackwise
-        return host
 
     def stream(self, *args: Any, **kwargs: Any) -> Any:
         """As Faust's, fed by Ackwise where its channel is a topic."""
         stream = super().stream(*args, **kwargs)
-        self._host.attach(cast(Stream, stream), self)
+        feeder: Feeder = cast(Any, self.app).ackwise
+        feeder.attach(cast(Stream, stream), self)
         return stream
 
     async def _execute_actor(self, coro: Awaitable[Any], aref: Any) -> None:
@@ -57,7 +57,7 @@ class Agent(faust.Agent):
             try:
                 await coro
             except asyncio.CancelledError as error:
-                self._forsake(root)
+                await self._leave(root, Stream.forsake)
                 if self.should_stop or aref.should_stop:
                     raise
                 return await self._give_way(aref, error)
@@ -76,7 +76,10 @@ class Agent(faust.Agent):
                     await asyncio.sleep(rest)
                 coro = self._begin_again(aref, root)
             else:
-                return self._end(root)
+                await self._leave(root, Stream.end)
+                if not (self.app.should_stop or aref.should_stop):
+                    log.error("an agent has returned, and nobody takes its messages until the worker is started again", handler=self.name)
+                return None
 
     def _begin_again(self, aref: Any, root: Stream) -> Awaitable[Any]:
         root.restore()
@@ -92,15 +95,14 @@ class Agent(faust.Agent):
         await aref.crash(error)
         self.supervisor.wakeup()
 
-    def _forsake(self, root: Stream) -> None:
-        for stream in _chain(root):
-            stream.forsake()
-
-    def _end(self, root: Stream) -> None:
-        for stream in _chain(root):
-            stream.end()
-        if not self.should_stop:
-            log.info("an agent has returned, its messages wait for a restart", handler=self.name)
+    async def _leave(self, root: Stream, part: Callable[[Stream], None]) -> None:
+        """The actor ends: its streams do too, ready for one that would take them over."""
+        streams = _chain(root)
+        for stream in streams:
+            part(stream)
+        await root.stop()
+        for stream in streams:
+            stream.service_reset()
 
 
 def _chain(root: Stream) -> list[Stream]:

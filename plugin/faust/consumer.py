@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
@@ -20,10 +21,14 @@ from faust.types import TP
 
 from ackwise.plugin.faust.work import current_work
 
-if TYPE_CHECKING:
-    from ackwise.plugin.faust.host import FaustHost
+__all__ = ["Cursor", "Fetched", "Host", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
 
-__all__ = ["Cursor", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
+#: Milliseconds that the broker keeps a fetch which finds nothing; Faust says 1500. The client has one fetch to a broker on its way
+#: at a time: while what it has of the sources waits for room it asks for the others alone, and then the sources wait for that answer.
+_FETCH_WAIT = 50
+
+#: Records that one poll takes at most; without a bound it is a megabyte of each partition, whatever room there is.
+_FETCHED = 500
 
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
@@ -46,13 +51,69 @@ class Fetched(dict[Any, Any]):
     after: Mapping[TopicPartition, tuple[Cursor, int]]
 
 
+class Host(Protocol):
+    """Who decides what is consumed and committed."""
+
+    cursors: dict[TopicPartition, Cursor]
+
+    @property
+    def channels(self) -> AbstractSet[Any]:
+        """Those that it feeds itself."""
+        ...
+
+    async def open(self, consumer: ReliableConsumer) -> None:
+        """The consumer starts."""
+
+    async def close(self) -> None:
+        """The consumer has stopped."""
+
+    async def subscribed(self, topics: Iterable[str]) -> list[str]:
+        """What is to be subscribed to besides `topics`."""
+        ...
+
+    async def assigned(self, assigned: Iterable[TP]) -> None:
+        """These partitions are ours now."""
+
+    async def revoked(self, revoked: Iterable[TP]) -> None:
+        """These are not, once this returns."""
+
+    async def drain(self) -> None:
+        """The app stops."""
+
+    async def commit(self) -> None:
+        """Commit what is settled."""
+
+    def reads(self, tp: TP) -> bool:
+        """Whether an agent reads it."""
+        ...
+
+    def is_full(self, tp: TP) -> bool:
+        """Whether nothing more should be fetched of it now."""
+        ...
+
+    async def has_room(self, seconds: float) -> None:
+        """Until that may have changed, for at most `seconds`."""
+
+    def take(self, fetched: Fetched) -> dict[Any, Any]:
+        """Take what agents read; answers the rest."""
+        ...
+
+    def watch(self, sent: asyncio.Future[Any]) -> None:
+        """Something was sent that belongs to no message."""
+
+
 class ReliableThread(AIOKafkaConsumerThread):
     """Fetches from where Ackwise stands, whatever has moved the client's position meanwhile."""
 
     @property
-    def _host(self) -> FaustHost:
-        host: FaustHost = cast(Any, self.app).ackwise
+    def _host(self) -> Host:
+        host: Host = cast(Any, self.app).ackwise
         return host
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer: Any = super()._create_worker_consumer(transport)
+        consumer._fetch_max_wait_ms = _FETCH_WAIT
+        return consumer
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
         assigned = consumer.assignment()
@@ -64,7 +125,8 @@ class ReliableThread(AIOKafkaConsumerThread):
         for partition, cursor in cursors.items():
             if cursor.expected is None or _position(consumer, partition) != cursor.expected:
                 await self._return_to(consumer, partition, cursor)
-        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
+        most = (max_records or _FETCHED) if cursors else max_records
+        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most)
         fetched = Fetched(records)
         fetched.after = {
             partition: (cursor, position)
@@ -105,11 +167,11 @@ def _position(consumer: Any, partition: Any) -> int | None:
 class ReliableConsumer(Consumer):
     """Gives what it fetches to Ackwise where an agent reads it, and commits of that what Ackwise says."""
 
-    _thread: ReliableThread
+    _thread: ReliableThread  # pyright: ignore[reportIncompatibleVariableOverride]  # what `_new_consumer_thread` makes
 
     @property
-    def _host(self) -> FaustHost:
-        host: FaustHost = cast(Any, self.app).ackwise
+    def _host(self) -> Host:
+        host: Host = cast(Any, self.app).ackwise
         return host
 
     def _new_consumer_thread(self) -> ReliableThread:
@@ -202,8 +264,8 @@ class ReliableConductor(Conductor):
     """Subscribes to the group's retry topic besides, and hands no message to a channel that Ackwise feeds."""
 
     @property
-    def _host(self) -> FaustHost:
-        host: FaustHost = cast(Any, self.app).ackwise
+    def _host(self) -> Host:
+        host: Host = cast(Any, self.app).ackwise
         return host
 
     async def _update_indices(self) -> Iterable[str]:

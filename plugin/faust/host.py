@@ -7,9 +7,10 @@ spine, to the agent's stream, and back; the offsets that are committed are those
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -56,9 +57,8 @@ class FaustHost:
         self.slots = Slots(config := read_config() if config is None else config)
         self.keywords: dict[str, Any] = {}
         self.intakes: dict[str, Intake] = {}
-        self.channels: weakref.WeakSet[Any] = weakref.WeakSet()  #: those that Ackwise feeds
+        self.channels: MutableSet[Any] = weakref.WeakSet()  #: those that Ackwise feeds
         self.cursors: dict[TopicPartition, Cursor] = {}
-        self.prefetch = _PREFETCH
         self._config = config
         self._member: Member | None = None
         self._consumer: ReliableConsumer | None = None
@@ -99,6 +99,10 @@ class FaustHost:
             )
         if conf.Agent is not Agent or conf.Stream is not Stream:
             raise ConfigurationError("the configuration object sets Agent or Stream, and Ackwise brings its own; leave them out")
+        if self.slots.arounds:
+            raise ConfigurationError(
+                f"middleware {self.slots.arounds[0].name!r} wraps handlers, and an agent of Faust is a loop; write it into the loop"
+            )
         if self.slots.transactional is not None:
             raise ConfigurationError(
                 "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "
@@ -126,15 +130,17 @@ class FaustHost:
             )
         return made
 
-    def attach(self, stream: Stream, agent: Agent, *, derived: bool = False) -> None:
+    def attach(self, stream: Stream, agent: faust.Agent, *, derived: bool = False) -> None:
         """Feed `stream`, if it reads a topic; others are Faust's alone."""
-        channel: Any = stream.channel  # Faust's iterator of a topic, which is a topic itself
-        if not isinstance(channel, TopicT) or not channel.acks or channel.pattern or self._member is None:
+        channel: Any = stream.channel
+        is_topic = isinstance(stream.channel, TopicT) and channel.acks and not channel.pattern
+        if not is_topic or self._member is None:
             return
         name = f"{agent.name}/{channel.get_topic_name()}" if derived else agent.name
         intake = self.intakes.get(name)
         if intake is None:
-            intake = self.intakes[name] = Intake(self, name, agent, channel)
+            derive = functools.partial(self.attach, derived=True)
+            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=_PREFETCH, derive=derive)
             intake.pipeline = self._member.pipelines[name] = StreamingPipeline(
                 intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
             )
@@ -191,7 +197,19 @@ class FaustHost:
         if not sources:
             return []
         await member.ensure_topics(sources)
+        if self.app.tables.changelog_topics:
+            self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         return [member.names.retry]
+
+    def _require_copartitioned(self, counts: Mapping[str, int]) -> None:
+        """A copy comes back on the partition number of its origin. Only where all topics have the same is that where the table is."""
+        widest, narrowest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+        if counts[widest] != counts[narrowest]:
+            raise ConfigurationError(
+                f"the app has tables, and its agents read {widest!r} with {counts[widest]} partitions and {narrowest!r} with "
+                f"{counts[narrowest]}: a message that comes back later could come to a worker without its part of the table; give them the "
+                "same number of partitions, or put the agents with tables into an app of their own"
+            )
 
     def _opened_member(self) -> Member:
         if self._member is None:
@@ -360,6 +378,11 @@ async def _beginnings(consumer: Any, partitions: list[TopicPartition]) -> Any:
 
 async def _ends(consumer: Any, partitions: list[TopicPartition]) -> Any:
     return await consumer.end_offsets(partitions)
+
+
+async def _partition_counts(consumer: Any, topics: Sequence[str]) -> dict[str, int]:
+    metadata = await consumer._client.fetch_all_metadata()
+    return {topic: len(found) for topic in topics if (found := metadata.partitions_for_topic(topic))}
 
 
 async def _find_position(consumer: Any, member: Member, partition: TopicPartition) -> Position:

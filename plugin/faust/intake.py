@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import faust
 from faust.types import TP
 
 from ackwise.middleware.agent import Agent as Handler
@@ -15,41 +16,43 @@ from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder
+from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.lane import MAX_MESSAGES, Lane
 
-if TYPE_CHECKING:
-    from ackwise.plugin.faust.agent import Agent
-    from ackwise.plugin.faust.host import FaustHost
-
-__all__ = ["Inlet", "Intake"]
+__all__ = ["Intake"]
 
 
 class Intake:
     """`name` stands in copies, claims and events; `topics` are what it reads."""
 
-    def __init__(self, host: FaustHost, name: str, agent: Agent, channel: Any) -> None:
-        self.host = host
+    def __init__(
+        self, app: faust.App, name: str, agent: faust.Agent, channel: Any, *, prefetch: int, derive: Callable[[Stream, faust.Agent], None]
+    ) -> None:
+        """`prefetch`: messages that are admitted together where the agent takes them one by one; `derive` feeds what it derives."""
         self.name = name
         self.agent = agent
         self.topics = tuple(str(topic) for topic in channel.topics)
         self.pipeline: Pipeline | None = None
         self.lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
-        self._channel = channel
-        self._max_batch = host.prefetch
+        self._decode = decoder(app, channel)
+        self._derive = derive
+        self._max_batch = prefetch
         self._inlets: weakref.WeakSet[Inlet] = weakref.WeakSet()
 
     @property
     def handler(self) -> Handler:
         """It as the spine knows it."""
-        return Handler(
-            self.name, self.topics, "batch", _never, _undecoded, max_batch=self._max_batch, message=decoder(self.host.app, self._channel)
-        )
+        return Handler(self.name, self.topics, "batch", _never, _undecoded, max_batch=self._max_batch, message=self._decode)
 
     def inlet(self, active: set[TP] | None) -> Inlet:
         """A new one, for the partitions `active`, or for all."""
         inlet = Inlet(active)
         self._inlets.add(inlet)
         return inlet
+
+    def derive(self, stream: Stream) -> None:
+        """Feed `stream`, which the agent derived from one of its own."""
+        self._derive(stream, self.agent)
 
     def demand(self, count: int) -> None:
         """Its agent takes `count` messages at a time: as many are admitted together, by each of its actors."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import faust
 from faust.exceptions import Skip
@@ -23,13 +23,11 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
 
-if TYPE_CHECKING:
-    from ackwise.plugin.faust.intake import Inlet, Intake
-
-__all__ = ["LeftUndecided", "Stream"]
+__all__ = ["LeftUndecided", "Source", "Stream"]
 
 log = Log()
 
@@ -40,17 +38,29 @@ class LeftUndecided(AckwiseError):
     """A loop over a stream was left in the middle of a message, and another one begun: nobody said what becomes of it."""
 
 
+class Source(Protocol):
+    """What feeds a stream."""
+
+    name: str
+
+    def demand(self, count: int) -> None:
+        """The stream takes `count` messages at a time."""
+
+    def derive(self, stream: Stream) -> None:
+        """Feed `stream`, which was derived and has a channel of its own."""
+
+
 class Stream(faust.Stream[Any]):
     """What an agent iterates over. Without an inlet it is Faust's own: over lists, tables, channels in memory and replies."""
 
-    intake: Intake | None = None
+    source: Source | None = None
     inlet: Inlet | None = None
     _work: Work | None = None
     _derived: Stream | None = None
 
-    def attach(self, intake: Intake, inlet: Inlet) -> None:
+    def attach(self, source: Source, inlet: Inlet) -> None:
         """Take messages from `inlet` from now on."""
-        self.intake, self.inlet = intake, inlet
+        self.source, self.inlet = source, inlet
         self._unacked: list[Work] = []  #: of a stream that its agent acknowledges
         self._sensed: dict[InFlight, Any] = {}
         self._first_processors = list(self._processors)
@@ -119,12 +129,15 @@ class Stream(faust.Stream[Any]):
 
     async def _batches(self, max_: int, within: Seconds, *, acks: bool = True) -> AsyncIterator[tuple[list[Any], list[EventT[Any]]]]:
         assert self.inlet is not None
-        assert self.intake is not None
+        assert self.source is not None
         seconds = want_seconds(within) if within else None
-        self.intake.demand(max_)
+        self.source.demand(max_)
         await self.begin()
         while not self.should_stop:
-            taken = await self._taken(self.inlet.gather(max_, seconds))
+            try:
+                taken = await self._taken(self.inlet.gather(max_, seconds))
+            except StopAsyncIteration:
+                return
             values, members = [], []
             self._work_on(taken)
             for member in taken:
@@ -149,7 +162,7 @@ class Stream(faust.Stream[Any]):
         if (work := self._work) is not None and self.enable_acks and work.is_open:
             log.warning(
                 "a loop over a stream was left in the middle of a message, which comes back later",
-                handler=self.intake.name if self.intake else "-",
+                handler=self.source.name if self.source else "-",
                 messages=len(work.members),
                 topic=work.members[0].message.topic,
                 partition=work.members[0].message.partition,
@@ -210,8 +223,8 @@ class Stream(faust.Stream[Any]):
                 self._on_message_out(tp, offset, event.message)
 
     def _work_on(self, members: Sequence[InFlight]) -> None:
-        assert self.intake is not None
-        self._work = Work(members, self.intake.name)
+        assert self.source is not None
+        self._work = Work(members, self.source.name)
         current_work.set(self._work)
         for member in members:
             cast(AckedMessage, _event(member).message).acknowledge = _acknowledging(self._work, member)
@@ -247,11 +260,11 @@ class Stream(faust.Stream[Any]):
     def clone(self, **kwargs: Any) -> Stream:
         """As Faust's. A clone with a channel of its own has an intake of its own."""
         new = cast(Stream, super().clone(**kwargs))
-        if self.inlet is not None and self.intake is not None:
+        if self.inlet is not None and self.source is not None:
             if "channel" in kwargs:
-                self.intake.host.attach(new, self.intake.agent, derived=True)
+                self.source.derive(new)
             else:
-                new.attach(self.intake, self.inlet)
+                new.attach(self.source, self.inlet)
         return new
 
     def noack(self) -> Stream:
@@ -266,7 +279,7 @@ class Stream(faust.Stream[Any]):
         """As Faust's; a message is done when its copy in `channel` is acknowledged. Called again it answers the same stream."""
         return self._derive(lambda: super(Stream, self).through(channel))
 
-    def group_by(self, key: Any, **kwargs: Any) -> Stream:  # type: ignore[override]  # the same keywords, unnamed
+    def group_by(self, key: Any, **kwargs: Any) -> Stream:
         """As Faust's; a message is done when its repartitioned copy is acknowledged. Called again it answers the same stream."""
         return self._derive(lambda: super(Stream, self).group_by(key, **kwargs))
 
@@ -286,7 +299,7 @@ class Stream(faust.Stream[Any]):
         if self.inlet is None:
             return super().combine(*nodes, **kwargs)
         raise ConfigurationError(
-            f"agent {self.intake.name if self.intake else '-'!r} combines streams, which Faust does not finish and Ackwise leaves alone; "
+            f"agent {self.source.name if self.source else '-'!r} combines streams, which Faust does not finish and Ackwise leaves alone; "
             "consume each topic in an agent of its own, and join through a table"
         )
 

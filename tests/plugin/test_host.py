@@ -146,7 +146,7 @@ def out_of_range(host: Host, ask: Any) -> TopicPartition:
     consumer: Any = SimpleNamespace(getmany=getmany, beginning_offsets=ask, end_offsets=ask, sought=[], paused=set, assignment=set)
     consumer.seek = lambda *to: consumer.sought.append(to)
     host._consumer = consumer
-    host._member.lanes[partition] = (Lane("orders", 0, "source", 5, make=lambda delivery: None, progressed=lambda lane: None),)  # type: ignore[arg-type, return-value]  # pyright: ignore[reportArgumentType]  # it gets nothing
+    host._member.lanes[partition] = (Lane("orders", 0, "source", 5, make=lambda delivery: None, progressed=lambda lane: None),)
     return partition
 
 
