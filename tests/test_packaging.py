@@ -145,9 +145,12 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("middleware/planted.py", "import ackwise.stores.memory"),
         ("plugin/planted.py", "import ackwise.stores.memory"),
         ("plugin/planted.py", "import sqlite3"),
+        ("plugin/planted.py", "import faust"),
+        ("plugin/planted.py", "import mode"),
         ("plugin/planted.py", "import pyspark"),
         ("spark/planted.py", "import aiokafka"),
         ("stores/planted.py", "import aiokafka"),
+        ("stores/planted.py", "import faust"),
         ("stores/planted.py", "import ackwise.plugin.registry"),
     ],
 )
