@@ -7,7 +7,6 @@ a partition for ever.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRa
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
@@ -198,40 +197,19 @@ class Host:
         return fetched
 
     async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
-        """The log no longer has the position: go on at its start, and say that what lay between is gone."""
+        """The log does not have the position: settle what was read of it, and begin anew where `Positions` says."""
         for partition in list(error.args[0]):
-            lanes = self._member.lanes.get(partition)
-            if lanes is None:
-                continue
-            (lane,) = lanes
+            lanes = self._member.lanes.get(partition, ())
             start = (await self._consumer.beginning_offsets([partition]))[partition]
             end = (await self._consumer.end_offsets([partition]))[partition]
-            if self._member.lanes.get(partition) is not lanes:
+            if self._member.lanes.get(partition, ()) is not lanes:
                 continue  # revoked meanwhile; a lane that is there now has a position of its own
-            target = start if lane.position < start else end if lane.position > end else lane.position
-            log.error(
-                "the position is outside of what the topic holds, reading goes on elsewhere",
-                topic=lane.topic,
-                partition=lane.partition,
-                offset=lane.position,
-                log_start=start,
-                log_end=end,
-                goes_on_at=target,
-            )
-            if target != lane.position:
-                attrs = json.dumps({"reason": "out-of-range"})
-                self._member.record(
-                    Event(
-                        EventCode.SEEK,
-                        lane.topic,
-                        lane.partition,
-                        min(lane.position, target),
-                        range_end=max(lane.position, target),
-                        attrs=attrs,
-                    )
-                )
-            lane.position = target
-            self._consumer.seek(partition, target)
+            for lane in lanes:
+                if start <= lane.position <= end:
+                    self._consumer.seek(partition, lane.position)
+                else:
+                    await self._revoke([partition])
+                    await self._assign([partition])
 
     # -- assignment
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,10 +50,38 @@ class Positions:
         committed = await self._insist(self.committed, partition)
         position = committed if committed is not None else await self._insist(self.start_of, partition)
         offsets = self._member.offsets
-        if offsets is None or partition.topic == self._member.names.retry:
-            return Position(position, committed)
-        position, generation = await self.take_over(offsets, partition, position, is_new=committed is None)
-        return Position(position, committed, generation)
+        generation = None
+        if offsets is not None and partition.topic != self._member.names.retry:
+            position, generation = await self.take_over(offsets, partition, position, is_new=committed is None)
+        return Position(await self._within_log(partition, position), committed, generation)
+
+    async def _within_log(self, partition: TopicPartition, position: int) -> int:
+        """`position`, or the start of the log if that does not have it any more, or not yet.
+
+        A log that ends before what was read lost its end, or was made anew: whatever it has may be new, and is read. RocketMQ's
+        consumer goes to the end (`correctLogicOffset`), which would lose what was written meanwhile.
+        """
+        looks = 1
+        while True:
+            start, end = await self._insist(self._beginning_of, partition), await self._insist(self._end_of, partition)
+            if start <= position <= end:
+                return position
+            if position < start or looks == _LOOKS_AT_END:  # a new leader may not know its end at once
+                break
+            looks += 1
+            await asyncio.sleep(0.5)
+        log.error(
+            "the position is outside of what the topic holds, reading goes on elsewhere",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=position,
+            log_start=start,
+            log_end=end,
+            goes_on_at=start,
+        )
+        attrs = json.dumps({"reason": "out-of-range"})
+        self._member.record(Event(EventCode.SEEK, *partition, min(position, start), range_end=max(position, start), attrs=attrs))
+        return start
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The committed offset; `None` only if the coordinator itself says that there is none. Raises `KafkaError`.
@@ -129,6 +158,9 @@ class Positions:
             f"the database says that {partition.topic}/{partition.partition} goes on at {passed}, and its log ends at {end}: the topic was "
             "made anew, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
         )
+
+    async def _beginning_of(self, partition: TopicPartition) -> int:
+        return int((await self._consumer.beginning_offsets([partition]))[partition])
 
     async def _end_of(self, partition: TopicPartition) -> int:
         return int((await self._consumer.end_offsets([partition]))[partition])

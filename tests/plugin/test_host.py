@@ -176,3 +176,60 @@ async def test_a_position_is_not_mended_for_a_partition_that_was_revoked_meanwhi
     await host._ask(timeout_ms=0)
     consumer: Any = host._consumer
     assert consumer.sought == []
+
+
+def a_log(monkeypatch: pytest.MonkeyPatch, host: Host, start: int, end: int, committed: int) -> Any:
+    """A broker whose log reaches from `start` to before `end`, of which `host` has committed `committed`."""
+    partition = TopicPartition("orders", 0)
+    monkeypatch.setattr("ackwise.plugin.positions._LOOKS_AT_END", 1)
+
+    async def answer(offset: int | None) -> Any:
+        return offset if offset is None else {partition: offset}
+
+    async def committed_offset(_: object) -> int:
+        return committed
+
+    consumer: Any = SimpleNamespace(
+        committed=committed_offset,
+        beginning_offsets=lambda _: answer(start),
+        end_offsets=lambda _: answer(end),
+        assignment=lambda: {partition},
+        sought=[],
+    )
+    consumer.seek = lambda *to: consumer.sought.append(to)
+    host._consumer = consumer
+    host._positions = Positions(host._member, consumer)
+    return consumer
+
+
+@pytest.mark.parametrize(("start", "end"), [(50, 60), (0, 3)])
+async def test_a_position_outside_of_the_log_begins_at_its_start_since_what_is_there_may_be_new(
+    start: int, end: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = make_host(0, [])
+    host._member.sink = sink = Events()
+    a_log(monkeypatch, host, start, end, committed=10)
+    assert (await host._positions.find(TopicPartition("orders", 0))).next == start
+    assert [(event.code, event.offset, event.range_end) for event in sink.recorded] == [(EventCode.SEEK, min(10, start), max(10, start))]
+    assert "the position is outside of what the topic holds" in caplog.text
+
+
+@pytest.mark.parametrize(("start", "end", "begins"), [(0, 3, 0), (7, 9, 7), (0, 9, None)])
+async def test_a_partition_whose_position_was_lost_is_taken_up_anew_and_nothing_below_it_is_passed_over(
+    start: int, end: int, begins: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old lane would take what the log has below its position for what it had before."""
+    host = make_host(0, [])
+    monkeypatch.setattr(host._member, "pipelines", {}, raising=False)
+    monkeypatch.setattr(host._member, "leases", None, raising=False)
+    monkeypatch.setattr(host._member, "routes", SimpleNamespace(from_source=lambda _: None, from_retry=lambda _: None), raising=False)
+    consumer = a_log(monkeypatch, host, start, end, committed=5)
+    partition = TopicPartition("orders", 0)
+    old = host._member.lane(*partition, "source", 5)
+    host._member.add_lanes(partition, (old,), from_commit=5)
+    await host._reposition(OffsetOutOfRangeError({partition: 5}))
+    (lane,) = host._member.lanes[partition]
+    assert (lane is old) == (begins is None)
+    assert lane.watermark.commit == (5 if begins is None else begins)
+    assert consumer.sought == [(partition, 5 if begins is None else begins)]
+    await host._member.drain([partition], 1.0)
