@@ -57,29 +57,36 @@ class Agent(faust.Agent):
             try:
                 await coro
             except asyncio.CancelledError as error:
-                await self._leave(root, Stream.forsake)
-                if self.should_stop or aref.should_stop:
-                    raise
-                return await self._give_way(aref, error)
+                if _is_cancelled():
+                    await self._leave(root, Stream.forsake)
+                    if self.should_stop or aref.should_stop:
+                        raise
+                    return await self._give_way(aref, error)
+                rest = await self._fail(root, error, rest)  # raised by user code, of something else that was cancelled
             except Exception as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
                 await self._tell(error)
-                failed = sum(stream.fail(error) for stream in _chain(root))
-                rest = 0.0 if failed else min(_LONGEST_REST, rest * 2 or _FIRST_REST)
-                if not failed:
-                    log.error(
-                        "an agent raises before it takes a message, it is begun again",
-                        handler=self.name,
-                        error=type(error).__name__,
-                        at=where_raised(error),
-                        retry_in=rest,
-                    )
-                    await asyncio.sleep(rest)
-                coro = self._begin_again(aref, root)
+                rest = await self._fail(root, error, rest)
             else:
                 await self._leave(root, Stream.end)
                 if not (self.app.should_stop or aref.should_stop):
                     log.error("an agent has returned, and nobody takes its messages until the worker is started again", handler=self.name)
                 return None
+            coro = self._begin_again(aref, root)
+
+    async def _fail(self, root: Stream, error: BaseException, rest: float) -> float:
+        """What was out of its streams has failed. Where nothing was, it rests for longer than `rest`; answers for how long."""
+        if sum(stream.fail(error) for stream in _chain(root)):
+            return 0.0
+        rest = min(_LONGEST_REST, rest * 2 or _FIRST_REST)
+        log.error(
+            "an agent raises before it takes a message, it is begun again",
+            handler=self.name,
+            error=type(error).__name__,
+            at=where_raised(error),
+            retry_in=rest,
+        )
+        await asyncio.sleep(rest)
+        return rest
 
     def _begin_again(self, aref: Any, root: Stream) -> Awaitable[Any]:
         root.restore()
@@ -103,6 +110,12 @@ class Agent(faust.Agent):
         await root.stop()
         for stream in streams:
             stream.service_reset()
+
+
+def _is_cancelled() -> bool:
+    """Whether it is this task that was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _chain(root: Stream) -> list[Stream]:

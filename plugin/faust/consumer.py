@@ -8,7 +8,7 @@ offset is passed only if it was settled, or if a fetch from exactly its position
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -37,18 +37,19 @@ _LOOK_AGAIN = 0.02
 class Cursor:
     """Where reading of one partition stands."""
 
-    __slots__ = ("expected", "jump", "resume")
+    __slots__ = ("expected", "is_lost", "resume")
 
     def __init__(self, resume: int) -> None:
         self.resume = resume  #: the next offset that was not taken in
         self.expected: int | None = None  #: the client's position after what was taken in; `None` before the first seek
-        self.jump: tuple[int, int, int, int] | None = None  #: from, to, and what the log holds, where that left it no choice
+        self.is_lost = False  #: the log does not have `resume`
 
 
 class Fetched(dict[Any, Any]):
     """Records by partition, with the client's positions after them, for the cursors that they were fetched for."""
 
     after: Mapping[TopicPartition, tuple[Cursor, int]]
+    lost: Sequence[TopicPartition]  #: the log does not have the position of these any more
 
 
 class Host(Protocol):
@@ -125,26 +126,29 @@ class ReliableThread(AIOKafkaConsumerThread):
         for partition, cursor in cursors.items():
             if cursor.expected is None or _position(consumer, partition) != cursor.expected:
                 await self._return_to(consumer, partition, cursor)
-        most = (max_records or _FETCHED) if cursors else max_records
-        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most)
-        fetched = Fetched(records)
+        fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records))
+        for partition, records in fetched.items():
+            if partition in cursors and records[0].offset != cursors[partition].resume:  # a hole, or it has begun elsewhere by itself
+                await self._look_for(consumer, partition, cursors[partition])
         fetched.after = {
             partition: (cursor, position)
             for partition, cursor in cursors.items()
-            if (position := _position(consumer, partition)) is not None
+            if not cursor.is_lost and (position := _position(consumer, partition)) is not None
         }
+        fetched.lost = [partition for partition, cursor in cursors.items() if cursor.is_lost]
         return fetched
 
     async def _return_to(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
-        """Something moved the position: a poll was dropped, or the log begins later by now."""
-        if cursor.expected is not None:
-            start = (await consumer.beginning_offsets([partition]))[partition]
-            end = (await consumer.end_offsets([partition]))[partition]
-            if not start <= cursor.resume <= end:
-                target = start if cursor.resume < start else end
-                cursor.jump, cursor.resume = (cursor.resume, target, start, end), target
+        """Something moved the position, such as a poll that was dropped."""
+        await self._look_for(consumer, partition, cursor)
         consumer.seek(partition, cursor.resume)
         cursor.expected = cursor.resume
+
+    async def _look_for(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
+        """See whether the log has it still. Where it has not, the client begins elsewhere by its own rule, and says nothing."""
+        start = (await consumer.beginning_offsets([partition]))[partition]
+        end = (await consumer.end_offsets([partition]))[partition]
+        cursor.is_lost = not start <= cursor.resume <= end
 
     async def touch(self) -> None:
         """Show the group that this member is alive, while there is room for nothing."""

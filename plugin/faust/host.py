@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import weakref
-from collections.abc import Iterable, Mapping, MutableSet, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,16 +21,18 @@ from faust.types.enums import ProcessingGuarantee
 
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.streaming import StreamingPipeline
-from ackwise.plugin.config import Config, read_config
+from ackwise.plugin.config import Config
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import Cursor, Fetched, ReliableConductor, ReliableConsumer, ReliableProducer
+from ackwise.plugin.faust.declared import Declared, declared, is_fed
 from ackwise.plugin.faust.intake import Intake
+from ackwise.plugin.faust.settings import resolve
 from ackwise.plugin.faust.stream import Stream
+from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.member import Member
 from ackwise.plugin.positions import Position, Positions
@@ -45,24 +46,22 @@ __all__ = ["FaustHost"]
 
 log = Log()
 
-#: Messages that are admitted together where an agent takes them one by one.
-_PREFETCH: Final = 200
-
 
 class FaustHost:
-    """What `app.ackwise` is once Ackwise is used on `app`. `keywords` are settings of `HostSettings` that Faust does not have."""
+    """What `app.ackwise` is once Ackwise is used on `app`."""
 
-    def __init__(self, app: faust.App, config: Config | None = None) -> None:
+    def __init__(self, app: faust.App, config: Config) -> None:
         self.app = app
-        self.slots = Slots(config := read_config() if config is None else config)
-        self.keywords: dict[str, Any] = {}
+        self.config = config
+        self.slots = Slots(config)
         self.intakes: dict[str, Intake] = {}
         self.channels: MutableSet[Any] = weakref.WeakSet()  #: those that Ackwise feeds
         self.cursors: dict[TopicPartition, Cursor] = {}
-        self._config = config
+        self._max_batch: dict[str, int] = {}
         self._member: Member | None = None
         self._consumer: ReliableConsumer | None = None
         self._opened: AsyncExitStack | None = None
+        self._is_relaying = False
         self._unsent: BaseException | None = None
 
     # -- set up
@@ -111,39 +110,39 @@ class FaustHost:
 
     def settings(self) -> HostSettings:
         """How the members beside Faust's own talk to Kafka: as the app is configured. Raises `ConfigurationError`."""
-        conf = cast(Any, self.app.conf)
-        of_the_app = {
-            "brokers": ",".join(server_list(conf.broker_consumer, Transport.default_port)),
-            "session_timeout": float(conf.broker_session_timeout),
-            "commit_interval": float(conf.broker_commit_interval),
-            "client_id": conf.broker_client_id,
-            "client_options": dict(credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context)),
-            "start": conf.consumer_auto_offset_reset,
-        }
-        rebalance_timeout = float(conf.broker_rebalance_timeout)
-        keywords = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **self.keywords}
-        made = self._config.host_settings(conf.id, fixed=of_the_app, **keywords)
-        if made.revoke_timeout > rebalance_timeout / 2:
-            raise ConfigurationError(
-                f"revoke_timeout is {made.revoke_timeout:g} s, above half of broker_rebalance_timeout, {rebalance_timeout:g} s: the broker "
-                "would throw out the worker that drains; lower it, or raise broker_rebalance_timeout"
-            )
-        return made
+        return resolve(self.app, self.config)
+
+    def declared(self) -> Declared:
+        """The agents of the app, and what they read. Raises `ConfigurationError`."""
+        return declared(self.app, self.config, dead_letter=self.slots.dead_letter.topic)
+
+    def group(self) -> Group:
+        """What the app needs of Kafka and of this machine. Raises `ConfigurationError`."""
+        found = self.declared()
+        return group_of(self.settings(), self.slots, found.topics, made=found.internal)
+
+    def explain(self) -> Explanation:
+        """What the app does with its messages, and where each setting comes from; nothing is connected to or started.
+
+        Raises `ConfigurationError` for what only shows when all is known, as the start does.
+        """
+        return explain_app(self)
 
     def attach(self, stream: Stream, agent: faust.Agent, *, derived: bool = False) -> None:
         """Feed `stream`, if it reads a topic; others are Faust's alone."""
         channel: Any = stream.channel
-        is_topic = isinstance(stream.channel, TopicT) and channel.acks and not channel.pattern
-        if not is_topic or self._member is None:
+        if not is_fed(channel) or self._member is None:
             return
         name = f"{agent.name}/{channel.get_topic_name()}" if derived else agent.name
         intake = self.intakes.get(name)
         if intake is None:
             derive = functools.partial(self.attach, derived=True)
-            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=_PREFETCH, derive=derive)
+            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=self._max_batch[agent.name], derive=derive)
             intake.pipeline = self._member.pipelines[name] = StreamingPipeline(
                 intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
             )
+            if late := [partition for partition in self._member.lanes if partition.topic in (*intake.topics, self._member.names.retry)]:
+                self._take_up_anew(late)  # others read it already, and would commit past what this one has not seen
         inlet = getattr(channel, "ackwise_inlet", None)
         if inlet is None:
             inlet = channel.ackwise_inlet = intake.inlet(stream.active_partitions)
@@ -156,7 +155,8 @@ class FaustHost:
     async def open(self, consumer: ReliableConsumer) -> None:
         """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
         self.check()
-        settings = self.settings()
+        settings, found = self.settings(), self.declared()
+        self._max_batch = {agent.name: agent.max_batch for agent in found.agents}
         self._consumer = consumer
         self._member = member = Member(
             settings,
@@ -165,21 +165,17 @@ class FaustHost:
             dead_letter=self.slots.dead_letter,
             dedup=self.slots.dedup,
             store=self.slots.open_store(),
-            sink=self.slots.open_sink(settings.group, []),
+            sink=self.slots.open_sink(settings.group, found.topics),
         )
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(None))
             await opened.enter_async_context(member.working(_Client(consumer)))
             member.spawn(self._watch(member), "watch")
-            stop = asyncio.Event()
-            relay = DelayRelay(settings, member.names, member.later.levels, cast(Any, member.worker.publisher), sink=member.sink)
-            relaying = member.spawn(relay.run(stop), "relay")
-            opened.push_async_callback(_end_relay, stop, relaying, settings.drain_timeout)
             self._opened = opened.pop_all()
 
     async def close(self) -> None:
         """Close what was opened."""
-        opened, self._opened = self._opened, None
+        opened, self._opened, self._is_relaying = self._opened, None, False
         if opened is not None:
             with suppress(AckwiseError, KafkaError):  # it was told when it happened, and has stopped the app
                 await opened.aclose()
@@ -199,7 +195,18 @@ class FaustHost:
         await member.ensure_topics(sources)
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
+        if not self._is_relaying:
+            self._begin_relay(member)
         return [member.names.retry]
+
+    def _begin_relay(self, member: Member) -> None:
+        """From now on, since its topics are there."""
+        self._is_relaying = True
+        stop = asyncio.Event()
+        relay = DelayRelay(member.settings, member.names, member.later.levels, member.worker.publisher, sink=member.sink)
+        relaying = member.spawn(relay.run(stop), "relay")
+        if self._opened is not None:
+            self._opened.push_async_callback(_end_relay, stop, relaying, member.settings.drain_timeout)
 
     def _require_copartitioned(self, counts: Mapping[str, int]) -> None:
         """A copy comes back on the partition number of its origin. Only where all topics have the same is that where the table is."""
@@ -252,10 +259,17 @@ class FaustHost:
         return lane
 
     def _undeliverable(self, delivery: Delivery) -> LaneEntry | None:
-        """A copy that none of the agents takes."""
+        """A copy that none of the agents takes. One for a stream that its agent has not derived yet waits for that."""
         member = self._opened_member()
-        entry = member.routes.from_retry(delivery)
-        return entry if entry.pipeline not in member.pipelines.values() else None
+        item = member.routes.from_retry(delivery)
+        if item.pipeline in member.pipelines.values():
+            return None
+        agent, _, topic = (item.entry.delivery.handler or "").partition("/")
+        if item.pipeline is not None and topic and agent in self.app.agents:
+            item.entry.forget_claim()
+            item.entry.why = f"agent {agent!r} has not derived a stream over {topic!r} yet"
+            return LaneEntry(item.entry, None)
+        return item
 
     async def revoked(self, revoked: Iterable[TP]) -> None:
         """Settle what runs for at most `revoke_timeout`, commit, and let go."""
@@ -267,7 +281,7 @@ class FaustHost:
         if self._member is not None:
             await self._let_go(list(self._member.lanes), self._member.settings.drain_timeout, stopping=True)
 
-    async def _let_go(self, partitions: list[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
+    async def _let_go(self, partitions: Collection[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
         member = self._opened_member()
         for partition in partitions:
             self.cursors.pop(partition, None)
@@ -302,33 +316,28 @@ class FaustHost:
         rest = {}
         for partition, records in fetched.items():
             cursor = self.cursors.get(partition)
-            if cursor is None:
-                rest[partition] = records
-            elif partition in fetched.after and fetched.after[partition][0] is cursor:
+            if cursor is not None and fetched.after.get(partition, (None,))[0] is cursor:
                 member.offer(partition, records)
-                if conductor.others(partition):
-                    rest[partition] = records
+            if conductor.others(partition):
+                rest[partition] = records
         for partition, (cursor, position) in fetched.after.items():
             if self.cursors.get(partition) is cursor:
                 cursor.expected = cursor.resume = position
-                self._tell_jump(partition, cursor)
+        if lost := [partition for partition in fetched.lost if partition in self.cursors]:
+            self._take_up_anew(lost)
         return rest
 
-    def _tell_jump(self, partition: TopicPartition, cursor: Cursor) -> None:
-        if cursor.jump is None:
-            return
-        (offset, target, start, end), cursor.jump = cursor.jump, None
-        log.error(
-            "the position is outside of what the topic holds, reading goes on elsewhere",
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=offset,
-            log_start=start,
-            log_end=end,
-            goes_on_at=target,
-        )
-        attrs = json.dumps({"reason": "out-of-range"})
-        self._opened_member().record(Event(EventCode.SEEK, *partition, min(offset, target), range_end=max(offset, target), attrs=attrs))
+    def _take_up_anew(self, partitions: Collection[TopicPartition]) -> None:
+        """Settle what was read of them, and begin again where `Positions` says."""
+        member = self._opened_member()
+
+        async def anew() -> None:
+            await self._let_go(partitions, member.settings.revoke_timeout)
+            await self.assigned([TP(*partition) for partition in partitions if TP(*partition) in self.app.consumer.assignment()])
+
+        for partition in partitions:
+            self.cursors.pop(partition, None)
+        member.spawn(anew(), "assignment")
 
     async def commit(self) -> None:
         """Commit what is settled."""

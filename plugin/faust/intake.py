@@ -11,9 +11,9 @@ import faust
 from faust.types import TP
 
 from ackwise.middleware.agent import Agent as Handler
-from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.pipeline import Pipeline
+from ackwise.plugin.faust.declared import never, undecoded
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder
 from ackwise.plugin.faust.stream import Stream
@@ -42,7 +42,7 @@ class Intake:
     @property
     def handler(self) -> Handler:
         """It as the spine knows it."""
-        return Handler(self.name, self.topics, "batch", _never, _undecoded, max_batch=self._max_batch, message=self._decode)
+        return Handler(self.name, self.topics, "stream", never, undecoded, max_batch=self._max_batch, message=self._decode)
 
     def inlet(self, active: set[TP] | None) -> Inlet:
         """A new one, for the partitions `active`, or for all."""
@@ -72,22 +72,17 @@ class Intake:
     def hand_over(self, members: Sequence[InFlight]) -> None:
         """Let `members` wait for the agent, each in the inlet that serves its partition."""
         inlets = list(self._inlets)
+        for member in [] if inlets else members:
+            member.leave_undecided()  # its actors are gone, and others not there yet
         for member in members:
             cast(AckedMessage, cast(StreamMessage, member.message).event.message).acknowledge = None
         if len(inlets) == 1:
             inlets[0].put(members)
             return
         for member in members:
-            next(iter([inlet for inlet in inlets if _serves(inlet, member)] or inlets)).put([member])
+            for inlet in ([inlet for inlet in inlets if _serves(inlet, member)] or inlets)[:1]:
+                inlet.put([member])
 
 
 def _serves(inlet: Inlet, member: InFlight) -> bool:
     return inlet.active is None or TP(member.message.topic, member.message.partition) in inlet.active
-
-
-async def _never(_: object) -> None:
-    raise AckwiseError("a stream's agent is not called, it takes its messages")
-
-
-def _undecoded(_: bytes | None) -> object:
-    raise AckwiseError("a stream's agent decodes whole messages")

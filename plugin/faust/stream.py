@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 import faust
@@ -139,15 +140,16 @@ class Stream(faust.Stream[Any]):
             except StopAsyncIteration:
                 return
             values, members = [], []
-            self._work_on(taken)
+            work = self._work_on(taken)
             for member in taken:
                 if (value := await self._process(member)) is _SKIPPED:
-                    member.decide()
+                    work.ack(member)
                 else:
                     values.append(value)
                     members.append(member)
             if members:
-                self._work_on(members)
+                if len(members) < len(taken):
+                    work.show(members)
                 self._set_current(None)
                 self.events_total += len(members)
                 yield values, [_event(member) for member in members]
@@ -216,18 +218,23 @@ class Stream(faust.Stream[Any]):
             self._work = None
             current_work.set(None)
             self._set_current(None)
+            is_open = work.is_open
             for member in work.members:
                 event, state = _event(member), self._sensed.pop(member, None)
-                tp, offset = event.message.tp, event.message.offset
-                self._on_stream_event_out(tp, offset, self, event, state)
-                self._on_message_out(tp, offset, event.message)
+                message = cast(AckedMessage, event.message)
+                self._on_stream_event_out(message.tp, message.offset, self, event, state)
+                self._on_message_out(message.tp, message.offset, message)
+                if not is_open:
+                    message.acknowledge = None  # or both would wait for the garbage collector
 
-    def _work_on(self, members: Sequence[InFlight]) -> None:
+    def _work_on(self, members: Sequence[InFlight]) -> Work:
         assert self.source is not None
-        self._work = Work(members, self.source.name)
-        current_work.set(self._work)
+        self._work = work = Work(members, self.source.name)
+        current_work.set(work)
         for member in members:
-            cast(AckedMessage, _event(member).message).acknowledge = _acknowledging(self._work, member)
+            message = cast(AckedMessage, _event(member).message)
+            message.acked, message.acknowledge = False, partial(work.ack, member)
+        return work
 
     async def _taken(self, taking: Awaitable[Any]) -> Any:
         if self.should_stop:
@@ -359,7 +366,3 @@ class _Values:
 
 def _event(member: InFlight) -> EventT[Any]:
     return cast(StreamMessage, member.message).event
-
-
-def _acknowledging(work: Work, member: InFlight) -> Callable[[], None]:
-    return lambda: work.ack(member)

@@ -193,6 +193,7 @@ def a_log(monkeypatch: pytest.MonkeyPatch, host: Host, start: int, end: int, com
         committed=committed_offset,
         beginning_offsets=lambda _: answer(start),
         end_offsets=lambda _: answer(end),
+        commit=lambda _: answer(None),
         assignment=lambda: {partition},
         sought=[],
     )
@@ -224,6 +225,7 @@ async def test_a_partition_whose_position_was_lost_is_taken_up_anew_and_nothing_
     monkeypatch.setattr(host._member, "leases", None, raising=False)
     monkeypatch.setattr(host._member, "routes", SimpleNamespace(from_source=lambda _: None, from_retry=lambda _: None), raising=False)
     consumer = a_log(monkeypatch, host, start, end, committed=5)
+    monkeypatch.setattr(host._member, "_client", consumer, raising=False)
     partition = TopicPartition("orders", 0)
     old = host._member.lane(*partition, "source", 5)
     host._member.add_lanes(partition, (old,), from_commit=5)
