@@ -69,8 +69,9 @@ class InFlight(Run):
 
     def _return(self) -> None:
         self.where = Where.BACK
-        if self._flight is not None:
-            self._flight.returned(self)
+        flight, self._flight = self._flight, None  # or both would wait for the garbage collector
+        if flight is not None:
+            flight.returned(self)
 
 
 class Flight:

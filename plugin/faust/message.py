@@ -28,7 +28,8 @@ class AckedMessage(FaustMessage):
         if self.acked or self.acknowledge is None:
             return False
         self.acked = True
-        self.acknowledge()
+        acknowledge, self.acknowledge = self.acknowledge, None
+        acknowledge()
         return True
 
 

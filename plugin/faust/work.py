@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import DONE
@@ -15,6 +15,8 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, rule
 
 __all__ = ["Work", "current_batch", "current_work"]
+
+_RETURNED: Final = Returned(None)
 
 #: What the task that asks is working on.
 current_work: ContextVar[Work | None] = ContextVar("ackwise_work", default=None)
@@ -35,10 +37,10 @@ def current_batch() -> Batch[Any]:
 class Work:
     """`members` are in the hands of the agent `handler` from now on."""
 
-    __slots__ = ("_batch", "_handler", "_sends", "members")
+    __slots__ = ("_batch", "_handler", "_sends", "_shown", "members")
 
     def __init__(self, members: Sequence[InFlight], handler: str) -> None:
-        self.members = members
+        self.members = self._shown = members
         self._handler = handler
         self._batch: Batch[Any] | None = None
         self._sends: set[asyncio.Future[Any]] = set()
@@ -47,7 +49,7 @@ class Work:
     def batch(self) -> Batch[Any]:
         """The same as a handler of batches would get."""
         if self._batch is None:
-            self._batch = Batch([cast(Message[Any], member.message) for member in self.members])
+            self._batch = Batch([cast(Message[Any], member.message) for member in self._shown])
         return self._batch
 
     @property
@@ -55,13 +57,17 @@ class Work:
         """Whether one of its messages is not decided."""
         return any(member.where is not Where.BACK for member in self.members)
 
+    def show(self, members: Sequence[InFlight]) -> None:
+        """The agent sees `members` only: its filters took the others out, which were acknowledged."""
+        self._shown, self._batch = members, None
+
     def track(self, send: asyncio.Future[Any]) -> None:
         """It is not done before `send` is, and has failed if that fails."""
         self._sends.add(send)
 
     def succeed(self) -> None:
         """The agent has gone on: what it did not rule on is done."""
-        self._after_sends(lambda: self._conclude(Returned(None)))
+        self._after_sends(self._conclude)
 
     def ack(self, member: InFlight) -> None:
         """The agent has acknowledged this one itself."""
@@ -76,18 +82,23 @@ class Work:
         for member in self.members:
             member.leave_undecided()
 
-    def _conclude(self, result: Returned | Raised) -> None:
+    def _conclude(self, result: Returned | Raised = _RETURNED) -> None:
         error = result.error if isinstance(result, Raised) else None
         if self._batch is None and error is None:
             for member in self.members:
                 member.decide(DONE)
             return
         dispositions = rule(self.batch, result, handler=self._handler)
-        for index, (member, disposition) in enumerate(zip(self.members, dispositions, strict=True)):
+        for index, (member, disposition) in enumerate(zip(self._shown, dispositions, strict=True)):
             member.decide(disposition, None if self.batch.ruling(index) is not None else error)
+        if error is not None:
+            self.forsake()  # those that the agent did not see, and that still waited for what was sent because of them
 
     def _after_sends(self, then: Callable[[], None]) -> None:
         """`then`, once everything that was sent is acknowledged; a send that failed is a failure of the agent."""
+        if not self._sends:
+            then()
+            return
         waiting = {send for send in self._sends if not send.done()}
         failed = next((error for send in self._sends - waiting if (error := _error(send)) is not None), None)
         if failed is not None:

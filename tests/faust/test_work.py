@@ -1,0 +1,93 @@
+"""What becomes of the messages that an agent works on, with filters, with what it sends, and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from ackwise.middleware.disposition import DONE, Later
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.inflight import Flight, InFlight, Where
+from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.plugin.faust.message import AckedMessage
+from ackwise.plugin.faust.work import Work
+
+
+def taken(count: int) -> list[InFlight]:
+    made = []
+    for offset in range(count):
+        delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
+        made.append(InFlight(Entry(delivery), Message(delivery, offset), count))
+    Flight(made)
+    for member in made:
+        member.take(0.0)
+    return made
+
+
+async def test_what_a_filter_took_out_of_a_batch_is_done_and_not_in_it() -> None:
+    members = taken(3)
+    work = Work(members, "bill")
+    work.ack(members[1])
+    work.show([members[0], members[2]])
+    assert members[1].disposition is DONE
+    assert [message.value for message in work.batch] == [0, 2]
+    work.batch.ack_index = 0
+    work.succeed()
+    assert members[0].disposition == DONE
+    assert isinstance(members[2].disposition, Later)
+
+
+async def test_a_send_that_fails_brings_back_what_a_filter_took_out_after_it() -> None:
+    members = taken(2)
+    work = Work(members, "bill")
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    work.track(sent)
+    work.ack(members[0])
+    work.show([members[1]])
+    work.succeed()
+    assert [member.where for member in members] == [Where.TAKEN, Where.TAKEN]
+    sent.set_exception(ConnectionError("refused"))
+    await asyncio.sleep(0)
+    assert [member.where for member in members] == [Where.BACK, Where.BACK]
+    assert members[0].disposition is None
+    assert isinstance(members[1].disposition, Later)
+
+
+async def test_what_a_filter_took_out_comes_back_if_the_agent_fails_before_its_sends_are_known() -> None:
+    members = taken(2)
+    work = Work(members, "bill")
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    work.track(sent)
+    work.ack(members[0])
+    work.show([members[1]])
+    work.fail(ValueError("broken"))
+    assert members[0].where is Where.BACK
+    assert members[0].disposition is None
+    sent.set_result(None)
+    await asyncio.sleep(0)
+    assert members[0].disposition is None
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_message_that_is_decided_is_gone_without_the_garbage_collector() -> None:
+    members = taken(2)
+    work = Work(members, "bill")
+    raw = AckedMessage("orders", 0, 0, 0.0, 0, None, b"", b"", None)
+    raw.acknowledge = partial(work.ack, members[0])
+    assert raw.ack(None)
+    work.succeed()
+    entries = [weakref.ref(member.entry) for member in members]
+    del members, work
+    assert [entry() for entry in entries] == [None, None]
