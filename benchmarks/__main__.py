@@ -1,4 +1,4 @@
-"""Runs what `make bench` promises: what a message costs beside others, what claims cost in each store, and what the event journal costs.
+"""Runs what `make bench` promises: what a message costs beside others, on Faust, in each store, and what the event journal costs.
 
 The long proof runs by itself: `python -m benchmarks.two_workers`.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import consumers, journal, stores
+from benchmarks import consumers, journal, stores, streams
 from rich.console import Console
 
 
 def main() -> None:
-    """All three, one after the other; each has more options when it is run alone: `python -m benchmarks.consumers --help`."""
+    """All four, one after the other; each has more options when it is run alone: `python -m benchmarks.consumers --help`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="all figures as one JSON object, and no tables")
     as_json = parser.parse_args().json
@@ -21,12 +21,15 @@ def main() -> None:
     messages = consumers.run(consumers.read_options([]), console)
     if not as_json:
         console.print(*messages.tables())
+    agents = streams.run(streams.read_options([]), console)
+    if not as_json:
+        console.print(*agents.tables())
     claims = stores.run(stores.read_options([]), console)
     if not as_json:
         console.print(*claims.tables())
     events = journal.run(journal.read_options([]))
     if as_json:
-        found = {"consumers": messages.as_json(), "stores": claims.as_json()}
+        found = {"consumers": messages.as_json(), "streams": agents.as_json(), "stores": claims.as_json()}
         print(json.dumps({**found, "journal": {rows.title: rows.as_json() for rows in events}}, indent=2))
     else:
         console.print(*(rows.table() for rows in events))

@@ -1,6 +1,6 @@
 """What Ackwise costs on Faust: the same stock agents alone and with `app.use(...)`, without a store, in memory and in Redis.
 
-    python -m benchmarks.streams [--messages 50000] [--rounds 5] [--only "NAME;NAME"] [--profile NAME] [--json]
+    python -m benchmarks.streams [--messages 100000] [--rounds 5] [--only "NAME;NAME"] [--profile NAME] [--json]
 
 One real Kafka on this machine, one topic of JSON that is full before the first worker starts, agents that do nothing but count: one
 with `stream.take(500, within=1)`, one with a loop over messages. Each worker is a process of its own; in every round each has a turn,
@@ -145,7 +145,10 @@ def prepared(options: argparse.Namespace, console: Console) -> Iterator[tuple[Js
         running_kafka(options.brokers, Path(made)) as brokers,
         _redis(needs_redis, Path(made) / "redis", console) as redis,
     ):
-        bench = JsonBench(brokers, options.python, Path(made), messages=options.messages, batch=options.batch, size=options.size)
+        bench = JsonBench(
+            brokers, options.python, Path(made),
+            messages=options.messages, batch=options.batch, size=options.size, partitions=options.partitions,
+        )  # fmt: skip
         with console.status("filling the topic"):
             asyncio.run(bench.fill())
         able = [entrant for entrant in options.entrants if redis is not None or not entrant.needs_redis]
@@ -169,10 +172,11 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         epilog="Agents: " + "; ".join(entrant.name for entrant in ENTRANTS) + ".",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--messages", type=int, default=50_000, help="in the topic (%(default)s)")
+    parser.add_argument("--messages", type=int, default=100_000, help="in the topic (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each agent (%(default)s)")
     parser.add_argument("--batch", type=int, default=500, help="messages that `take` gives at most (%(default)s)")
     parser.add_argument("--size", type=int, default=100, help="bytes of a value (%(default)s)")
+    parser.add_argument("--partitions", type=int, default=4, help="of the topic (%(default)s)")
     parser.add_argument("--only", default="", metavar="NAMES", help="agents, with semicolons between")
     parser.add_argument("--profile", metavar="NAME", help="one turn of this agent under cProfile, and nothing else")
     parser.add_argument("--python", type=Path, default=default_python(), help="whose environment the agents run in (%(default)s)")
