@@ -91,8 +91,8 @@ class RawKafka:
     async def records(self, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
         """Everything in a topic, partition by partition."""
         consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False)
-        await consumer.start()
         try:
+            await consumer.start()
             partitions = [TopicPartition(topic, number) for number in sorted(await self._partitions(topic))]
             consumer.assign(partitions)
             await consumer.seek_to_beginning()

@@ -251,8 +251,8 @@ class World:
     @asynccontextmanager
     async def _reader(self) -> AsyncIterator[AIOKafkaConsumer]:
         consumer = AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False, max_partition_fetch_bytes=2**26)
-        await consumer.start()
         try:
+            await consumer.start()
             yield consumer
         finally:
             await consumer.stop()
