@@ -126,7 +126,8 @@ class ReliableThread(AIOKafkaConsumerThread):
         for partition, cursor in cursors.items():
             if cursor.expected is None or _position(consumer, partition) != cursor.expected:
                 await self._return_to(consumer, partition, cursor)
-        fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records))
+        most = (max_records or _FETCHED) if cursors else max_records
+        fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most))
         for partition, records in fetched.items():
             if partition in cursors and records[0].offset != cursors[partition].resume:  # a hole, or it has begun elsewhere by itself
                 await self._look_for(consumer, partition, cursors[partition])
