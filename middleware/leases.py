@@ -122,6 +122,11 @@ class Leases:
         """Whether the store did not answer a moment ago."""
         return self._clock() < self._down_until
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the store did not answer the last trip."""
+        return self._down_until > 0.0
+
     async def _trip(self, exchange: Exchange) -> ExchangeResult:
         started = self._clock()
         try:

@@ -68,15 +68,18 @@ class Lane:
         progressed: Callable[[Lane], None],
         generation: int | None = None,
         overlapping: bool = False,
+        agent: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held.
 
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
+        `agent` is whose messages it has, where they are all of one.
         """
         self.topic = topic
         self.partition = partition
         self.role = role
+        self.agent = agent
         self.position = position  #: the next offset that the broker is asked for
         self.generation = generation
         self.committed: int | None = None  #: what the broker has accepted
@@ -122,11 +125,30 @@ class Lane:
         self._wake.set()
         return gap
 
+    @property
+    def in_hand(self) -> int:
+        """How many messages were fetched and are not settled."""
+        return len(self._queue) + len(self._held) + len(self._running)
+
+    @property
+    def queued(self) -> tuple[LaneEntry, ...]:
+        """What waits for a batch."""
+        return tuple(self._queue)
+
+    @property
+    def running(self) -> tuple[LaneEntry, ...]:
+        """What is in a batch now."""
+        return tuple(self._running)
+
+    @property
+    def held(self) -> tuple[LaneEntry, ...]:
+        """What came back undecided or unsettled, and comes up again."""
+        return tuple(self._held)
+
     def is_full(self) -> bool:
         """Whether fetching should pause; half of the bounds lets it go on."""
         share = 1.0 if self._full_since is None else 0.5
-        backlog = len(self._queue) + len(self._held) + len(self._running)
-        if not (backlog > self.capacity * share or self.watermark.span > 2 * self.capacity * share):
+        if not (self.in_hand > self.capacity * share or self.watermark.span > 2 * self.capacity * share):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()

@@ -46,6 +46,9 @@ _GRACE = 5.0
 #: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is away.
 _BROKER_TIMEOUT = 10.0
 
+#: Seconds that whoever asks for the state of a worker waits for the broker; the rest of it is known without.
+_LOOK_TIMEOUT = 2.0
+
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
 _BROKER_OFFSETS_EVERY = 30.0
 
@@ -238,6 +241,15 @@ class Member:
             start, end = starts[partition], ends[partition]
             self.record(Event(EventCode.BROKER_OFFSETS, *partition, start, range_end=end, role=lane.role, attrs=attrs))
 
+    async def ends(self) -> Mapping[TopicPartition, int]:
+        """Where the logs of its partitions end; empty if the broker does not say so soon."""
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT):
+                return await self._client.end_offsets([*self.lanes]) if self.lanes else {}
+        except (KafkaError, TimeoutError) as error:
+            log.debug("the ends of the logs can't be read now", error=said(error))
+            return {}
+
     def record(self, event: Event) -> None:
         """Give `event` to the sink, if there is one."""
         if self.sink is not None:
@@ -262,11 +274,19 @@ class Member:
         make: Callable[[Delivery], LaneEntry | None] | None = None,
         generation: int | None = None,
         overlapping: bool = False,
+        agent: str | None = None,
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
-        make = make or (self.routes.from_source if role == "source" else self.routes.from_retry)
         return Lane(
-            topic, partition, role, position, make=make, progressed=self._progressed, generation=generation, overlapping=overlapping
+            topic,
+            partition,
+            role,
+            position,
+            make=make or (self.routes.from_source if role == "source" else self.routes.from_retry),
+            progressed=self._progressed,
+            generation=generation,
+            overlapping=overlapping,
+            agent=agent,
         )
 
     def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None) -> None:

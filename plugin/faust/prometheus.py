@@ -1,0 +1,114 @@
+"""Ackwise's numbers on the page that `setup_prometheus_sensors` gives an app, beside Faust's own.
+
+Messages are counted by their events: each outcome passes there once, whichever pipeline it came through, and when no
+more than the store is left to be told. Without the page nobody listens, no event is made for it, and counting costs nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+import faust
+from faust.sensors.prometheus import PrometheusMonitor, setup_prometheus_sensors
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
+from ackwise.plugin.member import Member
+from ackwise.plugin.observers import Observed
+from ackwise.plugin.state import by_agent
+
+__all__ = ["Numbers", "numbers_of"]
+
+_OUTCOMES: Final = {
+    EventCode.SUCCEEDED: "done",
+    EventCode.DUP_SUPPRESSED: "duplicate",
+    EventCode.STALE: "duplicate",
+    EventCode.SENT_BACK: "sent_back",
+    EventCode.DEAD_LETTERED: "dead",
+}
+
+
+def numbers_of(app: faust.App) -> Numbers | None:
+    """What counts for the page of `app`; `None` if none was set up."""
+    monitor = app.monitor
+    if not isinstance(monitor, PrometheusMonitor):
+        return None
+    name = next(iter(monitor._metrics.messages_received.collect())).name
+    return Numbers(name.removesuffix("messages_received") + "ackwise", _registry(app))
+
+
+def _registry(app: faust.App) -> CollectorRegistry:
+    """The registry that the page shows. Faust keeps it nowhere but in the function of the page."""
+    pages = [type(view) for view in app.web.views.values() if type(view).__module__ == setup_prometheus_sensors.__module__]
+    return cast(CollectorRegistry, inspect.getclosurevars(cast(Any, pages[-1]).get).nonlocals["registry"])
+
+
+class Numbers(Collector):
+    """The numbers of one worker, with names that begin with `prefix`, in `registry`."""
+
+    def __init__(self, prefix: str, registry: CollectorRegistry) -> None:
+        self._prefix = prefix
+        self._registry = registry
+        self._member: Member | None = None
+        self._messages = Counter(f"{prefix}_messages", "Messages by what became of them", ["agent", "outcome"], registry=None)
+        self._commits = Counter(f"{prefix}_commits", "Offsets committed, one for each partition of a commit", registry=None)
+        self._exchanges = Histogram(f"{prefix}_store_exchange_seconds", "Seconds of an exchange with the claim store", registry=None)
+
+    def counted(self, sink: EventSink | None) -> EventSink:
+        """`sink`, if there is one, with each event counted."""
+        return Observed([self._see], sink)
+
+    def timed(self, store: ClaimStore | None) -> ClaimStore | None:
+        """`store`, if there is one, with each exchange timed, answered or not."""
+        return None if store is None else _Timed(store, self._exchanges)
+
+    @contextmanager
+    def shown(self, member: Member) -> Iterator[None]:
+        """With the numbers of `member` on the page."""
+        self._member = member
+        self._registry.register(self)
+        try:
+            yield
+        finally:
+            self._registry.unregister(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus asks, in whatever thread: what was counted, and what `shown` shows as it is now."""
+        for counted in (self._messages, self._commits, self._exchanges):
+            yield from counted.collect()
+        if (member := self._member) is None:
+            return
+        in_hand, held = by_agent(member)
+        for name, about, by in (
+            ("in_hand", "Messages fetched and not settled", in_hand),
+            ("held", "Messages that wait for what is in their way", held),
+        ):
+            gauge = GaugeMetricFamily(f"{self._prefix}_{name}", about, labels=["agent"])
+            for agent, messages in by.items():
+                gauge.add_metric([agent], messages)
+            yield gauge
+        if member.leases is not None:
+            yield GaugeMetricFamily(f"{self._prefix}_claims", "Claims held in the store", value=len(member.leases))
+
+    def _see(self, event: Event) -> None:
+        if (outcome := _OUTCOMES.get(event.code)) is not None:
+            self._messages.labels(event.handler, outcome).inc()
+        elif event.code is EventCode.COMMITTED:
+            self._commits.inc()
+
+
+class _Timed:
+    def __init__(self, store: ClaimStore, seconds: Histogram) -> None:
+        self._store = store
+        self._seconds = seconds
+        self.open, self.close = store.open, store.close
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        with self._seconds.time():
+            return await self._store.exchange(exchange)
