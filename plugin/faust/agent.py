@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 import faust
 from faust.agents.agent import _current_agent
+from faust.types import TP
 from mode.utils.aiter import aiter
 
 from ackwise.middleware.disposition import Reject
@@ -45,6 +46,14 @@ class Agent(faust.Agent):
         feeder: Feeder = cast(Any, self.app).ackwise
         feeder.attach(cast(Stream, stream), self)
         return stream
+
+    async def on_isolated_partitions_revoked(self, revoked: set[TP]) -> None:
+        """As Faust's; and what the actors of these partitions read is read no more, before the next assignment is looked at."""
+        for tp in revoked:
+            if (aref := self._actor_by_partition.get(tp)) is not None:
+                for stream in _chain(cast(Stream, aref.stream)):
+                    stream.retire()
+        await super().on_isolated_partitions_revoked(revoked)
 
     async def _execute_actor(self, coro: Awaitable[Any], aref: Any) -> None:
         """Run the agent, and run it again after whatever it raised, for as long as its actor lives."""

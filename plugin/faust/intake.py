@@ -50,6 +50,10 @@ class Intake:
         self._inlets.add(inlet)
         return inlet
 
+    def dismiss(self, inlet: Inlet) -> None:
+        """Nobody takes from `inlet` any more."""
+        self._inlets.discard(inlet)
+
     def derive(self, stream: Stream) -> None:
         """Feed `stream`, which the agent derived from one of its own."""
         self._derive(stream, self.agent)

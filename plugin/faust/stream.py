@@ -50,6 +50,9 @@ class Source(Protocol):
     def derive(self, stream: Stream) -> None:
         """Feed `stream`, which was derived and has a channel of its own."""
 
+    def dismiss(self, inlet: Inlet) -> None:
+        """Nobody takes from `inlet` any more."""
+
 
 class Stream(faust.Stream[Any]):
     """What an agent iterates over. Without an inlet it is Faust's own: over lists, tables, channels in memory and replies."""
@@ -199,6 +202,12 @@ class Stream(faust.Stream[Any]):
         """The agent begins anew, and adds its processors again."""
         if self.inlet is not None and self._derived is None:
             self._processors[:] = self._first_processors
+
+    def retire(self) -> None:
+        """Its actor's partition is gone, and so is its channel: nothing more waits here."""
+        if self.source is not None and self.inlet is not None:
+            self.source.dismiss(self.inlet)
+        self._channel_stop_iteration(self.channel)
 
     def _out(self) -> list[Work]:
         works, self._unacked = [*self._unacked, *([self._work] if self._work is not None else [])], []
