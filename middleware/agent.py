@@ -16,12 +16,12 @@ __all__ = ["Agent"]
 class Agent:
     """One handler of a group. `call` takes a `Batch` or one `Message`, as `kind` says, with the user's middleware around it.
 
-    `within` is in seconds.
+    One that takes a stream is a loop, which is not called. `within` is in seconds.
     """
 
     name: str
     topics: tuple[str, ...]
-    kind: Literal["batch", "message"]
+    kind: Literal["batch", "message", "stream"]
     call: Callable[[Batch[Any]], Awaitable[object]] | Callable[[Message[Any]], Awaitable[object]]
     decode: Callable[[bytes | None], object]  #: raises anything for a value that can't be decoded
     max_batch: Annotated[int, "how many messages a batch has at most"] = 200

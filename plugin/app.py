@@ -19,6 +19,7 @@ from ackwise.middleware.log import Log
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.explain import Explanation, explain
+from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
@@ -169,6 +170,10 @@ class App:
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """
         return explain(self.settings, self._slots, self.agents(), self._config)
+
+    def group(self) -> Group:
+        """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
+        return group_of(self.settings, self._slots, {topic for agent in self.agents() for topic in agent.topics})
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.

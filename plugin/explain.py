@@ -6,8 +6,9 @@ Nothing is connected to or asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
+from types import MappingProxyType
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
@@ -65,16 +66,19 @@ class Explanation:
     refusals: tuple[str, ...]
 
 
-def explain(settings: HostSettings, slots: Slots, agents: Sequence[Agent], config: Config) -> Explanation:
+def explain(
+    settings: HostSettings, slots: Slots, agents: Sequence[Agent], config: Config, *, origins: Mapping[str, str] = MappingProxyType({})
+) -> Explanation:
     """Explain the app of these settings, policies and agents; `config` knows what was set outside of the code.
 
+    `origins` says where settings come from that the host decided, such as those that Faust has itself.
     Raises `ConfigurationError` for an entry that can't be used, or a group whose topics can't be called so.
     """
     names = TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic)
     return Explanation(
         group=settings.group,
         chain=tuple(_chain(settings, slots, agents)),
-        settings=tuple(_settings(settings, slots, agents, names, config)),
+        settings=tuple(_settings(settings, slots, agents, names, config, origins)),
         topics=tuple(_topics(names, agents)),
         failures=failures(settings, slots, agents, names),
         warnings=tuple(_warnings(slots)),
@@ -84,8 +88,8 @@ def explain(settings: HostSettings, slots: Slots, agents: Sequence[Agent], confi
 
 def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Iterator[Step]:
     for agent in agents:
-        yield Step("fetch", ", ".join(agent.topics), f"for {agent.name}, at most {agent.max_batch} messages of one partition at a time")
-    yield Step("admit", "decode", "as each handler says")
+        yield Step("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
+    yield Step("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
     if (transactional := slots.transactional) is None:
         yield Step("admit", "dedup", _dedup(slots.dedup))
     else:
@@ -94,7 +98,7 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     for place, around in enumerate(slots.arounds, 1):
         yield Step("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
     for agent in agents:
-        yield Step("execute", agent.name, f"handler that takes a {agent.kind}")
+        yield Step("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
     yield Step("settle", "copies", "published, acknowledged by all in-sync replicas")
     if transactional is not None:
         yield Step("settle", "transaction", "commits what the handler wrote and what is done")
@@ -105,6 +109,12 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     yield Step("commit", "offsets", "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}")
     for observer in slots.observers:
         yield Step("observe", name_of(observer), "sees every event, decides nothing")
+
+
+def _portion(agent: Agent) -> str:
+    if agent.kind == "stream":
+        return f"{agent.max_batch} messages of one partition are admitted together, or as many as it takes at a time"
+    return f"at most {agent.max_batch} messages of one partition at a time"
 
 
 def _dedup(dedup: Dedup | Transactional | None) -> str:
@@ -123,11 +133,19 @@ def _text(target: object) -> str:
     return shown_url(os.fspath(target)) if isinstance(target, str | os.PathLike) else type(target).__name__
 
 
-def _settings(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames, config: Config) -> Iterator[Setting]:
-    yield from _of_table((), settings, config)
+def _settings(
+    settings: HostSettings,
+    slots: Slots,
+    agents: Sequence[Agent],
+    names: TopicNames,
+    config: Config,
+    origins: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Setting]:
+    for setting in _of_table((), settings, config):
+        yield replace(setting, source=origins[setting.name]) if setting.name in origins else setting
     options = config.of("client_options")
     for name, value in shown_options(settings.client_options).items():
-        yield Setting(f"client_options.{name}", value, options[name].source if name in options else "code")
+        yield Setting(f"client_options.{name}", value, options[name].source if name in options else origins.get("client_options", "code"))
     later = slots.later
     yield from _of_table(("consume_later",), later, config)
     for name, policy in (("retry", later.retry), *((f"on {kind.__name__}", policy) for kind, policy in later.on.items())):
@@ -143,7 +161,9 @@ def _settings(settings: HostSettings, slots: Slots, agents: Sequence[Agent], nam
     if slots.events is not None:
         yield from _of_table(("events",), slots.events, config)
     for agent in agents:
-        yield from _of_table(("agents", agent.name), agent, config)
+        for setting in _of_table(("agents", agent.name), agent, config):
+            if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
+                yield setting
 
 
 def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:

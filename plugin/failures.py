@@ -67,11 +67,17 @@ class _Failures:
         self._dedup = slots.dedup
         self._transactional = slots.transactional
         self._agents = agents
-        self._has_batches = any(agent.kind == "batch" for agent in agents)
+        kinds = {agent.kind for agent in agents}
+        self._has_batches = "batch" in kinds
+        self._has_streams = "stream" in kinds
+        self._has_handlers = not self._has_streams or len(kinds) > 1
         self._names = names
 
     def __iter__(self) -> Iterator[Failure]:
-        yield from self._of_handlers()
+        if self._has_handlers:
+            yield from self._of_handlers()
+        if self._has_streams:
+            yield from self._of_streams()
         yield from self._of_middleware()
         yield from self._of_messages()
         yield from self._of_surroundings()
@@ -82,21 +88,41 @@ class _Failures:
         if self._transactional is not None and self._has_batches:
             several, then = "the handler raises on a batch of several", "rolled back; run again in halves until the culprit is alone"
             yield self._held(several, then, "at once", "as each half ends")
-        yield self._ruled("the handler raises", lambda batch: Raised(RuntimeError()))
-        for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
-            if not issubclass(kind, STOPS):
-                yield self._ruled(f"the handler raises {kind.__name__}", _raising(kind))
+        yield from self._of_errors("the handler")
         yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
         yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
-        yield self._ruled("the handler raises ConsumeLater(delay=…)", lambda batch: Raised(ConsumeLater(delay=30)), after="as asked")
-        yield self._ruled("the handler asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
-        yield self._ruled("the handler raises Reject", lambda batch: Raised(Reject("no")))
+        yield from self._of_wishes("the handler")
         if self._has_batches:
-            yield from self._of_batches()
-        yield self._held("the handler does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
-        yield self._held("the handler raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
+            yield from self._of_batches("batch")
+        yield from self._of_hangs("the handler")
 
-    def _of_batches(self) -> Iterator[Failure]:
+    def _of_streams(self) -> Iterator[Failure]:
+        yield from self._of_errors("the agent")
+        yield from self._of_wishes("the agent")
+        yield from self._of_batches("current_batch()")
+        yield self._ruled("something that the agent sent for a message is not accepted", lambda batch: Raised(RuntimeError()))
+        yield self._held("a change of a table is not accepted", "undecided; the worker stops", "")
+        yield self._ruled("the agent leaves its loop in the middle of a message, and begins another", lambda batch: Raised(RuntimeError()))
+        yield self._held("the agent does not acknowledge an event of noack()", "held until it does, or the worker ends", "")
+        yield self._held("the agent returns", "what comes then is held until the worker is started again", "")
+        yield from self._of_hangs("the agent")
+
+    def _of_errors(self, who: str) -> Iterator[Failure]:
+        yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
+        for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
+            if not issubclass(kind, STOPS):
+                yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind))
+
+    def _of_wishes(self, who: str) -> Iterator[Failure]:
+        yield self._ruled(f"{who} raises ConsumeLater(delay=…)", lambda batch: Raised(ConsumeLater(delay=30)), after="as asked")
+        yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
+        yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
+
+    def _of_hangs(self, who: str) -> Iterator[Failure]:
+        yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
+        yield self._held(f"{who} raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
+
+    def _of_batches(self, spelled_as: str) -> Iterator[Failure]:
         def prefix(batch: Batch[Any]) -> Returned:
             batch.ack_index = -1
             return Returned(None)
@@ -109,11 +135,11 @@ class _Failures:
             batch.dead(batch[0], "why")
             return Returned(None)
 
-        yield self._ruled("a message above batch.ack_index = i", prefix)
+        yield self._ruled(f"a message above {spelled_as}.ack_index = i", prefix)
         if kept := [agent.name for agent in self._agents if agent.keep_ack_index_on_error]:
             yield Failure(f"{' or '.join(kept)} raises after setting ack_index", "messages up to it are done", "", (), 1, "", _AT_ONCE)
-        yield self._ruled("batch.later(message, delay=…)", one_later, after="as asked")
-        yield self._ruled("batch.dead(message, why)", one_dead, reason="why")
+        yield self._ruled(f"{spelled_as}.later(message, delay=…)", one_later, after="as asked")
+        yield self._ruled(f"{spelled_as}.dead(message, why)", one_dead, reason="why")
 
     def _of_middleware(self) -> Iterator[Failure]:
         if self._slots.arounds:
@@ -188,7 +214,10 @@ class _Failures:
         lease = spelled(float(dedup.lease))
         yield from self._of_finished()
         yield self._held("another worker holds the claim", "held until that claim ends", f"{lease} at most, if that worker died")
-        yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
+        if self._has_handlers:
+            yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
+        if self._has_streams:
+            yield self._held("the claim is lost while an agent has the message", "waited for, then claimed again", "")
 
     @staticmethod
     def _of_finished() -> Iterator[Failure]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Container
 from typing import NamedTuple
 
 from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.retry import DelayLevels
-from ackwise.plugin.app import App
 from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.slots import Slots
 from ackwise.plugin.topicnames import TopicNames
 
 __all__ = ["Group", "group_of"]
@@ -19,18 +20,26 @@ class Group(NamedTuple):
     settings: HostSettings
     names: TopicNames
     sources: tuple[str, ...]  #: the topics that its agents consume, sorted
+    made: frozenset[str]  #: those among them that its host makes itself when it starts
     levels: DelayLevels
     dedup: Dedup | Transactional | None
     events: Events | None
 
+    def expected(self, found: Container[str]) -> tuple[str, ...]:
+        """The sources that must be there, of which `found` are; those that the host makes count once they are."""
+        return tuple(source for source in self.sources if source in found or source not in self.made)
 
-def group_of(app: App) -> Group:
-    """The group of `app`. Raises `ConfigurationError` for what a start of the app would refuse."""
-    slots = app._slots
+
+def group_of(settings: HostSettings, slots: Slots, sources: Collection[str], *, made: Collection[str] = ()) -> Group:
+    """The group of these settings and policies, which reads `sources`; `made` are those that its host makes itself.
+
+    Raises `ConfigurationError` for what a start would refuse.
+    """
     return Group(
-        settings=app.settings,
-        names=TopicNames(app.settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic),
-        sources=tuple(sorted(topic for agent in app.agents() for topic in agent.topics)),
+        settings=settings,
+        names=TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic),
+        sources=tuple(sorted(sources)),
+        made=frozenset(made),
         levels=slots.later.levels,
         dedup=slots.dedup or slots.transactional,
         events=slots.events,

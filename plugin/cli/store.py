@@ -91,9 +91,7 @@ def _parts(url: str, only: str | None) -> dict[str, Maintained]:
 
 def _of_app(target: str) -> tuple[str, object]:
     """The one store that an app uses, so that no password has to be on a command line."""
-    from ackwise.plugin.group import group_of
-
-    policy = group_of(find_app(target)).dedup
+    policy = find_app(target).group().dedup
     if policy is None:
         raise ConfigurationError(f"the app {target} uses neither Dedup nor Transactional, so it keeps nothing in a store")
     name, from_url = ("inbox", open_inbox) if isinstance(policy, Transactional) else ("claims", open_store)

@@ -51,9 +51,7 @@ def create(target: Target, as_json: _AsJson = False) -> None:
 
 
 def _group(target: str) -> Group:
-    from ackwise.plugin.group import group_of
-
-    return group_of(find_app(target))
+    return find_app(target).group()
 
 
 async def _review(group: Group) -> list[TopicReview]:
@@ -61,7 +59,7 @@ async def _review(group: Group) -> list[TopicReview]:
     from ackwise.plugin.topics import read_topics
 
     found = await read_topics(group.settings, {*group.sources, *group.names.all})
-    return review_topics(group.names, group.sources, found, longest_delay=group.levels.seconds[-1])
+    return review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
 
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:

@@ -62,7 +62,7 @@ async def topics(group: Group) -> list[Finding]:
     if group.settings.create_topics == "broker":
         return [Finding("topics", "ok", "they are left to the broker's auto-creation, and were not looked at")]
     found = await read_topics(group.settings, {*group.sources, *group.names.all})
-    reviews = review_topics(group.names, group.sources, found, longest_delay=group.levels.seconds[-1])
+    reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
     return judge_topics(reviews, are_created=group.settings.create_topics == "auto")
 
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.addresses import reach
-from ackwise.plugin.app import App
+from ackwise.plugin.application import Application
 from ackwise.plugin.doctor import machine, places
 from ackwise.plugin.doctor.extras import extras, needs
 from ackwise.plugin.doctor.finding import Finding, refused
-from ackwise.plugin.group import Group, group_of
+from ackwise.plugin.group import Group
 from ackwise.plugin.settings import HostSettings
 
 __all__ = ["examine", "look"]
@@ -27,7 +27,7 @@ _PATIENCE: Final = 20.0
 _Look = Callable[[], Finding | list[Finding] | Awaitable[Finding | list[Finding]]]
 
 
-async def examine(app: App | None = None, brokers: str | None = None) -> list[Finding]:
+async def examine(app: Application | None = None, brokers: str | None = None) -> list[Finding]:
     """Look at this machine, at the brokers, and at what `app` needs; `brokers` stands for those of the app.
 
     Raises `ConfigurationError` only for `brokers` that are no addresses.
@@ -81,11 +81,11 @@ async def look(subject: str, one: _Look) -> list[Finding]:
     return found if isinstance(found, list) else [found]
 
 
-def _group(app: App | None) -> tuple[Group | None, list[Finding]]:
+def _group(app: Application | None) -> tuple[Group | None, list[Finding]]:
     if app is None:
         return None, []
     try:
-        group = group_of(app)
+        group = app.group()
     except AckwiseError as error:
         return None, [refused("app", error)]
     return group, [Finding("app", "ok", f"group {group.settings.group}, reads {', '.join(group.sources)}")]

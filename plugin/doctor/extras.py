@@ -24,6 +24,7 @@ class Extra(NamedTuple):
 
 #: Those of pyproject.toml, without what only this repository itself needs.
 EXTRAS: Final = (
+    Extra("faust", ("faust-streaming",), "for agents of Faust"),
     Extra("events", ("pyarrow",), "without it Events keeps log files only, which reconcile reads"),
     Extra("redis", ("redis",), "for claims in Redis"),
     Extra("postgres", ("asyncpg",), "for claims in PostgreSQL, and Transactional there"),

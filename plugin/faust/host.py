@@ -11,12 +11,13 @@ import functools
 import weakref
 from collections.abc import Collection, Iterable, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
-from faust.transport.drivers.aiokafka import Transport, credentials_to_aiokafka_auth, server_list
-from faust.types import TP, TopicT
+from faust.transport.drivers.aiokafka import Transport
+from faust.types import TP
 from faust.types.enums import ProcessingGuarantee
 
 from ackwise.middleware.entry import Entry
@@ -26,11 +27,12 @@ from ackwise.middleware.message import Delivery
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.config import Config
 from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.explain import Explanation, explain
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import Cursor, Fetched, ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declared import Declared, declared, is_fed
 from ackwise.plugin.faust.intake import Intake
-from ackwise.plugin.faust.settings import resolve
+from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.lane import Lane, LaneEntry
@@ -57,7 +59,7 @@ class FaustHost:
         self.intakes: dict[str, Intake] = {}
         self.channels: MutableSet[Any] = weakref.WeakSet()  #: those that Ackwise feeds
         self.cursors: dict[TopicPartition, Cursor] = {}
-        self._max_batch: dict[str, int] = {}
+        self._declared = Declared([], (), ())
         self._member: Member | None = None
         self._consumer: ReliableConsumer | None = None
         self._opened: AsyncExitStack | None = None
@@ -126,7 +128,16 @@ class FaustHost:
 
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """
-        return explain_app(self)
+        found = self.declared()
+        explained = found.told(explain(self.settings(), self.slots, found.agents, self.config, origins=origins(self.app)))
+        return replace(explained, refusals=(*self._refusals(), *explained.refusals))
+
+    def _refusals(self) -> list[str]:
+        try:
+            self.check()
+        except ConfigurationError as error:
+            return [str(error)]
+        return []
 
     def attach(self, stream: Stream, agent: faust.Agent, *, derived: bool = False) -> None:
         """Feed `stream`, if it reads a topic; others are Faust's alone."""
@@ -137,7 +148,8 @@ class FaustHost:
         intake = self.intakes.get(name)
         if intake is None:
             derive = functools.partial(self.attach, derived=True)
-            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=self._max_batch[agent.name], derive=derive)
+            prefetch = self._declared.max_batch(agent.name)
+            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=prefetch, derive=derive)
             intake.pipeline = self._member.pipelines[name] = StreamingPipeline(
                 intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
             )
@@ -155,8 +167,7 @@ class FaustHost:
     async def open(self, consumer: ReliableConsumer) -> None:
         """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
         self.check()
-        settings, found = self.settings(), self.declared()
-        self._max_batch = {agent.name: agent.max_batch for agent in found.agents}
+        settings, self._declared = self.settings(), self.declared()
         self._consumer = consumer
         self._member = member = Member(
             settings,
@@ -165,7 +176,7 @@ class FaustHost:
             dead_letter=self.slots.dead_letter,
             dedup=self.slots.dedup,
             store=self.slots.open_store(),
-            sink=self.slots.open_sink(settings.group, found.topics),
+            sink=self.slots.open_sink(settings.group, self._declared.topics),
         )
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(None))

@@ -1,0 +1,100 @@
+"""The agents of an app of Faust as they were declared: what can be said of them before they run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, cast
+
+import faust
+from faust.types import TopicT
+
+from ackwise.middleware.agent import Agent as Handler
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.config import Config
+from ackwise.plugin.entries import ENTRIES, dotted
+from ackwise.plugin.explain import Explanation, TopicUse
+from ackwise.plugin.handler import refuse_own_topics
+
+__all__ = ["Declared", "declared", "is_fed", "never", "undecoded"]
+
+#: What the entries of an agent that have no meaning here are said with instead.
+_INSTEAD: Final = {
+    "within": "the loop says it, in take(…, within=…)",
+    "keep_ack_index_on_error": "the loop says it, message by message: current_batch().done(message) holds whatever is raised afterwards",
+}
+
+_DERIVED: Final = "those of group_by and through, known once an agent has begun: each is a source of AGENT/TOPIC, made by Faust"
+
+_MAX_BATCH: Final = cast(int, ENTRIES[("agents", "NAME", "max_batch")].default)
+
+
+class Declared(NamedTuple):
+    """What the agents of an app read."""
+
+    agents: list[Handler]  #: those that Ackwise feeds, with what files and the environment set
+    internal: tuple[str, ...]  #: topics among theirs that Faust makes itself
+    left_alone: tuple[str, ...]  #: a sentence for each of the others
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What they read, each topic once, sorted."""
+        return tuple(sorted({topic for agent in self.agents for topic in agent.topics}))
+
+    def max_batch(self, name: str) -> int:
+        """Messages that are admitted together for the agent `name`, where it takes them one by one."""
+        return next((agent.max_batch for agent in self.agents if agent.name == name), _MAX_BATCH)
+
+    def told(self, explanation: Explanation) -> Explanation:
+        """`explanation`, with what Faust has a hand in."""
+        topics = [
+            replace(topic, use=f"{topic.use}, made by Faust") if topic.topic in self.internal else topic for topic in explanation.topics
+        ]
+        return replace(explanation, topics=(*topics, TopicUse("…", _DERIVED)), warnings=(*explanation.warnings, *self.left_alone))
+
+
+def declared(app: faust.App, config: Config, *, dead_letter: str | None) -> Declared:
+    """The agents of `app`. Their channels are made for it, which connects to nothing. `dead_letter` is the topic of `DeadLetter`.
+
+    Raises `ConfigurationError` for an entry that names an agent there is not, or means nothing to agents of Faust, and
+    for an agent that reads what its own group writes.
+    """
+    agents, internal, left_alone = [], set[str](), []
+    for name, agent in app.agents.items():
+        channel: Any = agent.channel
+        if is_fed(channel):
+            _refuse_meaningless(name, config)
+            handler = Handler(name, tuple(map(str, channel.topics)), "stream", never, undecoded)
+            refuse_own_topics(handler, group=app.conf.id, dead_letter=dead_letter)
+            agents.append(handler)
+            internal |= set(handler.topics) if channel.internal else set()
+        else:
+            left_alone.append(f"agent {name!r} reads {_reads(channel)}, which Ackwise leaves to Faust: what it raises on is lost")
+    return Declared(config.agents(agents), tuple(sorted(internal)), tuple(left_alone))
+
+
+def is_fed(channel: Any) -> bool:
+    """Whether Ackwise feeds who reads `channel`: it does for topics that have names."""
+    return isinstance(channel, TopicT) and bool(channel.acks) and not channel.pattern
+
+
+def _reads(channel: Any) -> str:
+    if not isinstance(channel, TopicT):
+        return "a channel in memory"
+    return "topics by a pattern" if channel.pattern else "a topic without acks"
+
+
+def _refuse_meaningless(name: str, config: Config) -> None:
+    for entry, given in config.of_agent(name).items():
+        if entry in _INSTEAD:
+            path = dotted(("agents", name, entry))
+            raise ConfigurationError(f"{path} is set by {given.source}, and has no meaning for an agent of Faust: {_INSTEAD[entry]}")
+
+
+async def never(_: object) -> None:
+    """What is called of a stream's agent, which is not."""
+    raise AckwiseError("a stream's agent is not called, it takes its messages")
+
+
+def undecoded(_: bytes | None) -> object:
+    """How a stream's agent decodes a value, which it does not."""
+    raise AckwiseError("a stream's agent decodes whole messages")
