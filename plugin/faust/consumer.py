@@ -18,7 +18,9 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.conductor import Conductor
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
+from faust.types.tuples import FutureMessage
 
+from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.faust.work import current_work
 
 __all__ = ["Cursor", "Fetched", "Host", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
@@ -48,7 +50,7 @@ class Cursor:
 class Fetched(dict[Any, Any]):
     """Records by partition, with the client's positions after them, for the cursors that they were fetched for."""
 
-    after: Mapping[TopicPartition, tuple[Cursor, int]]
+    after: Mapping[TopicPartition, tuple[Cursor, int]] = {}
     lost: Sequence[TopicPartition]  #: the log does not have the position of these any more
 
 
@@ -106,6 +108,8 @@ class Host(Protocol):
 class ReliableThread(AIOKafkaConsumerThread):
     """Fetches from where Ackwise stands, whatever has moved the client's position meanwhile."""
 
+    _is_fetching = False
+
     @property
     def _host(self) -> Host:
         host: Host = cast(Any, self.app).ackwise
@@ -117,6 +121,17 @@ class ReliableThread(AIOKafkaConsumerThread):
         return consumer
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
+        """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none begins beside it."""
+        if self._is_fetching:
+            await asyncio.sleep(_LOOK_AGAIN)
+            return Fetched()
+        self._is_fetching = True
+        try:
+            return await self._fetch(consumer, active_partitions, timeout, max_records)
+        finally:
+            self._is_fetching = False
+
+    async def _fetch(self, consumer: Any, active_partitions: Any, timeout: Any, max_records: Any) -> Fetched:
         assigned = consumer.assignment()
         cursors = {
             partition: cursor
@@ -127,16 +142,13 @@ class ReliableThread(AIOKafkaConsumerThread):
             if cursor.expected is None or _position(consumer, partition) != cursor.expected:
                 await self._return_to(consumer, partition, cursor)
         most = (max_records or _FETCHED) if cursors else max_records
-        fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most))
-        for partition, records in fetched.items():
-            if partition in cursors and records[0].offset != cursors[partition].resume:  # a hole, or it has begun elsewhere by itself
-                await self._look_for(consumer, partition, cursors[partition])
+        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most)
+        fetched = Fetched(records)
         fetched.after = {
             partition: (cursor, position)
             for partition, cursor in cursors.items()
-            if not cursor.is_lost and (position := _position(consumer, partition)) is not None
+            if (position := _position(consumer, partition)) is not None
         }
-        fetched.lost = [partition for partition, cursor in cursors.items() if cursor.is_lost]
         return fetched
 
     async def _return_to(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
@@ -248,8 +260,9 @@ class ReliableConsumer(Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Make lanes for what agents read; they begin when Faust's tables are recovered."""
-        await self._host.assigned(assigned)
+        """Make lanes for what agents read; they begin when Faust's tables are recovered. A worker that leaves takes nothing on."""
+        if not self.app.should_stop:
+            await self._host.assigned(assigned)
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def wait_empty(self) -> None:
@@ -287,6 +300,37 @@ class ReliableConductor(Conductor):
 
 class ReliableProducer(Producer):
     """What an agent sends is part of its work: the work is not done before it is acknowledged."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._buffered: set[FutureMessage] = set()
+
+    def send_soon(self, fut: FutureMessage) -> None:
+        """As Faust's; `deliver` waits for it."""
+        self._buffered.add(fut)
+        fut.add_done_callback(self._sent)
+        super().send_soon(fut)
+
+    def _sent(self, fut: asyncio.Future[Any]) -> None:
+        self._buffered.discard(cast(FutureMessage, fut))
+        if not fut.cancelled():
+            fut.exception()  # the host is told by `send`; asyncio need not say that nobody has asked
+
+    async def deliver(self) -> None:
+        """Return once all that was sent so far is acknowledged or refused. Raises `AckwiseError` if some of it will never be sent.
+
+        Faust's `flush` knows what waits in its buffer and what its client has; what is on its way from one to the other it
+        takes for sent, and a buffer that does not move for 0.1 seconds too.
+        """
+        waiting = set(self._buffered)
+        await self.flush()
+        while waiting := {sent for sent in waiting if not sent.done()}:
+            if self.buffer.should_stop:
+                raise AckwiseError(
+                    f"{len(waiting)} changes of tables, or other messages of send_soon(), can't be sent any more, since the app's producer "
+                    "has stopped; nothing that may depend on them is committed"
+                )
+            await asyncio.wait(waiting, timeout=0.1)
 
     async def send(self, *args: Any, **kwargs: Any) -> Any:
         """As Faust's."""

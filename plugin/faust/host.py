@@ -367,7 +367,7 @@ class FaustHost:
 
     async def flush(self) -> None:
         """Wait until all that was sent is acknowledged. Raises `AckwiseError` if some of it can't be."""
-        await self.app.producer.flush()
+        await cast(ReliableProducer, self.app.producer).deliver()
         if self._unsent is not None:
             raise AckwiseError(
                 f"something that the app sent beside its messages, such as a change of a table, was not accepted ({said(self._unsent)}); "

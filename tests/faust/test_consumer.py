@@ -1,0 +1,88 @@
+"""What Ackwise changes in Faust's consumer and producer: who may fetch, who takes partitions on, and what counts as sent."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
+from faust.types import TP
+from faust.types.tuples import FutureMessage
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer, ReliableThread
+
+
+async def test_no_fetch_begins_beside_one_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answered = [], asyncio.Event()
+
+    async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
+        begun.append(partitions)
+        await answered.wait()
+        return {}
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    thread: Any = ReliableThread.__new__(ReliableThread)
+    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={}))
+    client = SimpleNamespace(assignment=set)
+    given_up = asyncio.create_task(thread._fetch_records(client, {"before"}))
+    await asyncio.sleep(0)
+    beside = await thread._fetch_records(client, {"after"})
+    assert (beside, beside.after, begun) == ({}, {}, [{"before"}])
+    answered.set()
+    await given_up
+    await thread._fetch_records(client, {"after"})
+    assert begun == [{"before"}, {"after"}]
+
+
+@pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
+async def test_a_worker_that_leaves_takes_no_partitions_on(monkeypatch: pytest.MonkeyPatch, leaves: bool, taken: list[set[TP]]) -> None:
+    told, ours = [], []
+
+    async def by_faust(self: object, assigned: set[TP], generation_id: int) -> None:
+        told.append(assigned)
+
+    async def by_us(assigned: set[TP]) -> None:
+        ours.append(assigned)
+
+    monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
+    consumer: Any = ReliableConsumer.__new__(ReliableConsumer)
+    consumer.app = SimpleNamespace(should_stop=leaves, ackwise=SimpleNamespace(assigned=by_us))
+    await consumer.on_partitions_assigned({TP("orders", 0)}, 1)
+    assert told == [{TP("orders", 0)}]
+    assert ours == taken
+
+
+def producer_that_flushes_at_once(monkeypatch: pytest.MonkeyPatch, *, stopped: bool) -> Any:
+    """One whose buffer has handed everything out, so that Faust's flush has nothing to wait for."""
+
+    async def flush(self: object) -> None:
+        pass
+
+    monkeypatch.setattr(Producer, "flush", flush)
+    producer: Any = ReliableProducer.__new__(ReliableProducer)
+    producer._buffered = set()
+    producer.buffer = SimpleNamespace(put=lambda fut: None, should_stop=stopped)
+    return producer
+
+
+async def test_what_the_buffer_has_handed_out_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = producer_that_flushes_at_once(monkeypatch, stopped=False)
+    change: Any = FutureMessage(message=cast(Any, None))
+    producer.send_soon(change)
+    delivering = asyncio.create_task(producer.deliver())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not delivering.done()
+    change.set_result(None)
+    await delivering
+    assert not producer._buffered
+
+
+async def test_what_can_not_be_sent_any_more_is_not_taken_for_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = producer_that_flushes_at_once(monkeypatch, stopped=True)
+    producer.send_soon(FutureMessage(message=cast(Any, None)))
+    with pytest.raises(AckwiseError, match="1 changes of tables"):
+        await producer.deliver()
