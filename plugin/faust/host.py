@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import weakref
 from collections.abc import Collection, Iterable, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -34,12 +35,14 @@ from ackwise.plugin.faust.declared import Declared, declared, is_fed
 from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
+from ackwise.plugin.faust.web import add_view
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.member import Member
 from ackwise.plugin.positions import Position, Positions
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.slots import Slots
+from ackwise.plugin.state import State, look
 
 if TYPE_CHECKING:
     import faust
@@ -83,6 +86,7 @@ class FaustHost:
             options[name] = ours
             if app._conf is not None:
                 setattr(app._conf, f"_{name}", ours)
+        add_view(self.app)
         make = app._new_transport
         app._new_transport = lambda: _equipped(make())
 
@@ -169,18 +173,27 @@ class FaustHost:
         self.check()
         settings, self._declared = self.settings(), self.declared()
         self._consumer = consumer
+        store, sink, numbers = self.slots.open_store(), self.slots.open_sink(settings.group, self._declared.topics), None
+        if "faust.sensors.prometheus" in sys.modules:  # it needs what not everybody has installed
+            from ackwise.plugin.faust.prometheus import numbers_of
+
+            numbers = numbers_of(self.app)
+        if numbers is not None:
+            store, sink = numbers.timed(store), numbers.counted(sink)
         self._member = member = Member(
             settings,
             [],
             later=self.slots.later,
             dead_letter=self.slots.dead_letter,
             dedup=self.slots.dedup,
-            store=self.slots.open_store(),
-            sink=self.slots.open_sink(settings.group, self._declared.topics),
+            store=store,
+            sink=sink,
         )
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(None))
             await opened.enter_async_context(member.working(_Client(consumer)))
+            if numbers is not None:
+                opened.enter_context(numbers.shown(member))
             member.spawn(self._watch(member), "watch")
             self._opened = opened.pop_all()
 
@@ -234,6 +247,15 @@ class FaustHost:
             raise AckwiseError("the app was not started, and what it used is not open")
         return self._member
 
+    async def look(self) -> State:
+        """The state of this worker. Raises `AckwiseError` before it is open."""
+        member = self._opened_member()
+        return look(member, await member.ends(), chain=self._explained.chain, settings=self._explained.settings)
+
+    @functools.cached_property
+    def _explained(self) -> Explanation:
+        return self.explain()
+
     # -- assignment
 
     async def assigned(self, assigned: Iterable[TP]) -> None:
@@ -265,7 +287,7 @@ class FaustHost:
             return entry if entry.pipeline is pipeline else None
 
         make = from_source if role == "source" else from_retry
-        lane = member.lane(*partition, role, position, make=make, overlapping=True)
+        lane = member.lane(*partition, role, position, make=make, overlapping=True, agent=intake.name)
         intake.widen(lane)
         return lane
 
