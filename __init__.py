@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Schedule as Schedule
     from ackwise.plugin.app import App as App
     from ackwise.plugin.around import CallNext as CallNext
+    from ackwise.plugin.faust.work import current_batch as current_batch
     from ackwise.plugin.handover import LoopBatch as LoopBatch
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "CallNext",
+    "current_batch",
     "reliable",
     "Reliable",
     "LoopBatch",
@@ -76,6 +78,7 @@ __all__ = [
 _HOMES = {
     "App": "ackwise.plugin.app",
     "CallNext": "ackwise.plugin.around",
+    "current_batch": "ackwise.plugin.faust.work",
     "reliable": "ackwise.plugin.loop",
     "Reliable": "ackwise.plugin.loop",
     "LoopBatch": "ackwise.plugin.handover",

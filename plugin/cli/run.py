@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.logs import LogFormat, LogLevel, print_log
 from ackwise.plugin.cli.target import Target, find_app
 
@@ -24,5 +25,10 @@ def run(
     Exit code 0: it drained and committed. 2: it can't start, or not go on. 128 + n: a second signal n ended it at once.
     A handler that raises SystemExit ends the worker with the code that it gives.
     """
+    from ackwise.plugin.app import App
+
     print_log(log_level, log_format)
-    find_app(target).run()
+    app = find_app(target)
+    if not isinstance(app, App):
+        raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
+    app.run()

@@ -15,7 +15,7 @@ import typer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 
 if TYPE_CHECKING:
-    from ackwise.plugin.app import App
+    from ackwise.plugin.application import Application
 
 __all__ = ["Target", "find_app"]
 
@@ -25,24 +25,36 @@ Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App
 _TRACEBACK: Final = "ackwise --traceback COMMAND … shows how it came to that"
 
 
-def find_app(target: str) -> App:
-    """The `App` that `target`, a `module:attribute`, names; the module is looked for in the current folder first.
+def find_app(target: str) -> Application:
+    """The app that `target`, a `module:attribute`, names; the module is looked for in the current folder first.
 
     Raises `ConfigurationError`, for any error that importing the module raises as well.
     """
-    from ackwise.plugin.app import App
-
     module_name, _, attribute = target.partition(":")
     _check_form(target, module_name, attribute)
     module = _imported(module_name)
     found = getattr(module, attribute, None)
-    if isinstance(found, App):
-        return found
-    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    if (app := _as_application(found)) is not None:
+        return app
+    if _is_of_faust(found):
+        raise ConfigurationError(f"{target} is an app of Faust that does not use Ackwise; call app.use() right after it is made")
+    apps = [name for name, value in vars(module).items() if _as_application(value) is not None]
     near = difflib.get_close_matches(attribute, apps, n=1, cutoff=0.0)
     advice = f"did you mean {module_name}:{near[0]}" if near else "it has no App at all"
     what = f"has no {attribute!r}" if found is None else f"has a {type(found).__name__} as {attribute!r}, not an App"
     raise ConfigurationError(f"module {module_name!r} {what}; {advice}")
+
+
+def _as_application(found: object) -> Application | None:
+    """An app of Ackwise itself; of an app of Faust what `use` put there, so that Faust is imported by nobody else."""
+    from ackwise.plugin.application import Application
+
+    candidates = (found, vars(found).get("ackwise") if _is_of_faust(found) else None)
+    return next((each for each in candidates if isinstance(each, Application) and not isinstance(each, type)), None)
+
+
+def _is_of_faust(found: object) -> bool:
+    return any(f"{kind.__module__}.{kind.__qualname__}" == "faust.app.base.App" for kind in type(found).__mro__)
 
 
 def _check_form(target: str, module: str, attribute: str) -> None:

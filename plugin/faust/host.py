@@ -31,7 +31,7 @@ from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.explain import Explanation, explain
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import Cursor, Fetched, ReliableConductor, ReliableConsumer, ReliableProducer
-from ackwise.plugin.faust.declared import Declared, declared, is_fed
+from ackwise.plugin.faust.declared import Declared, declared, discover, is_fed
 from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
@@ -104,10 +104,13 @@ class FaustHost:
             )
         if conf.Agent is not Agent or conf.Stream is not Stream:
             raise ConfigurationError("the configuration object sets Agent or Stream, and Ackwise brings its own; leave them out")
-        if self.slots.arounds:
-            raise ConfigurationError(
-                f"middleware {self.slots.arounds[0].name!r} wraps handlers, and an agent of Faust is a loop; write it into the loop"
-            )
+        kinds = {function.kind for agent in self.app.agents.values() if (function := getattr(agent, "handler", None)) is not None}
+        for around in self.slots.arounds:
+            if around.kind not in kinds:
+                raise ConfigurationError(
+                    f"middleware {around.name!r} takes a {around.kind}, and no handler function of this app does, so it would never run; "
+                    "the agents of Faust are loops: write it into those"
+                )
         if self.slots.transactional is not None:
             raise ConfigurationError(
                 "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "
@@ -124,7 +127,7 @@ class FaustHost:
 
     def group(self) -> Group:
         """What the app needs of Kafka and of this machine. Raises `ConfigurationError`."""
-        found = self.declared()
+        found = self._seen()
         return group_of(self.settings(), self.slots, found.topics, made=found.internal)
 
     def explain(self) -> Explanation:
@@ -132,9 +135,19 @@ class FaustHost:
 
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """
-        found = self.declared()
+        found = self._seen()
         explained = found.told(explain(self.settings(), self.slots, found.agents, self.config, origins=origins(self.app)))
         return replace(explained, refusals=(*self._refusals(), *explained.refusals))
+
+    def _seen(self) -> Declared:
+        """What is declared, also where nothing was started that would have imported it."""
+        if self._member is not None:
+            return self._declared
+        discover(self.app)
+        found = self.declared()
+        if not found.agents:
+            raise ConfigurationError(f"app {self.app.conf.id!r} has no agent that reads a topic by its name: Ackwise has nothing to do")
+        return found
 
     def _refusals(self) -> list[str]:
         try:
@@ -153,7 +166,8 @@ class FaustHost:
         if intake is None:
             derive = functools.partial(self.attach, derived=True)
             prefetch = self._declared.max_batch(agent.name)
-            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=prefetch, derive=derive)
+            function = None if derived else self._declared.function(name)
+            intake = self.intakes[name] = Intake(self.app, name, agent, channel, prefetch=prefetch, derive=derive, function=function)
             intake.pipeline = self._member.pipelines[name] = StreamingPipeline(
                 intake.handler, self._member.worker, hand_over=intake.hand_over, flush=self.flush
             )

@@ -15,7 +15,7 @@ from ackwise.plugin.config import Config
 from ackwise.plugin.entries import ENTRIES
 from ackwise.plugin.settings import HostSettings
 
-__all__ = ["FaustSettings", "Settings", "keywords", "origins", "refuse_unknown", "resolve"]
+__all__ = ["FaustSettings", "Settings", "keywords", "origins", "put_in", "refuse_unknown", "resolve"]
 
 _PREFIX: Final = "ackwise_"
 
@@ -136,6 +136,13 @@ def resolve(app: faust.App, config: Config) -> HostSettings:
             "throw out the worker that drains; lower it, or raise broker_rebalance_timeout"
         )
     return made
+
+
+def put_in(settings: Settings, config: Config) -> None:
+    """Let `settings` hold what a file and the environment set, which win over the code."""
+    for name, (value, _) in config.of().items():
+        if name in _OURS:
+            setattr(settings, _PREFIX + name, value)
 
 
 def _refuse_those_of_faust(config: Config) -> None:
