@@ -51,7 +51,7 @@ class Fetched(dict[Any, Any]):
     """Records by partition, with the client's positions after them, for the cursors that they were fetched for."""
 
     after: Mapping[TopicPartition, tuple[Cursor, int]] = {}
-    lost: Sequence[TopicPartition]  #: the log does not have the position of these any more
+    lost: Sequence[TopicPartition] = ()  #: the log does not have the position of these any more
 
 
 class Host(Protocol):
@@ -142,13 +142,16 @@ class ReliableThread(AIOKafkaConsumerThread):
             if cursor.expected is None or _position(consumer, partition) != cursor.expected:
                 await self._return_to(consumer, partition, cursor)
         most = (max_records or _FETCHED) if cursors else max_records
-        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most)
-        fetched = Fetched(records)
+        fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most))
+        for partition, records in fetched.items():
+            if partition in cursors and records[0].offset != cursors[partition].resume:  # a hole, or it has begun elsewhere by itself
+                await self._look_for(consumer, partition, cursors[partition])
         fetched.after = {
             partition: (cursor, position)
             for partition, cursor in cursors.items()
-            if (position := _position(consumer, partition)) is not None
+            if not cursor.is_lost and (position := _position(consumer, partition)) is not None
         }
+        fetched.lost = [partition for partition, cursor in cursors.items() if cursor.is_lost]
         return fetched
 
     async def _return_to(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
