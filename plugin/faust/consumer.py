@@ -143,9 +143,11 @@ class ReliableThread(AIOKafkaConsumerThread):
                 await self._return_to(consumer, partition, cursor)
         most = (max_records or _FETCHED) if cursors else max_records
         fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most))
-        for partition, records in fetched.items():
-            if partition in cursors and records[0].offset != cursors[partition].resume:  # a hole, or it has begun elsewhere by itself
-                await self._look_for(consumer, partition, cursors[partition])
+        for partition, cursor in cursors.items():
+            found = fetched.get(partition)
+            begun = found[0].offset if found else _position(consumer, partition)
+            if begun not in (None, cursor.resume):  # a hole, or the client has begun elsewhere by itself
+                await self._look_for(consumer, partition, cursor)
         fetched.after = {
             partition: (cursor, position)
             for partition, cursor in cursors.items()

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiokafka import TopicPartition
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer, ReliableThread
+from ackwise.plugin.faust.consumer import Cursor, ReliableConsumer, ReliableProducer, ReliableThread
 
 
 async def test_no_fetch_begins_beside_one_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +36,38 @@ async def test_no_fetch_begins_beside_one_that_was_given_up(monkeypatch: pytest.
     await given_up
     await thread._fetch_records(client, {"after"})
     assert begun == [{"before"}, {"after"}]
+
+
+@pytest.mark.parametrize(("start", "is_lost"), [(5, True), (0, False)], ids=["the-log-was-cut", "only-markers-were-there"])
+async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: pytest.MonkeyPatch, start: int, is_lost: bool) -> None:
+    orders = TopicPartition("orders", 0)
+    state = SimpleNamespace(position=3, has_valid_position=True)
+
+    async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
+        state.position = 9
+        return {}
+
+    async def beginning_offsets(partitions: object) -> dict[TopicPartition, int]:
+        return {orders: start}
+
+    async def end_offsets(partitions: object) -> dict[TopicPartition, int]:
+        return {orders: 9}
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    assignment = SimpleNamespace(state_value=lambda partition: state)
+    client = SimpleNamespace(
+        assignment=lambda: {orders},
+        beginning_offsets=beginning_offsets,
+        end_offsets=end_offsets,
+        _subscription=SimpleNamespace(subscription=SimpleNamespace(assignment=assignment)),
+    )
+    cursor = Cursor(3)
+    cursor.expected = 3
+    thread: Any = ReliableThread.__new__(ReliableThread)
+    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={orders: cursor}))
+    fetched = await thread._fetch_records(client, {orders})
+    assert fetched.lost == ([orders] if is_lost else [])
+    assert fetched.after == ({} if is_lost else {orders: (cursor, 9)})
 
 
 @pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
