@@ -90,8 +90,9 @@ def test_the_table_of_reasons_has_every_reason() -> None:
 
 
 def rows_named_by_tests() -> dict[str, set[str]]:
-    """Row to the tests, as `module.function`, whose source (decorators included) names it."""
+    """Row to the tests, as `module.function`, whose source (decorators included) names it, or the table that they run."""
     named = defaultdict(set)
+    results = (REPOSITORY / "tests" / "conformance" / "results.py").read_text("utf-8")
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
         if path == Path(__file__):
             continue
@@ -100,7 +101,8 @@ def rows_named_by_tests() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                for row in ROW.findall("\n".join(lines[first - 1 : node.end_lineno])):
+                said = "\n".join(lines[first - 1 : node.end_lineno])
+                for row in ROW.findall(said.replace("RESULTS", results)):
                     named[row].add(f"{path.stem}.{node.name}")
     return named
 

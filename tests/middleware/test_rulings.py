@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.results import ERROR, RESULTS, Back, Handler, handler
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE, Dead, Disposition, Done, Later, Reason, Reject
@@ -16,8 +14,6 @@ from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
 from ackwise.middleware.watermark import Watermark
-
-Handler = Callable[[Batch[bytes]], object]
 
 
 def batch_of(size: int) -> Batch[bytes]:
@@ -36,61 +32,13 @@ def ruled(size: int, handler: Handler, *, keep_ack_index_on_error: bool = False)
     return rule(batch, result_of(handler, batch), handler="charge", keep_ack_index_on_error=keep_ack_index_on_error)
 
 
-def sent_back(dispositions: list[Disposition]) -> list[tuple[int, int]]:
+def sent_back(dispositions: list[Disposition]) -> Back:
     """Offset and level of what comes back later."""
     return [(100 + index, ruling.delay_level) for index, ruling in enumerate(dispositions) if isinstance(ruling, Later)]
 
 
-def handler(result: object = None, *, ack_index: int | None = None, delay_level: int = 0) -> Handler:
-    """A handler that sets what it is told, then returns or raises `result`."""
-
-    def handle(batch: Batch[bytes]) -> object:
-        if delay_level:
-            batch.delay_level = delay_level
-        if ack_index is not None:
-            batch.ack_index = ack_index
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    return handle
-
-
-ERROR = ValueError("bad amount")
-
-
-@pytest.mark.parametrize(
-    ("size", "handle", "back"),
-    [
-        pytest.param(5, handler(), [], id="A01"),
-        pytest.param(5, handler(CONSUME_SUCCESS), [], id="A01-said"),
-        pytest.param(5, handler(CONSUME_SUCCESS, ack_index=2), [(103, 0), (104, 0)], id="A02"),
-        pytest.param(5, handler(ack_index=-1), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A04"),
-        pytest.param(5, handler(ack_index=4), [], id="A05"),
-        pytest.param(5, handler(ack_index=5), [], id="A06-5"),
-        pytest.param(5, handler(ack_index=99), [], id="A06-99"),
-        pytest.param(5, handler(ack_index=-2), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A07"),
-        pytest.param(5, handler(ack_index=-3), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A08"),
-        pytest.param(5, handler(CONSUME_LATER), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A09"),
-        pytest.param(5, handler(CONSUME_LATER, ack_index=2), [(100, 0), (101, 0), (102, 0), (103, 0), (104, 0)], id="A09-prefix"),
-        pytest.param(2, handler(CONSUME_LATER, ack_index=-2), [(100, 0), (101, 0)], id="A11"),
-        pytest.param(3, handler(True), [(100, 0), (101, 0), (102, 0)], id="A12-True"),
-        pytest.param(3, handler(0), [(100, 0), (101, 0), (102, 0)], id="A12-0"),
-        pytest.param(3, handler("CONSUME_SUCCESS"), [(100, 0), (101, 0), (102, 0)], id="A12-text"),
-        pytest.param(3, handler(False, ack_index=1), [(100, 0), (101, 0), (102, 0)], id="A13"),
-        pytest.param(3, handler(ERROR, delay_level=5), [(100, 5), (101, 5), (102, 5)], id="A14"),
-        pytest.param(3, handler(ERROR, ack_index=1), [(100, 0), (101, 0), (102, 0)], id="A15"),
-        pytest.param(2, handler(CONSUME_LATER, delay_level=-1), [(100, -1), (101, -1)], id="A16"),
-        pytest.param(2, lambda batch: batch.messages.append(batch[0]), [(100, 0), (101, 0)], id="A26-append"),
-        pytest.param(2, lambda batch: batch.__setitem__(0, batch[1]), [(100, 0), (101, 0)], id="A26-set"),
-        pytest.param(2, handler(MemoryError()), [(100, 0), (101, 0)], id="A30-MemoryError"),
-        pytest.param(2, handler(RecursionError()), [(100, 0), (101, 0)], id="A30-RecursionError"),
-        pytest.param(2, handler(BaseExceptionGroup("two", [ERROR])), [(100, 0), (101, 0)], id="A30-group"),
-        pytest.param(2, handler(BaseException("bare")), [(100, 0), (101, 0)], id="A30-BaseException"),
-        pytest.param(2, handler(asyncio.CancelledError()), [(100, 0), (101, 0)], id="A30-cancelled-by-itself"),
-    ],
-)
-def test_what_comes_back_and_the_watermark_passes_the_whole_batch(size: int, handle: Handler, back: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(("size", "handle", "back"), RESULTS)
+def test_what_comes_back_and_the_watermark_passes_the_whole_batch(size: int, handle: Handler, back: Back) -> None:
     dispositions = ruled(size, handle)
     assert sent_back(dispositions) == back
     assert [ruling for ruling in dispositions if not isinstance(ruling, Later)] == [DONE] * (size - len(back))
@@ -143,7 +91,7 @@ def test_a_failure_carries_what_was_raised() -> None:
         pytest.param(handler(CONSUME_LATER, ack_index=1), [(100, 0), (101, 0), (102, 0)], id="A15-only-on-errors"),
     ],
 )
-def test_a_prefix_that_was_set_survives_an_exception_if_that_is_asked_for(handle: Handler, back: list[tuple[int, int]]) -> None:
+def test_a_prefix_that_was_set_survives_an_exception_if_that_is_asked_for(handle: Handler, back: Back) -> None:
     assert sent_back(ruled(3, handle, keep_ack_index_on_error=True)) == back
 
 
