@@ -163,7 +163,7 @@ class Site:
         found = None
         try:
             async with asyncio.timeout(DEADLINE):
-                while not holds(found := await look()):  # noqa: ASYNC110  # a worker does not say when it has come so far
+                while not holds(found := await look()):
                     assert self._worker.returncode is None, f"the worker ended\n{self._log.read_text()[-4000:]}"
                     await asyncio.sleep(0.1)
         except TimeoutError:
