@@ -55,6 +55,18 @@ class InFlight(Run):
             self.disposition, self.error = disposition, error
             self._return()
 
+    def stop(self, error: BaseException) -> None:
+        """The loop raised `error`, which stops the app: nobody decides on it, and those with it that nobody has seen are not begun."""
+        self.stopped, flight = error, self._flight
+        self.leave_undecided()
+        if flight is not None:
+            for member in flight.members:
+                member.recall()
+
+    def is_with(self, other: InFlight) -> bool:
+        """Whether both were handed over together, and are still away."""
+        return self._flight is not None and self._flight is other._flight
+
     def recall(self) -> None:
         """Take it back if nobody has seen it: it comes up again, and no attempt is counted."""
         if self.where is Where.WAITING:

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
@@ -78,6 +78,7 @@ class StreamingPipeline(Pipeline):
         follow(entries)
         await self._flush()
         await self._settle(entries, stretch)
+        stopped = stopped or next((member.stopped for member in flight.members if member.stopped is not None), None)
         if stopped is not None:
             raise HandlerStopped(stopped)
 
@@ -119,14 +120,15 @@ class StreamingPipeline(Pipeline):
     def _rule(self, landed: Sequence[InFlight]) -> None:
         for member in landed:
             member.entry.run = None
-        self._execution.conclude(
-            [(member.entry, member.disposition, member.error) for member in landed if member.disposition is not None]
-        )
-        recalled, forsaken = Run(), Run()
-        recalled.called_off = True
+        self._execution.conclude([(member.entry, member.disposition, member.error) for member in landed if member.disposition is not None])
         undecided = [member for member in landed if member.disposition is None]
-        self._execution.give_up([member.entry for member in undecided if member.called_off], recalled)
-        self._execution.give_up([member.entry for member in undecided if not member.called_off], forsaken)
+        for of_a_kind in (
+            [member for member in undecided if member.called_off],
+            [member for member in undecided if member.stopped is not None],
+            [member for member in undecided if not member.called_off and member.stopped is None],
+        ):
+            if of_a_kind:
+                self._execution.give_up([member.entry for member in of_a_kind], of_a_kind[0])
 
     def _tell_hanging(self, flight: Flight, seconds: float) -> None:
         taken = list(flight.taken())

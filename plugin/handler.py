@@ -67,12 +67,13 @@ class Handler:
     decode: Decoder
 
 
-def inspect_handler(function: Callable[..., Any], *, model: Any = None) -> Handler:
+def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: Decoder | None = None) -> Handler:
     """What `function` wants; `model` is the type of the payload where the annotation does not say it.
 
     `Batch[T]` gets a batch, `Message[T]` one message with its key and headers, any other `T` the decoded value alone.
     `bytes` is the value as it is (also without an annotation), `str` is UTF-8, everything else is JSON that pydantic
-    checks. A null value is decoded only where `T` admits `None`. Raises `ConfigurationError`.
+    checks. A null value is decoded only where `T` admits `None`. With `decode` the topic says how values are decoded, and `T`
+    is only what people and type checkers read. Raises `ConfigurationError`.
     """
     name = name_of(function)
     if not is_async(function):
@@ -84,12 +85,12 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None) -> Handl
         if isinstance(payload, typing.TypeVar):
             payload = _UNTYPED
         kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
-        return Handler(name, kind, function, decoder_of(name, payload, model))
+        return Handler(name, kind, function, decode or decoder_of(name, payload, model))
 
     async def call(message: Message[Any]) -> object:
         return await function(message.value)
 
-    return Handler(name, "message", call, decoder_of(name, annotation, model))
+    return Handler(name, "message", call, decode or decoder_of(name, annotation, model))
 
 
 def check_agent(agent: Agent) -> None:

@@ -15,13 +15,14 @@ from faust.agents.agent import _current_agent
 from faust.types import TP
 from mode.utils.aiter import aiter
 
+from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.disposition import Reject
 from ackwise.middleware.log import Log
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.faust.stream import Stream
 
-__all__ = ["Agent", "Feeder"]
+__all__ = ["Agent", "Feeder", "is_cancelled"]
 
 log = Log()
 
@@ -39,6 +40,8 @@ class Feeder(Protocol):
 
 class Agent(faust.Agent):
     """What `@app.agent` makes once Ackwise is used."""
+
+    handler: Handler | None = None  #: the handler function that its loop calls, if it was declared with one
 
     def stream(self, *args: Any, **kwargs: Any) -> Any:
         """As Faust's, fed by Ackwise where its channel is a topic."""
@@ -66,7 +69,7 @@ class Agent(faust.Agent):
             try:
                 await coro
             except asyncio.CancelledError as error:
-                if _is_cancelled():
+                if is_cancelled():
                     await self._leave(root, Stream.forsake)
                     if self.should_stop or aref.should_stop:
                         raise
@@ -121,7 +124,7 @@ class Agent(faust.Agent):
             stream.service_reset()
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Whether it is this task that was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

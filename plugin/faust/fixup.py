@@ -1,4 +1,4 @@
-"""Gives every `faust.App` a method `use`, through Faust's entry point for such extensions. Nothing happens until it is called."""
+"""Gives every `faust.App` the methods `use` and `handler`, through Faust's entry point for such extensions; both do nothing uncalled."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Fixup:
         if not hasattr(type(app), "use"):
             anything: Any = app
             anything.use = functools.partial(_use, app)
+            anything.handler = functools.partial(_handler, app)
 
     def enabled(self) -> bool:
         """Faust need not keep it."""
@@ -29,3 +30,10 @@ def _use(app: faust.App, *things: Any, **settings: Any) -> None:
     from ackwise.plugin.faust.usage import use  # an app that does not call it loads nothing
 
     use(app, *things, **settings)
+
+
+def _handler(app: faust.App, *topics: Any, **options: Any) -> Any:
+    """Register a handler function on this app. See `ackwise.plugin.faust.handler`."""
+    from ackwise.plugin.faust.handlers import handler
+
+    return handler(app, *topics, **options)

@@ -52,6 +52,17 @@ class Inlet:
                     return member
             await self._sleep(None)
 
+    async def gather_flight(self) -> list[InFlight]:
+        """Take the next one, waiting for it, and those that were handed over with it. Raises what was thrown."""
+        first = await self.get()
+        flight = [first]
+        while self._waiting and (self._waiting[0].where is not Where.WAITING or self._waiting[0].is_with(first)):
+            member = self._waiting.popleft()
+            if member.where is Where.WAITING:
+                member.take(first.entry.started_at)
+                flight.append(member)
+        return flight
+
     async def gather(self, count: int, within: float | None) -> list[InFlight]:
         """Take up to `count`, waiting for the first, and from then on at most `within` seconds for the others.
 

@@ -15,7 +15,7 @@ from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.plugin.faust.declared import never, undecoded
 from ackwise.plugin.faust.inlet import Inlet
-from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder
+from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder, says_types
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.lane import MAX_MESSAGES, Lane
 
@@ -26,15 +26,26 @@ class Intake:
     """`name` stands in copies, claims and events; `topics` are what it reads."""
 
     def __init__(
-        self, app: faust.App, name: str, agent: faust.Agent, channel: Any, *, prefetch: int, derive: Callable[[Stream, faust.Agent], None]
+        self,
+        app: faust.App,
+        name: str,
+        agent: faust.Agent,
+        channel: Any,
+        *,
+        prefetch: int,
+        derive: Callable[[Stream, faust.Agent], None],
+        function: Handler | None = None,
     ) -> None:
-        """`prefetch`: messages that are admitted together where the agent takes them one by one; `derive` feeds what it derives."""
+        """`prefetch`: messages that are admitted together where the agent takes them one by one; `derive` feeds what it derives;
+        `function` is what it calls, if it was declared with one.
+        """
         self.name = name
         self.agent = agent
         self.topics = tuple(str(topic) for topic in channel.topics)
         self.pipeline: Pipeline | None = None
         self.lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
-        self._decode = decoder(app, channel)
+        self._function = function
+        self._decode = decoder(app, channel, None if function is None or says_types(channel) else function.decode)
         self._derive = derive
         self._max_batch = prefetch
         self._inlets: weakref.WeakSet[Inlet] = weakref.WeakSet()
@@ -42,6 +53,8 @@ class Intake:
     @property
     def handler(self) -> Handler:
         """It as the spine knows it."""
+        if self._function is not None:
+            return replace(self._function, message=self._decode)
         return Handler(self.name, self.topics, "stream", never, undecoded, max_batch=self._max_batch, message=self._decode)
 
     def inlet(self, active: set[TP] | None) -> Inlet:

@@ -13,7 +13,7 @@ from faust.types.tuples import Message as FaustMessage
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Message
 
-__all__ = ["AckedMessage", "StreamMessage", "decoder"]
+__all__ = ["AckedMessage", "StreamMessage", "decoder", "says_types"]
 
 
 class AckedMessage(FaustMessage):
@@ -41,10 +41,18 @@ class StreamMessage(Message[Any]):
     event: EventT[Any]
 
 
-def decoder(app: AppT, channel: faust.TopicT) -> Callable[[Delivery], Message[Any]]:
+def says_types(channel: faust.TopicT) -> bool:
+    """Whether the schema of `channel` says how values are decoded."""
+    return channel.schema.value_type is not None or channel.schema.value_serializer is not None
+
+
+def decoder(
+    app: AppT, channel: faust.TopicT, decode_value: Callable[[bytes | None], object] | None = None
+) -> Callable[[Delivery], Message[Any]]:
     """How the messages of `channel` are made: keys and values are decoded as its schema says, whatever that raises.
 
-    A copy comes with the coordinates of its origin, so that tables see the partition that they know.
+    With `decode_value` the schema is not asked, and keys stay raw. A copy comes with the coordinates of its origin, so that
+    tables see the partition that they know.
     """
 
     def decode(delivery: Delivery) -> Message[Any]:
@@ -63,7 +71,10 @@ def decoder(app: AppT, channel: faust.TopicT) -> Callable[[Delivery], Message[An
             generation_id=app.consumer_generation_id,
         )
         raw.acknowledge = None
-        event = _completed(cast(Any, channel.decode(raw, propagate=True)))
+        if decode_value is None:
+            event = _completed(cast(Any, channel.decode(raw, propagate=True)))
+        else:
+            event = cast(Any, app).create_event(delivery.key, decode_value(delivery.value), raw.headers, raw)
         value = event.value.value if isinstance(event.value, ReqRepRequest) else event.value
         message = StreamMessage(delivery, value)
         message.event = event

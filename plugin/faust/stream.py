@@ -20,6 +20,7 @@ from faust.types import EventT
 from mode.utils.futures import maybe_async
 from mode.utils.times import Seconds, want_seconds
 
+from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
@@ -43,6 +44,11 @@ class Source(Protocol):
     """What feeds a stream."""
 
     name: str
+
+    @property
+    def handler(self) -> Handler:
+        """Who takes the messages, as the spine knows it."""
+        ...
 
     def demand(self, count: int) -> None:
         """The stream takes `count` messages at a time."""
@@ -157,6 +163,26 @@ class Stream(faust.Stream[Any]):
                 self.events_total += len(members)
                 yield values, [_event(member) for member in members]
             self._go_on(acks=acks)
+
+    # -- handler functions
+
+    async def works(self, *, together: bool) -> AsyncIterator[Work]:
+        """What a handler function works on, one after the other: what was admitted together, or each message. Whoever asks concludes it.
+
+        What was admitted together is of one partition, so that tables know where a change belongs.
+        """
+        assert self.inlet is not None
+        await self.begin()
+        while not self.should_stop:
+            try:
+                work = self._work_on(await self._taken(self.inlet.gather_flight()) if together else [await self._taken(self.inlet.get())])
+            except StopAsyncIteration:
+                return
+            for member in work.members:
+                await self._process(member)
+            self.events_total += len(work.members)
+            yield work
+            self._leave()
 
     # -- what becomes of it
 

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     import faust
 
+    from ackwise.plugin.app import Usable
     from ackwise.plugin.faust.settings import FaustSettings
-    from ackwise.plugin.observers import Observer
-    from ackwise.plugin.slots import Policy
 
 __all__ = ["use"]
 
 
-def use(app: faust.App, *things: Policy | Observer, **settings: Unpack[FaustSettings]) -> None:
-    """Let the agents that are declared on `app` from here on lose nothing: policies, one of a kind, and observers, as for `App.use`.
+def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> None:
+    """Let the agents that are declared on `app` from here on lose nothing: policies, one of a kind, and observers, as for `App.use`;
+    and middleware, which wraps handler functions, while other agents are loops.
 
     Without any, `ConsumeLater(16)` and `DeadLetter()` are on. Call it right after the app is made, before its first agent;
     it may be called again. `settings` are `create_topics`, `revoke_timeout`, `drain_timeout` and `clock_skew` of
@@ -46,5 +46,5 @@ def use(app: faust.App, *things: Policy | Observer, **settings: Unpack[FaustSett
         cast(FaustHost, host).slots.use(thing)
     for name, value in settings.items():
         options[f"ackwise_{name}"] = value
-        if anything._conf is not None:
+        if anything._conf is not None and name not in host.config.of():
             setattr(anything._conf, f"ackwise_{name}", value)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final, cast
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE
+from ackwise.middleware.disposition import DONE, Done, Failure, Later
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Message
@@ -71,40 +72,60 @@ class Work:
 
     def ack(self, member: InFlight) -> None:
         """The agent has acknowledged this one itself."""
-        self._after_sends(member.decide)
+        self._after_sends(partial(self._ack, member))
 
     def fail(self, error: BaseException) -> None:
         """The agent raised `error` on it."""
-        self._conclude(Raised(error))
+        self.conclude(Raised(error))
+
+    def conclude(self, result: Returned | Raised, *, keep_ack_index_on_error: bool = False) -> None:
+        """The agent did this with it; what it ruled on holds as in a handler."""
+        self._after_sends(partial(self._conclude, result=result, keep_ack_index_on_error=keep_ack_index_on_error))
+
+    def stop(self, error: BaseException) -> None:
+        """The agent raised `error`, which stops the app: nothing is decided, and what was handed over with it is not begun."""
+        for member in self.members:
+            member.stop(error)
 
     def forsake(self) -> None:
         """Its agent was cancelled and decides nothing any more: it comes up again."""
         for member in self.members:
             member.leave_undecided()
 
-    def _conclude(self, result: Returned | Raised = _RETURNED) -> None:
+    def _ack(self, member: InFlight, unsent: BaseException | None) -> None:
+        if unsent is None:
+            member.decide()
+        else:
+            self._conclude(unsent)
+
+    def _conclude(
+        self, unsent: BaseException | None, *, result: Returned | Raised = _RETURNED, keep_ack_index_on_error: bool = False
+    ) -> None:
+        if unsent is not None and not isinstance(result, Raised):
+            result = Raised(unsent)
         error = result.error if isinstance(result, Raised) else None
-        if self._batch is None and error is None:
+        if self._batch is None and result is _RETURNED:
             for member in self.members:
                 member.decide(DONE)
             return
-        dispositions = rule(self.batch, result, handler=self._handler)
+        dispositions = rule(self.batch, result, handler=self._handler, keep_ack_index_on_error=keep_ack_index_on_error)
+        if unsent is not None:  # nobody knows which of them sent it
+            failed = Later(self.batch.delay_level, failure=Failure.of(unsent))
+            dispositions = [failed if isinstance(disposition, Done) else disposition for disposition in dispositions]
         for index, (member, disposition) in enumerate(zip(self._shown, dispositions, strict=True)):
-            member.decide(disposition, None if self.batch.ruling(index) is not None else error)
+            member.decide(disposition, None if disposition is self.batch.ruling(index) else error)
         if error is not None:
             self.forsake()  # those that the agent did not see, and that still waited for what was sent because of them
 
-    def _after_sends(self, then: Callable[[], None]) -> None:
-        """`then`, once everything that was sent is acknowledged; a send that failed is a failure of the agent."""
+    def _after_sends(self, then: Callable[[BaseException | None], None]) -> None:
+        """`then`, once everything that was sent is acknowledged, or with why one of them is not."""
         if not self._sends:
-            then()
+            then(None)
             return
         waiting = {send for send in self._sends if not send.done()}
         failed = next((error for send in self._sends - waiting if (error := _error(send)) is not None), None)
-        if failed is not None:
-            self.fail(failed)
-        elif not waiting:
-            then()
+        if failed is not None or not waiting:
+            then(failed)
         else:
             self._sends = waiting
             next(iter(waiting)).add_done_callback(lambda _: self._after_sends(then))

@@ -1,0 +1,155 @@
+"""Handler functions on Faust: each is called by an agent of its own, and says what becomes of its messages as on the other host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from faust.types import TopicT
+
+from ackwise.middleware.agent import Agent as Handler
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import ConsumeStatus
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.message import Message
+from ackwise.middleware.rulings import STOPS, Raised, Returned
+from ackwise.plugin.around import wrap
+from ackwise.plugin.faust.agent import Agent, is_cancelled
+from ackwise.plugin.faust.declared import is_fed, undecoded
+from ackwise.plugin.faust.message import says_types
+from ackwise.plugin.faust.stream import Stream
+from ackwise.plugin.faust.usage import use
+from ackwise.plugin.faust.work import Work
+from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of
+
+if TYPE_CHECKING:
+    import faust
+
+    from ackwise.plugin.faust.host import FaustHost
+
+__all__ = ["HandlerT", "handler"]
+
+T = TypeVar("T")
+HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
+
+
+@overload
+def handler(
+    app: faust.App,
+    *topics: str | faust.TopicT,
+    model: type[T],
+    name: str | None = None,
+    max_batch: int = 200,
+    within: float | str = 0.0,
+    keep_ack_index_on_error: bool = False,
+) -> HandlerOf[T]: ...
+@overload
+def handler(
+    app: faust.App,
+    *topics: str | faust.TopicT,
+    model: UnionType | None = None,
+    name: str | None = None,
+    max_batch: int = 200,
+    within: float | str = 0.0,
+    keep_ack_index_on_error: bool = False,
+) -> Callable[[HandlerT], HandlerT]: ...
+def handler(
+    app: faust.App,
+    *topics: str | faust.TopicT,
+    model: Any = None,
+    name: str | None = None,
+    max_batch: int = 200,
+    within: float | str = 0.0,
+    keep_ack_index_on_error: bool = False,
+) -> Any:
+    """Register an `async def` handler of `topics`, names or one topic of Faust; the handler itself is returned unchanged.
+
+    It is what `App.agent` of the other host takes, with the same arguments, and what it returns or raises means the same. Values
+    are decoded as the topic of Faust says, if that has a type or a serializer, else by `model` or the annotation. An agent of
+    Faust with the handler's name calls it, for one batch or message at a time: `app.agents[name]` sends to it. It answers
+    nobody who asks it. Raises `ConfigurationError`.
+    """
+    if topics and callable(topics[0]) and not isinstance(topics[0], TopicT):
+        raise ConfigurationError(f'@app.handler on {name_of(topics[0])!r} names no topic; write @app.handler("orders")')
+
+    def register(function: HandlerT) -> HandlerT:
+        host = _host(app)
+        called = name_of(function) if name is None else name
+        channel = _topic(app, called, topics)
+        by_schema = channel is not None and says_types(channel)
+        if by_schema and model is not None:
+            raise ConfigurationError(
+                f"handler {called!r} was given a model, and its topic says how values are decoded; leave out one of them"
+            )
+        seen = inspect_handler(function, model=model, decode=undecoded if by_schema else None)
+        arounds = [around for around in host.slots.arounds if around.kind == seen.kind]
+        declared = Handler(
+            name=called,
+            topics=tuple(map(str, topics if channel is None else channel.topics)),
+            kind=seen.kind,
+            call=wrap(seen.call, arounds),
+            decode=seen.decode,
+            max_batch=max_batch,
+            within=parse_duration(within, what="within"),
+            keep_ack_index_on_error=keep_ack_index_on_error,
+        )
+        check_agent(declared)
+        if called in app.agents:
+            raise ConfigurationError(f"two agents are called {called!r}; give one of them a name=")
+        agent = app.agent(channel or app.topic(*declared.topics), name=called)(_call_in_a_loop)
+        cast(Agent, agent).handler = declared
+        agent.help = function.__doc__ or ""
+        return function
+
+    return register
+
+
+def _host(app: faust.App) -> FaustHost:
+    anything: Any = app
+    if anything.__dict__.get("ackwise") is None:
+        use(app)
+    return cast("FaustHost", anything.ackwise)
+
+
+def _topic(app: faust.App, called: str, topics: tuple[str | TopicT, ...]) -> TopicT | None:
+    """The topic of Faust that was given, or `None` for names."""
+    given = [topic for topic in topics if isinstance(topic, TopicT)]
+    if not given:
+        return None
+    if len(topics) > 1:
+        raise ConfigurationError(
+            f'handler {called!r} reads several topics, not all of them by name; give names, or one app.topic("a", "b", value_type=…)'
+        )
+    if not is_fed(given[0]):
+        raise ConfigurationError(f"handler {called!r} reads topics by a pattern or without acks, which nobody can settle; name its topics")
+    return given[0]
+
+
+async def _call_in_a_loop(stream: Any) -> None:
+    """What an agent of Faust runs for its handler function."""
+    if (source := cast(Stream, stream).source) is None:
+        raise AckwiseError("a handler function is called in a worker only; call it yourself with a batch or a message to test it")
+    declared = source.handler
+    async for work in cast(Stream, stream).works(together=declared.kind == "batch"):
+        await _call(declared, work)
+        if is_cancelled():  # and the handler did not let it through
+            raise asyncio.CancelledError
+
+
+async def _call(declared: Handler, work: Work) -> None:
+    call = cast(Callable[[Batch[Any] | Message[Any]], Awaitable[object]], declared.call)
+    try:
+        result: Returned | Raised = Returned(await call(work.batch if declared.kind == "batch" else work.batch[0]))
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        result = Raised(error)
+    except STOPS as error:
+        work.stop(error)
+        return
+    except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
+        result = Raised(error)
+    work.conclude(result, keep_ack_index_on_error=declared.keep_ack_index_on_error)

@@ -1,0 +1,163 @@
+"""A worker of Faust on a desk: agents, streams, lanes and the member are those of a `faust worker`; only Kafka is made of lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import faust
+import pytest
+from aiokafka import TopicPartition
+from faust.types import TP
+
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.wire import Copy
+from ackwise.plugin.faust import use
+from ackwise.plugin.faust.consumer import Fetched
+from ackwise.plugin.faust.host import FaustHost
+from ackwise.plugin.lane import Lane
+from ackwise.plugin.positions import Position
+
+__all__ = ["Desk", "Publisher", "desk"]
+
+#: Seconds until what a test waits for has failed to happen.
+DEADLINE = 10.0
+
+
+class Publisher:
+    """Keeps what was published; `answer` may refuse."""
+
+    def __init__(self, *_: object) -> None:
+        self.sent: list[Copy] = []
+        self.answer: Callable[[Copy], PublishUnavailable | PublishRefused | None] = lambda copy: None
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        answers = [self.answer(copy) for copy in copies]
+        self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
+        return answers
+
+
+class Broker:
+    """What the host asks of Faust's consumer. A group that never committed begins at offset 100."""
+
+    def __init__(self) -> None:
+        self.commits: list[dict[TopicPartition, int]] = []
+
+    async def call(self, ask: Any, *args: Any) -> Any:
+        if ask.__name__ == "_find_position":
+            return Position(100, None)
+        return dict.fromkeys(args[0], 0)
+
+    async def commit_settled(self, offsets: dict[TopicPartition, int]) -> None:
+        self.commits.append(offsets)
+
+
+class Client:
+    """The Kafka client of Faust's producer. What is sent is acknowledged at once, unless `answer` says when, or with what error."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes | None] = []
+        self.answer: Callable[[asyncio.Future[Any]], None] = lambda report: report.set_result(None)
+        self._reports: list[asyncio.Future[Any]] = []
+
+    async def send(self, topic: str, value: bytes | None, **_: object) -> asyncio.Future[Any]:
+        report = asyncio.get_running_loop().create_future()
+        self.sent.append(value)
+        self._reports.append(report)
+        self.answer(report)
+        return report
+
+    async def flush(self) -> None:
+        await asyncio.gather(*self._reports, return_exceptions=True)
+
+
+class Desk:
+    """A worker of group `billing`, with partition 3 of the topics."""
+
+    def __init__(self, app: faust.App, publisher: Publisher) -> None:
+        self.app = app
+        self.host: FaustHost = cast(Any, app).ackwise
+        self.publisher = publisher
+        self.broker = Broker()
+        self.client = Client()
+        cast(Any, app.producer)._producer = self.client
+        self.topics = ("orders",)
+
+    async def start(self) -> None:
+        await self.host.open(cast(Any, self.broker))
+        for agent in self.app.agents.values():
+            await cast(Any, agent).start()
+        await self.host.assigned([TP(topic, 3) for topic in (*self.topics, "billing.retry")])
+
+    async def stop(self) -> None:
+        await self.host.drain()
+        for agent in self.app.agents.values():
+            await cast(Any, agent).stop()
+        await self.host.close()
+
+    def lanes(self, topic: str = "orders") -> tuple[Lane, ...]:
+        return cast(Any, self.host)._member.lanes[TopicPartition(topic, 3)]  # type: ignore[no-any-return]  # of a member
+
+    def fetch(self, *values: bytes | None, topic: str = "orders", start: int = 100, **fields: Any) -> None:
+        """As if these had been fetched, with offsets from `start`."""
+        partition = TopicPartition(topic, 3)
+        records = [
+            SimpleNamespace(
+                **{"topic": topic, "partition": 3, "offset": start + index, "timestamp": 1_700_000_000_000, "key": b"k", "value": value},
+                **{"headers": (), **fields},
+            )
+            for index, value in enumerate(values)
+        ]
+        fetched = Fetched({partition: records})
+        fetched.after, fetched.lost = {partition: (self.host.cursors[partition], start + len(values))}, []
+        assert self.host.take(fetched) == {}
+
+    def bring_back(self, copy: Copy, offset: int = 100) -> None:
+        """As if the relay had brought `copy` to the retry topic."""
+        self.fetch(copy.value, topic="billing.retry", start=offset, key=copy.key, headers=copy.headers)
+
+    async def until(self, condition: Callable[[], bool], what: str = "it") -> None:
+        """Until `condition` holds, which is looked at whenever the loop has nothing else to do."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while not condition():  # noqa: ASYNC110  # what it waits for wakes nobody here
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
+            raise AssertionError(f"{what} did not happen") from None
+
+    async def until_passed(self, offset: int, topic: str = "orders") -> None:
+        """Until everything below `offset` is settled."""
+        await self.until(lambda: all(lane.watermark.commit == offset for lane in self.lanes(topic)), f"the watermark {offset}")
+
+    async def committed(self, topic: str = "orders") -> int | None:
+        """What is committed, once what is settled is."""
+        await self.host.commit()
+        partition = TopicPartition(topic, 3)
+        return next((offsets[partition] for offsets in reversed(self.broker.commits) if partition in offsets), None)
+
+    def sent(self) -> list[tuple[str, bytes | None]]:
+        """Topic and value of each acknowledged copy."""
+        return [(copy.topic, copy.value) for copy in self.publisher.sent]
+
+
+@asynccontextmanager
+async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **options: Any) -> AsyncIterator[Desk]:
+    """A desk whose agents `declare` declares on a stock app that uses `things`; `options` are the app's."""
+    publisher = Publisher()
+    monkeypatch.setattr("ackwise.plugin.member.KafkaPublisher", lambda settings: publisher)
+    app = faust.App("billing", broker="kafka://nowhere:1", **options)
+    use(app, *things)
+    declare(app)
+    made = Desk(app, publisher)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
