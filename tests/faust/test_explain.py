@@ -1,0 +1,153 @@
+"""What `ackwise explain` says of apps of Faust; `python -m tests.faust.test_explain` writes the file that it is held to anew."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faust
+import pytest
+from rich.console import Console
+
+from ackwise import ConfigurationError, ConsumeLater, Dedup, Events, Transactional
+from ackwise.plugin.application import Application
+from ackwise.plugin.cli.explain import print_explanation
+from ackwise.plugin.explain import Explanation
+from ackwise.plugin.faust import App
+from ackwise.plugin.faust.host import FaustHost
+
+GOLDEN = Path(__file__).with_name("golden") / "explain.txt"
+
+
+async def loop(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+def shop(**options: Any) -> Any:
+    """A stock app with the two lines, whose machine sets nothing."""
+    app: Any = faust.App("shop", **{"broker": "kafka://kafka-1:9092;kafka-2:9092", "env": {}, **options})
+    app.use(Dedup("sqlite:///claims.db"), ConsumeLater(3, unless=KeyError), Events("events"), drain_timeout="10s")
+    app.agent(app.topic("orders", "refunds"), name="bill")(loop)
+    return app
+
+
+def everything() -> Any:
+    env = {"ACKWISE_DEDUP__LEASE": "1m", "ACKWISE_AGENTS__BILL__MAX_BATCH": "50"}
+    app = shop(ackwise_clock_skew=1, broker_rebalance_timeout=30.0, broker_session_timeout=20.0, env=env)
+    app.agent(name="inner")(loop)
+    app.agent(app.channel(), name="aside")(loop)
+    return app
+
+
+def host(app: Any) -> FaustHost:
+    found: FaustHost = app.ackwise
+    return found
+
+
+def printed(explained: Explanation) -> str:
+    text = io.StringIO()
+    print_explanation(explained, Console(file=text, width=1000, color_system=None))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def settings(app: Any) -> dict[str, tuple[str, str]]:
+    return {setting.name: (setting.value, setting.source) for setting in host(app).explain().settings}
+
+
+def test_the_explanation_is_the_one_on_file() -> None:
+    assert printed(host(everything()).explain()) == GOLDEN.read_text("utf-8")
+
+
+def test_each_setting_says_which_of_faust_s_it_is() -> None:
+    found = settings(everything())
+    assert found["brokers"] == ("kafka-1:9092,kafka-2:9092", "broker of the app")
+    assert found["session_timeout"] == ("20s", "broker_session_timeout of the app")
+    assert found["revoke_timeout"] == ("15s", "half of broker_rebalance_timeout of the app")
+    assert found["drain_timeout"] == ("10s", "code")
+    assert found["clock_skew"] == ("1s", "code")
+    assert found["dedup.lease"] == ("1m", "ACKWISE_DEDUP__LEASE")
+    assert found["agents.bill.max_batch"] == ("50", "ACKWISE_AGENTS__BILL__MAX_BATCH")
+    assert "agents.bill.within" not in found
+
+
+def test_a_password_of_the_app_is_not_shown() -> None:
+    app = shop(broker_credentials=faust.SASLCredentials(username="me", password="hush", mechanism="PLAIN"))
+    assert "hush" not in printed(host(app).explain())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"processing_guarantee": "exactly_once"}, 'processing_guarantee="exactly_once" commits offsets in transactions'),
+        ({"stream_publish_on_commit": True}, "stream_publish_on_commit sends what an agent sent when the offset is committed"),
+    ],
+)
+def test_what_the_start_would_refuse_is_said(options: dict[str, Any], sentence: str) -> None:
+    (said,) = host(shop(**options)).explain().refusals
+    assert said.startswith(sentence)
+
+
+def test_a_policy_that_agents_of_faust_can_t_take_is_said() -> None:
+    app: Any = App("shop", env={})
+    app.use(Transactional("sqlite:///shop.db"))
+    app.agent(app.topic("orders"), name="bill")(loop)
+    (said,) = app.ackwise.explain().refusals
+    assert said.startswith("Transactional gives handlers a connection")
+
+
+@pytest.mark.parametrize("read", [lambda app: app.channel(), lambda app: app.topic(pattern="orders.*")])
+def test_an_agent_that_ackwise_does_not_feed_is_said(read: Callable[[Any], Any]) -> None:
+    app = shop()
+    app.agent(read(app), name="aside")(loop)
+    (said,) = host(app).explain().warnings
+    assert said.startswith("agent 'aside' reads ")
+    assert host(app).group().sources == ("orders", "refunds")
+
+
+def test_without_an_agent_that_reads_a_topic_there_is_nothing_to_explain() -> None:
+    app = App("shop", env={})
+    app.agent(app.channel(), name="aside")(loop)
+    with pytest.raises(ConfigurationError, match="app 'shop' has no agent that reads a topic by its name"):
+        app.ackwise.explain()
+
+
+def test_an_agent_that_reads_what_its_group_writes_is_refused() -> None:
+    app = shop()
+    app.agent(app.topic("shop.retry"), name="loop")(loop)
+    with pytest.raises(ConfigurationError, match=r"agent 'loop' reads 'shop\.retry', a topic that group 'shop' writes itself"):
+        host(app).explain()
+
+
+def test_topics_that_faust_makes_count_once_they_are_there() -> None:
+    group = host(everything()).group()
+    assert group.sources == ("orders", "refunds", "shop-inner")
+    assert group.expected({"orders"}) == ("orders", "refunds")
+    assert group.expected({"shop-inner"}) == ("orders", "refunds", "shop-inner")
+
+
+def test_agents_in_modules_that_faust_looks_for_itself_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_by_faust.py").write_text(
+        "from tests.faust.test_explain import DISCOVERED as app, loop\napp.agent(app.topic('parcels'), name='ship')(loop)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr("tests.faust.test_explain.DISCOVERED", shop(autodiscover=["found_by_faust"]), raising=False)
+    assert host(sys.modules["tests.faust.test_explain"].DISCOVERED).group().sources == ("orders", "parcels", "refunds")
+    del sys.modules["found_by_faust"]
+
+
+def test_a_module_that_can_t_be_discovered_is_one_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="a module that autodiscover finds can't be imported, it raises ModuleNotFoundError"):
+        host(shop(autodiscover=["there_is_no_such_module"])).explain()
+
+
+def test_both_kinds_of_apps_can_be_asked_alike() -> None:
+    assert isinstance(host(shop()), Application)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(printed(host(everything()).explain()), "utf-8")
