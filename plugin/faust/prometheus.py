@@ -7,14 +7,15 @@ more than the store is left to be told. Without the page nobody listens, no even
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import faust
 from faust.sensors.prometheus import PrometheusMonitor, setup_prometheus_sensors
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ackwise.middleware.events import Event, EventCode, EventSink
@@ -56,8 +57,8 @@ class Numbers(Collector):
         self._prefix = prefix
         self._registry = registry
         self._member: Member | None = None
-        self._messages = Counter(f"{prefix}_messages", "Messages by what became of them", ["agent", "outcome"], registry=None)
-        self._commits = Counter(f"{prefix}_commits", "Offsets committed, one for each partition of a commit", registry=None)
+        self._messages: Counter[tuple[str, str]] = Counter()  #: by agent and outcome
+        self._commits = 0
         self._exchanges = Histogram(f"{prefix}_store_exchange_seconds", "Seconds of an exchange with the claim store", registry=None)
 
     def counted(self, sink: EventSink | None) -> EventSink:
@@ -80,8 +81,12 @@ class Numbers(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """As Prometheus asks, in whatever thread: what was counted, and what `shown` shows as it is now."""
-        for counted in (self._messages, self._commits, self._exchanges):
-            yield from counted.collect()
+        messages = CounterMetricFamily(f"{self._prefix}_messages", "Messages by what became of them", labels=["agent", "outcome"])
+        for labels, count in self._messages.copy().items():
+            messages.add_metric(labels, count)
+        yield messages
+        yield CounterMetricFamily(f"{self._prefix}_commits", "Offsets committed, one for each partition of a commit", value=self._commits)
+        yield from self._exchanges.collect()
         if (member := self._member) is None:
             return
         in_hand, held = by_agent(member)
@@ -90,17 +95,17 @@ class Numbers(Collector):
             ("held", "Messages that wait for what is in their way", held),
         ):
             gauge = GaugeMetricFamily(f"{self._prefix}_{name}", about, labels=["agent"])
-            for agent, messages in by.items():
-                gauge.add_metric([agent], messages)
+            for agent, count in by.items():
+                gauge.add_metric([agent], count)
             yield gauge
         if member.leases is not None:
             yield GaugeMetricFamily(f"{self._prefix}_claims", "Claims held in the store", value=len(member.leases))
 
     def _see(self, event: Event) -> None:
         if (outcome := _OUTCOMES.get(event.code)) is not None:
-            self._messages.labels(event.handler, outcome).inc()
+            self._messages[event.handler or "-", outcome] += 1
         elif event.code is EventCode.COMMITTED:
-            self._commits.inc()
+            self._commits += 1
 
 
 class _Timed:
