@@ -46,7 +46,7 @@ app = faust.App(
     broker_heartbeat_interval=0.5,
 )
 if SHOP["ackwise"]:
-    claims = [Dedup(SHOP["store"], lease=2.0)] if SHOP["store"] else []
+    claims = [Dedup(SHOP["store"], key=lambda message: str(message.value.id), lease=2.0)] if SHOP["store"] else []
     app.use(ConsumeLater(3, levels="200ms", retry=Fixed(0.2)), *claims)  # type: ignore[attr-defined]  # every app has it
 
 

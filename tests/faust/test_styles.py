@@ -31,6 +31,9 @@ ALL = (*BY_MESSAGE, *IN_BATCHES, *STANDING, "concurrency", "undecodable")
 #: No JSON, and no order.
 UNDECODABLE = (b"\xff\x00", b'{"customer": "c0"}')
 
+#: Orders of the agent with several actors: half of them fail once.
+MANY, MANY_FAIL = 100, dict.fromkeys(range(20, 70), 1)
+
 ASKED = orders("ask", COUNT, FAIL_TIMES)
 
 
@@ -62,6 +65,8 @@ async def place_orders(shop: Shop, fail_times: Mapping[int, int]) -> None:
     for style in shop.styles:
         if style == "undecodable":
             await shop.order(style, [*orders(style, COUNT)[:10], *UNDECODABLE, *orders(style, COUNT)[10:]])
+        elif style == "concurrency":
+            await shop.order(style, orders(style, MANY, MANY_FAIL))
         elif style != "ask":
             await shop.order(style, orders(style, COUNT, fail_times))
     if "filter" in shop.styles:
@@ -97,7 +102,7 @@ async def run_until_still_and_again(shop: Shop) -> tuple[Fate, Fate]:
 async def run_until_it_ends(shop: Shop) -> Fate:
     """A worker that ends itself; half of the orders fail once."""
     async with shop:
-        await shop.order("concurrency", orders("concurrency", 100, dict.fromkeys(range(20, 70), 1)))
+        await place_orders(shop, {})
         worker = await shop.start()
         await worker.process.wait()
         return await Fate.of(shop)
@@ -205,6 +210,12 @@ def test_what_an_agent_yields_reaches_its_sinks(reliable: Fate) -> None:
 def test_what_cannot_be_decoded_is_a_dead_letter_and_stops_nothing(reliable: Fate) -> None:
     assert {id: times for id, times in reliable.dead.items() if id in map(repr, UNDECODABLE)} == {repr(value): 1 for value in UNDECODABLE}
     assert {id for id in reliable.runs if id.startswith("undecodable-")} == {f"undecodable-{number}" for number in range(COUNT)}
+
+
+def test_a_worker_with_concurrency_survives_fifty_failures(reliable: Fate) -> None:
+    assert {id: times for id, times in reliable.runs.items() if id.startswith("concurrency-")} == {
+        f"concurrency-{n}": 1 for n in range(MANY)
+    }
 
 
 def test_an_order_that_a_filter_turns_away_is_done(reliable: Fate) -> None:

@@ -164,6 +164,11 @@ class Shop:
         """What the agent `yields` sent on."""
         return {json.loads(record.value or b"") for record in await self.raw.records(f"{self.group}.invoices")}
 
+    async def table(self) -> dict[str, int]:
+        """What the table of the agent `table` holds by customer, as its changelog says."""
+        records = await self.raw.records(f"{self.group}-billed-changelog")
+        return {json.loads(record.key or b""): json.loads(record.value or b"") for record in records}
+
     def answers(self) -> set[str]:
         """What the agent `ask` answered."""
         path = self.folder / "answers"
@@ -216,6 +221,10 @@ class Shop:
             raise AssertionError(
                 f"{self.group}: {what} did not happen within {DEADLINE:.0f} s; behind: {await self.behind()}\n{said}"
             ) from None
+
+    async def wait_until_billed(self, count: int) -> None:
+        """Until as many orders are billed."""
+        await self.wait_until(lambda: len(self.runs()) >= count, f"the bill of {count} orders")
 
     async def wait_until_committed(self, *styles: str) -> None:
         """Until everything in the group's topics, or in those of some styles, is committed: for Kafka, nothing is open."""
