@@ -14,10 +14,9 @@ _STYLE: Final = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
 body { margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
 section { overflow-x: auto; }
-table { border-collapse: collapse; margin: 0 0 2rem; min-width: 100%; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 1.5rem; }
 caption { font-weight: 600; padding: .3rem 0; text-align: left; }
-th, td { border-bottom: 1px solid #8886; padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; }
-td.number { font-variant-numeric: tabular-nums; text-align: right; }
+th, td { border-bottom: 1px solid #8886; padding: .25rem 1.5rem .25rem 0; text-align: left; vertical-align: top; }
 """.strip()
 
 _Cell = str | int | float | bool | None
@@ -97,6 +96,4 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[_Cell]]
 
 
 def _cell(value: _Cell) -> str:
-    if isinstance(value, int | float):
-        return f'<td class="number">{value}</td>'
-    return f"<td>{'–' if value is None else escape(value)}</td>"
+    return f"<td>{'–' if value is None else escape(str(value))}</td>"
