@@ -19,6 +19,7 @@ from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.disposition import Reject
 from ackwise.middleware.log import Log
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.faust.stream import Stream
 
@@ -75,7 +76,13 @@ class Agent(faust.Agent):
                         raise
                     return await self._give_way(aref, error)
                 rest = await self._fail(root, error, rest)  # raised by user code, of something else that was cancelled
-            except Exception as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
+            except STOPS as error:
+                is_told = any([stream.halt(error) for stream in _chain(root)])
+                await self._leave(root, Stream.forsake)
+                if not is_told:
+                    raise
+                return None
+            except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
                 await self._tell(error)
                 rest = await self._fail(root, error, rest)
             else:
@@ -105,7 +112,7 @@ class Agent(faust.Agent):
         aref.it = self.fun(root)
         return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
 
-    async def _tell(self, error: Exception) -> None:
+    async def _tell(self, error: BaseException) -> None:
         if self._on_error is not None and not isinstance(error, ConsumeLater | Reject):
             await self._on_error(self, error)
 

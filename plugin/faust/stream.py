@@ -211,6 +211,14 @@ class Stream(faust.Stream[Any]):
         self._leave()
         return count
 
+    def halt(self, error: BaseException) -> bool:
+        """The agent raised `error`, which stops the app: nothing is decided. Answers whether something was out, whose lane says so."""
+        works = self._out()
+        for work in works:
+            work.stop(error)
+        self._leave()
+        return bool(works)
+
     def end(self) -> None:
         """The agent returned: what it worked on last is done. What it should have acknowledged itself, and did not, is not."""
         if self._work is not None and self.enable_acks:
