@@ -275,19 +275,24 @@ class FaustHost:
     async def assigned(self, assigned: Iterable[TP]) -> None:
         """Make lanes for the partitions that agents read, at their committed offsets."""
         member = self._opened_member()
+        consumer = cast(ReliableConsumer, self._consumer)
         for tp in sorted(assigned):
             partition = TopicPartition(*tp)
             role = "retry" if tp.topic == member.names.retry else "source"
-            intakes = [intake for intake in self.intakes.values() if role == "retry" or tp.topic in intake.topics]
-            if not intakes or partition in member.lanes:
+            if partition in member.lanes or not self._readers(tp, role):
                 continue
-            position = await cast(ReliableConsumer, self._consumer).call(_find_position, member, partition)
-            lanes = [self._lane(intake, partition, role, position.next) for intake in intakes]
+            position = await consumer.call(_find_position, member, partition)
+            if tp not in consumer.assignment() or partition in member.lanes:
+                continue  # revoked meanwhile; the next assignment begins anew
+            lanes = [self._lane(intake, partition, role, position.next) for intake in self._readers(tp, role)]
             if role == "retry":
                 lanes.append(member.lane(*partition, "retry", position.next, make=self._undeliverable))
             self.cursors[partition] = Cursor(position.next)
             member.add_lanes(partition, tuple(lanes), from_commit=position.committed)
         await member.begin()
+
+    def _readers(self, tp: TP, role: str) -> list[Intake]:
+        return [intake for intake in self.intakes.values() if role == "retry" or tp.topic in intake.topics]
 
     def _lane(self, intake: Intake, partition: TopicPartition, role: Any, position: int) -> Lane:
         member, pipeline = self._opened_member(), intake.pipeline
