@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, assert_type
 
+import faust
 from aiokafka import AIOKafkaConsumer
 
 from ackwise import (
@@ -33,9 +34,11 @@ from ackwise import (
     Schedule,
     StoreUnavailable,
     Unavailable,
+    current_batch,
     reliable,
 )
 from ackwise.middleware.store import Ack, Acquired, Claim, ClaimStore, Exchange, ExchangeResult
+from ackwise.plugin import faust as reliable_faust
 from ackwise.stores.transitions import Place, Record, decide
 
 
@@ -202,6 +205,37 @@ async def keep_my_loop() -> None:
                 await batch.run(bill)
         async for raw in reliable(consumer, ["raw", "rawer"]):
             assert_type(raw[0].value, bytes)
+
+
+# Faust
+
+
+agents = reliable_faust.App(
+    "billing",
+    broker="kafka://kafka:9092",
+    ackwise_create_topics="never",
+    ackwise_revoke_timeout="5s",
+    ackwise_drain_timeout=10,
+    ackwise_clock_skew=0.5,
+)
+agents.use(Dedup("memory://"), ConsumeLater(3), count, clock_skew="1s")
+stock = faust.App("shipping")
+reliable_faust.use(stock, Dedup("memory://"), create_topics="auto")
+
+
+@agents.agent(agents.topic("orders"))
+async def take_orders(orders: faust.StreamT[Order]) -> None:
+    """A loop rules on what it works on."""
+    async for _ in orders:
+        batch = current_batch()
+        assert_type(batch, Batch[Any])
+        batch.ack_index = 3
+        batch.later(batch[0], delay="5m")
+
+
+def look(explained_app: reliable_faust.App) -> tuple[str, ...]:
+    """What becomes of messages can be asked."""
+    return explained_app.ackwise.explain().refusals
 
 
 # Stores and sinks of one's own

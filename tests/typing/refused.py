@@ -6,8 +6,23 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
-from ackwise import App, Batch, CallNext, ConsumeLater, ConsumeStatus, DeadLetter, Dedup, Event, Events, Message, Schedule, reliable
+from ackwise import (
+    App,
+    Batch,
+    CallNext,
+    ConsumeLater,
+    ConsumeStatus,
+    DeadLetter,
+    Dedup,
+    Event,
+    Events,
+    Message,
+    Schedule,
+    current_batch,
+    reliable,
+)
 from ackwise.middleware.store import Exchange, ExchangeResult
+from ackwise.plugin import faust as reliable_faust
 
 
 class Order:
@@ -182,6 +197,24 @@ async def keep_my_loop(consumer: AIOKafkaConsumer, handler: Any) -> None:
 async def wrong_loop_handler(batch: Batch[Invoice]) -> ConsumeStatus | None:
     """Takes another payload."""
     return None
+
+
+# Faust
+
+
+agents = reliable_faust.App("billing")
+reliable_faust.App("billing", ackwise_create_topics="maybe")  # type: ignore[arg-type]  # there are three ways
+reliable_faust.App("billing", ackwise_drain_timeout=[1])  # type: ignore[arg-type]  # a duration is seconds or a text
+agents.use(Dedup)  # type: ignore[arg-type]  # a policy is made first
+agents.use(drain_timeout=None)  # type: ignore[arg-type]  # a duration is seconds or a text
+agents.use(commit_interval="1s")  # type: ignore[call-arg]  # a setting that Faust has itself
+reliable_faust.use(agents, Dedup("memory://"), create_topic="auto")  # type: ignore[call-arg]  # a setting that there is not
+
+
+async def rule_wrongly() -> None:
+    """What `current_batch` gives is a batch."""
+    current_batch().ack_index = "3"  # type: ignore[assignment]  # an index is a whole number
+    current_batch(1)  # type: ignore[call-arg]  # it asks for the batch of the agent that calls it
 
 
 # Stores and sinks of one's own
