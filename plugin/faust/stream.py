@@ -65,12 +65,12 @@ class Stream(faust.Stream[Any]):
 
     source: Source | None = None
     inlet: Inlet | None = None
-    _work: Work | None = None
     _derived: Stream | None = None
 
     def attach(self, source: Source, inlet: Inlet) -> None:
         """Take messages from `inlet` from now on."""
         self.source, self.inlet = source, inlet
+        self._loops: list[_Loop] = []  #: those that work on something
         self._unacked: list[Work] = []  #: of a stream that its agent acknowledges
         self._sensed: dict[InFlight, Any] = {}
         self._first_processors = list(self._processors)
@@ -82,17 +82,17 @@ class Stream(faust.Stream[Any]):
             return super().__aiter__()
         return _Values(self)
 
-    async def next_value(self) -> Any:
-        """The value of the next message that its processors let through. What was worked on before is done."""
+    async def next_value(self, loop: _Loop) -> Any:
+        """The value of the next message that its processors let through. What `loop` worked on before is done."""
         assert self.inlet is not None
-        self._go_on()
+        self._go_on(loop)
         while True:
             member = await self._taken(self.inlet.get())
-            self._work_on([member])
+            self._work_on([member], loop)
             if (value := await self._process(member)) is not _SKIPPED:
                 self.events_total += 1
                 return value
-            self._go_on(skipped=True)
+            self._go_on(loop, skipped=True)
 
     # -- batches
 
@@ -142,6 +142,7 @@ class Stream(faust.Stream[Any]):
         assert self.source is not None
         seconds = want_seconds(within) if within else None
         self.source.demand(max_)
+        loop = _Loop()
         await self.begin()
         while not self.should_stop:
             try:
@@ -149,7 +150,7 @@ class Stream(faust.Stream[Any]):
             except StopAsyncIteration:
                 return
             values, members = [], []
-            work = self._work_on(taken)
+            work = self._work_on(taken, loop)
             for member in taken:
                 if (value := await self._process(member)) is _SKIPPED:
                     work.ack(member)
@@ -162,7 +163,7 @@ class Stream(faust.Stream[Any]):
                 self._set_current(None)
                 self.events_total += len(members)
                 yield values, [_event(member) for member in members]
-            self._go_on(acks=acks)
+            self._go_on(loop, acks=acks)
 
     # -- handler functions
 
@@ -172,17 +173,19 @@ class Stream(faust.Stream[Any]):
         What was admitted together is of one partition, so that tables know where a change belongs.
         """
         assert self.inlet is not None
+        loop = _Loop()
         await self.begin()
         while not self.should_stop:
             try:
-                work = self._work_on(await self._taken(self.inlet.gather_flight()) if together else [await self._taken(self.inlet.get())])
+                taken = await self._taken(self.inlet.gather_flight()) if together else [await self._taken(self.inlet.get())]
             except StopAsyncIteration:
                 return
+            work = self._work_on(taken, loop)
             for member in work.members:
                 await self._process(member)
             self.events_total += len(work.members)
             yield work
-            self._leave()
+            self._leave(loop)
 
     # -- what becomes of it
 
@@ -190,17 +193,18 @@ class Stream(faust.Stream[Any]):
         """Begin to take. What an earlier loop left in the middle is undecided: it counts as failed."""
         self._finalized = True
         await self.maybe_start()
-        if (work := self._work) is not None and self.enable_acks and work.is_open:
-            log.warning(
-                "a loop over a stream was left in the middle of a message, which comes back later",
-                handler=self.source.name if self.source else "-",
-                messages=len(work.members),
-                topic=work.members[0].message.topic,
-                partition=work.members[0].message.partition,
-                offset=work.members[0].message.offset,
-            )
-            work.fail(LeftUndecided("its loop was left, and another one begun; rule on it with current_batch() before"))
-        self._leave()
+        for loop in [loop for loop in self._loops if loop.is_left]:
+            if (work := loop.work) is not None and self.enable_acks and work.is_open:
+                log.warning(
+                    "a loop over a stream was left in the middle of a message, which comes back later",
+                    handler=self.source.name if self.source else "-",
+                    messages=len(work.members),
+                    topic=work.members[0].message.topic,
+                    partition=work.members[0].message.partition,
+                    offset=work.members[0].message.offset,
+                )
+                work.fail(LeftUndecided("its loop was left, and another one begun; rule on it with current_batch() before"))
+            self._leave(loop)
 
     def fail(self, error: BaseException) -> int:
         """The agent raised `error`: whatever is out of this stream failed. Answers how many messages that is."""
@@ -208,7 +212,7 @@ class Stream(faust.Stream[Any]):
         for work in self._out():
             count += len(work.members)
             work.fail(error)
-        self._leave()
+        self._leave(*self._loops)
         return count
 
     def halt(self, error: BaseException) -> bool:
@@ -221,16 +225,17 @@ class Stream(faust.Stream[Any]):
 
     def end(self) -> None:
         """The agent returned: what it worked on last is done. What it should have acknowledged itself, and did not, is not."""
-        if self._work is not None and self.enable_acks:
-            self._work.succeed()
-            self._work = None
+        for loop in [loop for loop in self._loops if loop.task is asyncio.current_task()]:
+            if loop.work is not None and self.enable_acks:
+                loop.work.succeed()
+                self._leave(loop)
         self.forsake()
 
     def forsake(self) -> None:
         """The agent was cancelled: nobody decides on what is out of this stream."""
         for work in self._out():
             work.forsake()
-        self._leave()
+        self._leave(*self._loops)
 
     def restore(self) -> None:
         """The agent begins anew, and adds its processors again."""
@@ -244,21 +249,24 @@ class Stream(faust.Stream[Any]):
         self._channel_stop_iteration(self.channel)
 
     def _out(self) -> list[Work]:
-        works, self._unacked = [*self._unacked, *([self._work] if self._work is not None else [])], []
+        works, self._unacked = [*self._unacked, *(loop.work for loop in self._loops if loop.work is not None)], []
         return [work for work in works if work.is_open]
 
-    def _go_on(self, *, acks: bool = True, skipped: bool = False) -> None:
-        if (work := self._work) is not None:
+    def _go_on(self, loop: _Loop, *, acks: bool = True, skipped: bool = False) -> None:
+        if (work := loop.work) is not None:
             if skipped or (acks and self.enable_acks):
                 work.succeed()
             else:
                 self._unacked = [each for each in self._unacked if each.is_open]
                 self._unacked.append(work)
-        self._leave()
+        self._leave(loop)
 
-    def _leave(self) -> None:
-        if (work := self._work) is not None:
-            self._work = None
+    def _leave(self, *loops: _Loop) -> None:
+        for loop in loops:
+            work, loop.work = loop.work, None
+            if work is None:
+                continue
+            self._loops.remove(loop)
             current_work.set(None)
             self._set_current(None)
             is_open = work.is_open
@@ -270,9 +278,11 @@ class Stream(faust.Stream[Any]):
                 if not is_open:
                     message.acknowledge = None  # or both would wait for the garbage collector
 
-    def _work_on(self, members: Sequence[InFlight]) -> Work:
+    def _work_on(self, members: Sequence[InFlight], loop: _Loop) -> Work:
         assert self.source is not None
-        self._work = work = Work(members, self.source.name)
+        loop.work = work = Work(members, self.source.name)
+        loop.task = asyncio.current_task()
+        self._loops.append(loop)
         current_work.set(work)
         for member in members:
             message = cast(AckedMessage, _event(member).message)
@@ -390,11 +400,27 @@ class Stream(faust.Stream[Any]):
         return None
 
 
+class _Loop:
+    """One loop over a stream. An agent may run several beside one another, each in a task."""
+
+    __slots__ = ("task", "work")
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self.task: asyncio.Task[Any] | None = None  #: who took that
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody goes on with it, as far as it can be told where another one begins: its task begins that, or has ended."""
+        return self.task is None or self.task is asyncio.current_task() or self.task.done()
+
+
 class _Values:
     """Iterates over the values of a stream. It may be left at any time: the stream outlives it."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._loop = _Loop()
         self._has_begun = False
 
     def __aiter__(self) -> _Values:
@@ -404,7 +430,7 @@ class _Values:
         if not self._has_begun:
             self._has_begun = True
             await self._stream.begin()
-        return await self._stream.next_value()
+        return await self._stream.next_value(self._loop)
 
 
 def _event(member: InFlight) -> EventT[Any]:

@@ -1,0 +1,91 @@
+"""Loops of an agent over its stream: what each of them works on, beside one another and one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import faust
+import pytest
+from faust.types import TP
+
+from ackwise.middleware.disposition import DONE, Disposition, Later
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.inflight import Flight, InFlight, Where
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.plugin.faust.inlet import Inlet
+from ackwise.plugin.faust.message import AckedMessage, StreamMessage
+from ackwise.plugin.faust.stream import Stream
+
+
+def waiting(stream: Stream, count: int) -> list[InFlight]:
+    """Messages in the hands of nobody; their values are their offsets."""
+    made = []
+    for offset in range(count):
+        delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
+        raw = AckedMessage("orders", 0, offset, 0.0, 0, cast(Any, []), None, b"", None, tp=TP("orders", 0))
+        message = StreamMessage(delivery, offset)
+        message.event = faust.Event(stream.app, None, offset, {}, raw)
+        made.append(InFlight(Entry(delivery), message, 1))
+    Flight(made)
+    return made
+
+
+@pytest.fixture
+async def stream() -> AsyncIterator[Stream]:
+    app = faust.App("shop")
+    stream = Stream(app.channel(), app=app)
+    stream.attach(cast(Any, SimpleNamespace(name="bill", demand=lambda count: None)), Inlet())
+    yield stream
+    await stream.stop()
+
+
+def became(members: list[InFlight]) -> list[Disposition | type[Later] | None]:
+    return [Later if isinstance(member.disposition, Later) else member.disposition for member in members]
+
+
+async def test_a_loop_that_goes_on_decides_nothing_for_another_beside_it(stream: Stream) -> None:
+    assert stream.inlet is not None
+    members = waiting(stream, 3)
+    begun, may_go_on = [asyncio.Event() for _ in members], [asyncio.Event() for _ in members]
+
+    async def loop() -> None:
+        async for offset in stream:
+            begun[offset].set()
+            await may_go_on[offset].wait()
+
+    stream.inlet.put(members)
+    loops = [asyncio.create_task(loop()) for _ in range(2)]
+    await begun[1].wait()
+    may_go_on[0].set()
+    await begun[2].wait()
+    assert became(members) == [DONE, None, None]
+    assert members[1].where is Where.TAKEN
+    assert stream.fail(ValueError("out of both")) == 2
+    assert became(members) == [DONE, Later, Later]
+    for each in loops:
+        each.cancel()
+
+
+async def test_what_a_loop_left_in_the_middle_has_failed_when_its_task_begins_another(stream: Stream) -> None:
+    assert stream.inlet is not None
+    members = waiting(stream, 2)
+    stream.inlet.put(members)
+    async for _ in stream:
+        break
+    async for _ in stream:
+        assert became(members) == [Later, None]
+        break
+    stream.end()
+    assert became(members) == [Later, DONE]
+
+
+async def test_a_loop_whose_every_step_is_a_task_goes_on_all_the_same(stream: Stream) -> None:
+    assert stream.inlet is not None
+    members = waiting(stream, 2)
+    stream.inlet.put(members)
+    values = aiter(stream)
+    assert [await asyncio.wait_for(anext(values), 5.0) for _ in range(2)] == [0, 1]
+    assert became(members) == [DONE, None]
