@@ -21,6 +21,7 @@ from aiokafka import TopicPartition
 from tests.databases.server import free_port
 from tests.servers import RawKafka
 
+from ackwise import Dedup
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.faust.web import add_view
 from ackwise.plugin.state import GroupTopics, State
@@ -43,6 +44,9 @@ class Watched:
 class Unopened:
     async def look(self) -> State:
         raise AckwiseError("the app was not started, and what it used is not open")
+
+
+async def bill(orders: Any) -> None: ...
 
 
 @asynccontextmanager
@@ -98,6 +102,15 @@ def test_the_view_stands_beside_those_of_faust() -> None:
     app.use()
     app.web.init_server()
     assert {"/ackwise/", "/router/", "/table/"} <= app.web.views.keys()
+
+
+def test_no_password_stands_in_what_the_view_says_of_the_policies() -> None:
+    app: Any = faust.App("billing", broker="kafka://kafka-1:9092")
+    app.use(Dedup("redis://worker:hunter2@redis-1/0"))
+    app.agent(app.topic("orders"), name="bill")(bill)
+    shown = app.ackwise._explained
+    assert "redis-1" in repr((shown.chain, shown.settings))
+    assert "hunter2" not in repr((shown.chain, shown.settings))
 
 
 def test_an_app_without_ackwise_has_no_view() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -227,3 +228,35 @@ async def test_nothing_of_a_message_stands_in_a_state(secret: str) -> None:
     await until(lambda: lane.held)
     assert secret not in told(look(member, {}))
     await end(lane)
+
+
+class Broker:
+    """Knows where logs end, or does not answer."""
+
+    def __init__(self, answer: dict[TopicPartition, int] | Exception) -> None:
+        self.answer = answer
+        self.asked: list[list[TopicPartition]] = []
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self.asked.append(partitions)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [({ORDERS: 110}, {ORDERS: 110}), (KafkaConnectionError("nobody there"), {}), (TimeoutError(), {})],
+)
+async def test_the_ends_of_the_logs_are_what_the_broker_says_and_unknown_if_it_does_not(answer: Any, ends: object) -> None:
+    member, broker = make_member(agent("bill", "orders")), Broker(answer)
+    member._client = broker  # type: ignore[assignment]  # it is asked for nothing else
+    give(member, ORDERS, 1)
+    assert await member.ends() == ends
+    assert broker.asked == [[ORDERS]]
+
+
+async def test_a_broker_is_not_asked_for_the_ends_of_no_logs() -> None:
+    member, broker = make_member(agent("bill", "orders")), Broker({})
+    member._client = broker  # type: ignore[assignment]  # it is asked for nothing else
+    assert (await member.ends(), broker.asked) == ({}, [])
