@@ -102,6 +102,11 @@ class FaustHost:
             raise ConfigurationError(
                 "stream_publish_on_commit sends what an agent sent when the offset is committed, after it counts as done; leave it out"
             )
+        if conf.producer_threaded:
+            raise ConfigurationError(
+                "producer_threaded sends changes of tables from a thread that does not say when the broker has them, after their message "
+                "counts as done; leave it out"
+            )
         if conf.Agent is not Agent or conf.Stream is not Stream:
             raise ConfigurationError("the configuration object sets Agent or Stream, and Ackwise brings its own; leave them out")
         kinds = {function.kind for agent in self.app.agents.values() if (function := getattr(agent, "handler", None)) is not None}

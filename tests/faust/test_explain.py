@@ -83,6 +83,7 @@ def test_a_password_of_the_app_is_not_shown() -> None:
     ("options", "sentence"),
     [
         ({"processing_guarantee": "exactly_once"}, 'processing_guarantee="exactly_once" commits offsets in transactions'),
+        ({"producer_threaded": True}, "producer_threaded sends changes of tables from a thread"),
         ({"stream_publish_on_commit": True}, "stream_publish_on_commit sends what an agent sent when the offset is committed"),
     ],
 )
