@@ -18,8 +18,8 @@ FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
 
-demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`
-	$(BIN)/ackwise demo
+demo: $(FOR_DEMO) ## see it work: install, then run `ackwise demo`; HOST=faust for agents of Faust
+	$(BIN)/ackwise demo $(if $(HOST),--host $(HOST))
 
 test: lint types imports docs tests ## everything that CI runs, from nothing
 

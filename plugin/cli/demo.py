@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -27,6 +28,9 @@ _FEWEST = 500
 
 
 def demo(
+    host: Annotated[
+        Literal["aiokafka", "faust"], typer.Option(help="What runs the worker: `ackwise run`, or `faust worker`.")
+    ] = "aiokafka",
     kafka: Annotated[bool, typer.Option("--kafka", help="Start a real Kafka here, and two workers. Needs Java; 44 MB, once.")] = False,
     brokers: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka to play on. Default: one embedded here.")] = None,
     store: Annotated[str | None, typer.Option(metavar="URL", help="Where claims are kept. Default: SQLite in --out.")] = None,
@@ -39,12 +43,13 @@ def demo(
 
     The shop sends orders, some of them twice, some that fail for a while or for ever, and bytes that are no order. The
     worker bills them into a ledger of its own, is killed half-way and started again; with --kafka another one goes on
-    beside it.
+    beside it. With --host faust the worker is a Faust app with a line more, and beside it runs the same one without that
+    line, which loses orders; it is counted and not judged.
 
     Exit code 0: nothing was lost and the books balance. 1: an order is lost, the books do not balance, or more orders
-    were billed again than were in flight at the kill: at most one batch of 50 on each of the 8 partitions, whichever
-    worker has it, since an effect that was done and not yet marked is done again. 2: a stage could not be played.
-    128 + n: ended by signal n.
+    were billed again than were in flight at the kill: at most one batch of 50 on each of the 8 partitions, with Faust
+    three, whichever worker has it, since an effect that was done and not yet marked is done again. 2: a stage could
+    not be played. 128 + n: ended by signal n.
     """
     from ackwise.plugin.demo.run import Options
 
@@ -54,7 +59,7 @@ def demo(
         parse_brokers(brokers)
     if store is not None:
         open_store(store)  # a mistake in it shows here, and not in the log of a worker
-    options = Options(messages, seed, out or Path(f"demo-{time.strftime('%Y%m%d-%H%M%S')}"), brokers, store, kafka)
+    options = Options(messages, seed, out or Path(f"demo-{time.strftime('%Y%m%d-%H%M%S')}"), brokers, store, kafka, host)
     played = _play(options)
     failed = bool(played.outcome.failures)
     if as_json:
@@ -118,6 +123,8 @@ def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
         "dead": outcome.dead,
         "lost": outcome.lost,
         "ledger": {"expected": outcome.expected_cents, "actual": outcome.actual_cents, "repeated": outcome.repeated_cents},
+        **({"stock": dataclasses.asdict(played.stock)} if played.stock is not None else {}),
+        "host": options.host,
         "workers": options.workers,
         "kills": outcome.kills,
         "seed": options.seed,
@@ -136,7 +143,7 @@ def _facts(played: Played, options: Options, failed: bool) -> dict[str, Any]:
 def _show(played: Played, options: Options) -> None:
     from rich.table import Table
 
-    outcome, console = played.outcome, to_stdout()
+    outcome, console, stock = played.outcome, to_stdout(), played.stock
     workers = "a worker" if options.workers == 1 else f"{options.workers} workers"
     title = f"Order billing by {workers}, killed {outcome.kills}×, seed {options.seed}"
     table = Table(title=title, title_justify="left", show_header=False)
@@ -174,6 +181,11 @@ def _show(played: Played, options: Options) -> None:
     if not outcome.failures:
         again = f"; {outcome.repeated_by_kill:,} entries are repeats of the kill" if outcome.repeated_by_kill else ""
         console.print(f"[green]Nothing was lost and the books balance{again}.[/green]")
+    if stock is not None:
+        console.print(
+            f"The same worker without Ackwise lost {stock.lost:,} of the first {stock.passed:,} orders that it should have billed: "
+            "they were committed and stand in no ledger. Stock Faust loses what an agent raises on, and rests for seconds after it."
+        )
     console.print(f"Ledger, events and logs are in {escape(str(options.out))}, the report is {escape(str(played.page))}")
 
 

@@ -1,4 +1,4 @@
-"""The processes of the demo: the worker and the reconciliation, each an `ackwise` of its own with a log."""
+"""The processes of the demo: workers and the reconciliation, each a Python of its own with a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DemoFailed(AckwiseError):
 
 
 class Process:
-    """One running `ackwise`."""
+    """One running process."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -59,12 +59,11 @@ class Process:
 
 @asynccontextmanager
 async def start(*arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
-    """`ackwise` with `arguments`, killed at the end of the block if it still runs; what it prints goes to `log`."""
+    """`python -m` with `arguments`, killed at the end of the block if it still runs; what it prints goes to `log`."""
     with log.open("wb") as output:
         spawned = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "ackwise.plugin.cli",
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
@@ -82,5 +81,5 @@ async def start(*arguments: str, log: Path, environment: Mapping[str, str] | Non
 
 async def run_to_end(*arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> int:
     """`ackwise` with `arguments`; answers its exit code."""
-    async with start(*arguments, log=log, environment=environment) as process:
+    async with start("ackwise.plugin.cli", *arguments, log=log, environment=environment) as process:
         return await process.wait()

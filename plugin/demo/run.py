@@ -10,22 +10,20 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.addresses import require_broker
+from ackwise.plugin.demo.hosts import Host, find_host
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.outcome import Observed, Outcome, judge
 from ackwise.plugin.demo.processes import DemoFailed, Process, run_to_end, start
-from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, Scenario, make_scenario
-from ackwise.plugin.demo.shop import PARTITIONS, Observer, count_members, observe, open_topic, send
+from ackwise.plugin.demo.scenario import LEVELS, Scenario, make_scenario
+from ackwise.plugin.demo.shop import Observer, count_members, observe, open_topic, send
+from ackwise.plugin.demo.stock import Stock, StockWorker, run_stock
 from ackwise.plugin.localbroker import embedded_broker, local_kafka
 
-__all__ = ["IN_FLIGHT", "Options", "Played", "play"]
-
-#: Messages that can be claimed and unfinished at one moment: a batch on each partition of the source and of the retry
-#: topic. A partition belongs to one worker at a time, so this is the bound for any number of them.
-IN_FLIGHT: Final = MAX_BATCH * PARTITIONS * 2
+__all__ = ["Options", "Played", "play"]
 
 #: Seconds: between looks at the ledger, until a stage without any progress has failed, for a drain.
 _LOOK, _STALLED, _DRAIN = 0.05, 60.0, 40.0
@@ -49,6 +47,7 @@ class Options:
     brokers: str | None = None  #: an embedded one if left out
     store: str | None = None  #: SQLite in `out` if left out
     kafka: bool = False  #: start a real one, with its data in `out`
+    host: Literal["aiokafka", "faust"] = "aiokafka"
 
     @property
     def workers(self) -> int:
@@ -64,6 +63,7 @@ class Played(NamedTuple):
     report: Path
     verdicts: Mapping[str, int]
     flags: Mapping[str, int]
+    stock: Stock | None = None  #: what the same worker did without Ackwise, where that was played
 
     @property
     def page(self) -> Path:
@@ -79,6 +79,11 @@ class _Place(NamedTuple):
     topic: str
     is_embedded: bool
 
+    @property
+    def stock_topic(self) -> str:
+        """Of the worker without Ackwise."""
+        return f"{self.topic}-stock"
+
 
 def play(options: Options, progress: Progress, say: Callable[[str], None]) -> Played:
     """Run the workers, send, kill one half-way, run it again until nothing is left, and check the books. Blocks.
@@ -86,14 +91,14 @@ def play(options: Options, progress: Progress, say: Callable[[str], None]) -> Pl
     `say` is told about a download. Raises `DemoFailed` where a stage can't be played, `ConfigurationError` for options
     that can't work, `Unavailable` without a broker, and `SystemExit` (128 + the signal) when it is told to end.
     """
-    scenario = make_scenario(options.messages, options.seed)
+    scenario, host = make_scenario(options.messages, options.seed), find_host(options.host)
     with _place(options, progress, say) as place:
-        observed = _run(_bill(options, scenario, place, progress))
+        observed, stock = _run(_bill(options, host, scenario, place, progress))
     progress("reconcile", 0, 1)
     code, report = _run(_reconcile(options.out))
     progress("reconcile", 1, 1)
     said = json.loads(report.read_text())
-    return Played(judge(scenario, observed), code, report, said["verdicts"], said["flags"])
+    return Played(judge(scenario, observed), code, report, said["verdicts"], said["flags"], stock)
 
 
 @contextmanager
@@ -145,28 +150,37 @@ async def _until_signalled(work: Coroutine[Any, Any, T]) -> T:
         raise SystemExit(128 + signals[0]) from None
 
 
-async def _bill(options: Options, scenario: Scenario, place: _Place, progress: Progress) -> Observed:
+async def _bill(options: Options, host: Host, scenario: Scenario, place: _Place, progress: Progress) -> tuple[Observed, Stock | None]:
     if not place.is_embedded:
         await open_topic(place.brokers, place.topic)
+        if host.has_stock:
+            await open_topic(place.brokers, place.stock_topic)
+
+    def worker(number: int) -> AbstractAsyncContextManager[Process]:
+        log = options.out / f"worker-{number}.log"
+        return start(*host.command, log=log, environment=_environment(options, place))
+
     ledger = LedgerReader(options.out / "ledger.jsonl")
     async with AsyncExitStack() as running:
-        workers = [await running.enter_async_context(_worker(number, options, place)) for number in range(1, options.workers + 1)]
+        workers = [await running.enter_async_context(worker(number)) for number in range(1, options.workers + 1)]
         if len(workers) > 1:
             await _wait_for_members(workers, place)
+        stock = await running.enter_async_context(_stock(host, options, scenario, place)) if host.has_stock else None
         sending = _send(scenario, place, progress)
         positions, _ = await asyncio.gather(sending, _kill_half_way(workers, ledger, scenario, progress))
-        workers[0] = await running.enter_async_context(_worker(options.workers + 1, options, place))
+        workers[0] = await running.enter_async_context(worker(options.workers + 1))
         observer = await running.enter_async_context(observe(place.brokers, place.group, place.topic, LEVELS))
         await _wait_for_all(workers, ledger, observer, scenario, lambda done: progress("bill", done, len(scenario.fates)))
         await asyncio.gather(*(worker.drain(_DRAIN) for worker in workers))
-        return Observed(
+        observed = Observed(
             positions=positions,
             ledger=ledger.refresh(),
             dead_letters=await observer.refresh_dead_letters(),
             retried=await observer.retried(),
-            in_flight=IN_FLIGHT,
+            in_flight=host.in_flight,
             kills=1,
         )
+        return observed, await stock.end(observer) if stock is not None else None
 
 
 async def _send(scenario: Scenario, place: _Place, progress: Progress) -> list[tuple[int, int]]:
@@ -190,8 +204,8 @@ async def _wait_for_members(workers: Sequence[Process], place: _Place) -> None:
         await patience.wait(members)
 
 
-def _worker(number: int, options: Options, place: _Place) -> AbstractAsyncContextManager[Process]:
-    environment = {
+def _environment(options: Options, place: _Place) -> dict[str, str]:
+    return {
         "BILLING_BROKERS": place.brokers,
         "BILLING_GROUP": place.group,
         "BILLING_TOPIC": place.topic,
@@ -199,7 +213,12 @@ def _worker(number: int, options: Options, place: _Place) -> AbstractAsyncContex
         "BILLING_CREATE_TOPICS": "broker" if place.is_embedded else "auto",
         "BILLING_FOLDER": str(options.out),
     }
-    return start("run", "ackwise.plugin.demo.worker:app", log=options.out / f"worker-{number}.log", environment=environment)
+
+
+def _stock(host: Host, options: Options, scenario: Scenario, place: _Place) -> AbstractAsyncContextManager[StockWorker]:
+    folder = options.out / "stock"
+    folder.mkdir()
+    return run_stock(host.command, _environment(options, place), folder, place.brokers, place.stock_topic, scenario)
 
 
 async def _wait_for_all(

@@ -90,6 +90,11 @@ class Observer:
         """How many copies were sent to each delay level."""
         return {level: sum((await self._ends([topic])).values()) for level, topic in self._delays.items()}
 
+    async def passed(self, group: str, topic: str) -> dict[int, int]:
+        """Up to where `group` has committed each partition of `topic`; no entry for one that it never did."""
+        committed = await self._committed(group, [TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+        return {place.partition: offset for place, offset in committed.items() if offset >= 0}
+
     async def is_idle(self) -> bool:
         """Whether worker and relay have committed everything that there is."""
         return await self._is_committed(self._group, [self._topic, f"{self._group}.retry"]) and await self._is_committed(
@@ -98,8 +103,12 @@ class Observer:
 
     async def _is_committed(self, group: str, topics: Sequence[str]) -> bool:
         ends = await self._ends(topics)
-        committed: dict[TopicPartition, Any] = await self._admin.list_consumer_group_offsets(group, partitions=list(ends))
-        return all(end == 0 or (partition in committed and committed[partition].offset >= end) for partition, end in ends.items())
+        committed = await self._committed(group, list(ends))
+        return all(end == 0 or committed.get(partition, -1) >= end for partition, end in ends.items())
+
+    async def _committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, Any] = await self._admin.list_consumer_group_offsets(group, partitions=list(partitions))
+        return {partition: committed.offset for partition, committed in found.items()}
 
     async def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         partitions = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +8,16 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.demo import _show
+from ackwise.plugin.demo.hosts import HOSTS, find_host
 from ackwise.plugin.demo.ledger import Entry, LedgerReader, LedgerWriter
 from ackwise.plugin.demo.outcome import DeadLetterSeen, Observed, Outcome, judge
 from ackwise.plugin.demo.run import Options, Played
-from ackwise.plugin.demo.scenario import MAX_RECONSUME_TIMES, Fate, Scenario, make_scenario
+from ackwise.plugin.demo.scenario import MAX_BATCH, MAX_RECONSUME_TIMES, Fate, Scenario, make_scenario
+from ackwise.plugin.demo.shop import PARTITIONS
+from ackwise.plugin.demo.stock import Stock, judge_stock, stock_records
+from ackwise.plugin.lane import _OVERLAP
 
 
 class Order(pydantic.BaseModel):
@@ -169,3 +175,32 @@ def test_the_table_counts_each_order_once_and_says_beside_it_what_the_kill_repea
     assert rows["charged again"] == f"{outcome.repeated_cents / 100:,.2f}" != "0.00"
     assert "10 entries are repeats of the kill" in printed
     assert "Expected here, since the demo killed a worker on purpose" in printed
+
+
+def test_without_ackwise_an_order_that_was_committed_past_and_not_billed_is_lost_and_one_that_was_not_passed_is_not() -> None:
+    records = stock_records(SCENARIO)
+    assert Fate.UNDECODABLE not in {record.fate for record in records}
+    positions = [(0, number) for number in range(len(records))]
+    ledger = [Entry(record.key, record.cents, *position, 1) for record, position in zip(records, positions, strict=True)]
+    to_bill = {record.key for record in records[:100] if record.fate is Fate.BILLED}
+    without = [entry for entry in ledger if entry.order not in sorted(to_bill)[:2]]
+    assert judge_stock(records, positions, {0: 100}, ledger) == Stock(passed=len(to_bill), lost=0)
+    assert judge_stock(records, positions, {0: 100}, without) == Stock(passed=len(to_bill), lost=2)
+    assert judge_stock(records, positions, {}, []) == Stock(passed=0, lost=0)
+
+
+def test_what_stock_faust_lost_is_told_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    played = Played(judged(), 0, Path("demo/summary.json"), {}, {}, Stock(passed=143, lost=6))
+    _show(played, Options(4000, 1, Path("demo"), host="faust"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Nothing was lost and the books balance. The same worker without Ackwise lost 6 of the first 143 orders" in printed
+
+
+def test_what_the_demo_says_was_in_flight_is_what_the_host_on_faust_hands_ahead() -> None:
+    assert HOSTS["faust"].in_flight == (_OVERLAP + 1) * MAX_BATCH * PARTITIONS * 2
+
+
+def test_a_host_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"runs faust, which is not installed: pip install 'ackwise\[faust\]'"):
+        find_host("faust")
