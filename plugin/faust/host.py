@@ -47,6 +47,8 @@ from ackwise.plugin.state import State, look
 if TYPE_CHECKING:
     import faust
 
+    from ackwise.plugin.faust.prometheus import Numbers
+
 __all__ = ["FaustHost"]
 
 log = Log()
@@ -192,11 +194,7 @@ class FaustHost:
         self.check()
         settings, self._declared = self.settings(), self.declared()
         self._consumer = consumer
-        store, sink, numbers = self.slots.open_store(), self.slots.open_sink(settings.group, self._declared.topics), None
-        if "faust.sensors.prometheus" in sys.modules:  # it needs what not everybody has installed
-            from ackwise.plugin.faust.prometheus import numbers_of
-
-            numbers = numbers_of(self.app)
+        store, sink, numbers = self.slots.open_store(), self.slots.open_sink(settings.group, self._declared.topics), self._numbers()
         if numbers is not None:
             store, sink = numbers.timed(store), numbers.counted(sink)
         self._member = member = Member(
@@ -215,6 +213,14 @@ class FaustHost:
                 opened.enter_context(numbers.shown(member))
             member.spawn(self._watch(member), "watch")
             self._opened = opened.pop_all()
+
+    def _numbers(self) -> Numbers | None:
+        """What counts for the app's page for Prometheus, if it has one."""
+        if "faust.sensors.prometheus" not in sys.modules:
+            return None
+        from ackwise.plugin.faust.prometheus import numbers_of  # needs what only those have installed who have the page
+
+        return numbers_of(self.app)
 
     async def close(self) -> None:
         """Close what was opened."""
