@@ -243,9 +243,11 @@ class ReliableConsumer(Consumer):
         return cast(bool, await super().force_commit(topics, start_new_transaction))
 
     async def commit_settled(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit what Ackwise has settled, and tell Faust's tables and monitor. Raises what the broker answers."""
+        """Commit what Ackwise has settled, and tell Faust's tables and monitor. Raises what the broker answers.
+
+        Nothing is flushed: what was settled was delivered before, and a producer that has stopped must not keep it from being said.
+        """
         by_tp = {TP(*partition): offset for partition, offset in offsets.items()}
-        await self.app.producer.flush()
         await self._thread.call_thread(self._thread.commit_exactly, offsets)
         now = asyncio.get_running_loop().time()
         self._thread.tp_last_committed_at.update(dict.fromkeys(by_tp, now))

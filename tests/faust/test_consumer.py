@@ -119,3 +119,25 @@ async def test_what_can_not_be_sent_any_more_is_not_taken_for_sent(monkeypatch: 
     producer.send_soon(FutureMessage(message=cast(Any, None)))
     with pytest.raises(AckwiseError, match="1 changes of tables"):
         await producer.deliver()
+
+
+async def test_what_is_settled_is_committed_though_the_producer_has_stopped() -> None:
+    committed = []
+
+    async def call_thread(commit: object, offsets: object) -> None:
+        committed.append(offsets)
+
+    async def flush() -> None:
+        raise RuntimeError("Cannot flush: Producer not Running")
+
+    consumer: Any = ReliableConsumer.__new__(ReliableConsumer)
+    consumer.app = SimpleNamespace(
+        producer=SimpleNamespace(flush=flush),
+        tables=SimpleNamespace(on_commit=lambda offsets: None),
+        monitor=SimpleNamespace(on_tp_commit=lambda offsets: None),
+    )
+    consumer._thread = SimpleNamespace(call_thread=call_thread, commit_exactly=None, tp_last_committed_at={})
+    consumer._committed_offset = {}
+    offsets = {TopicPartition("orders", 0): 7}
+    await consumer.commit_settled(offsets)
+    assert committed == [offsets]
