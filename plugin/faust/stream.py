@@ -11,7 +11,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import faust
 from faust.exceptions import Skip
@@ -34,6 +34,9 @@ __all__ = ["LeftUndecided", "Source", "Stream"]
 log = Log()
 
 _SKIPPED: Any = object()
+
+#: Messages that an agent may keep unacknowledged before it is looked at how many it does keep.
+_KEPT: Final = 100
 
 
 class LeftUndecided(AckwiseError):
@@ -72,6 +75,7 @@ class Stream(faust.Stream[Any]):
         self.source, self.inlet = source, inlet
         self._loops: list[_Loop] = []  #: those that work on something
         self._unacked: list[Work] = []  #: of a stream that its agent acknowledges
+        self._kept, self._look_at = 0, _KEPT  #: messages that these are of, and how many they are when it is looked at again
         self._sensed: dict[InFlight, Any] = {}
         self._first_processors = list(self._processors)
 
@@ -257,9 +261,19 @@ class Stream(faust.Stream[Any]):
             if skipped or (acks and self.enable_acks):
                 work.succeed()
             else:
-                self._unacked = [each for each in self._unacked if each.is_open]
-                self._unacked.append(work)
+                self._keep(work)
         self._leave(loop)
+
+    def _keep(self, work: Work) -> None:
+        """The agent has gone on without acknowledging `work`. How many it wants to see before it does only it knows: there is room."""
+        assert self.source is not None
+        self._unacked.append(work)
+        self._kept += len(work.members)
+        if self._kept >= self._look_at:
+            self._unacked = [each for each in self._unacked if each.is_open]
+            self._kept = sum(len(each.members) for each in self._unacked)
+            self._look_at = 2 * self._kept + _KEPT
+            self.source.demand(2 * self._kept)
 
     def _leave(self, *loops: _Loop) -> None:
         for loop in loops:

@@ -89,3 +89,31 @@ async def test_a_loop_whose_every_step_is_a_task_goes_on_all_the_same(stream: St
     values = aiter(stream)
     assert [await asyncio.wait_for(anext(values), 5.0) for _ in range(2)] == [0, 1]
     assert became(members) == [DONE, None]
+
+
+async def test_there_is_room_for_as_many_as_an_agent_keeps_before_it_acknowledges_them(stream: Stream) -> None:
+    assert stream.inlet is not None
+    demanded = [200]
+    stream.attach(cast(Any, SimpleNamespace(name="bill", demand=demanded.append)), stream.inlet)
+    stream.enable_acks = False
+    stream.inlet.put(waiting(stream, 1000))
+    kept = 0
+    async for _ in stream:
+        kept += 1
+        assert kept <= 2 * max(demanded), "a lane hands out twice what is demanded"
+        if kept == 1000:
+            break
+
+
+async def test_what_was_acknowledged_demands_no_room(stream: Stream) -> None:
+    assert stream.inlet is not None
+    demanded = [0]
+    stream.attach(cast(Any, SimpleNamespace(name="bill", demand=demanded.append)), stream.inlet)
+    stream.enable_acks = False
+    members = waiting(stream, 1000)
+    stream.inlet.put(members)
+    async for offset in stream:
+        members[offset].decide()
+        if offset == 999:
+            break
+    assert max(demanded) == 0
