@@ -198,8 +198,10 @@ class Host:
 
     async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
         """The log does not have the position: settle what was read of it, and begin anew where `Positions` says."""
-        for partition in list(error.args[0]):
-            lanes = self._member.lanes.get(partition, ())
+        named = error.args[0]  # one partition that has no position yet, or several that lost theirs
+        for partition in [named] if isinstance(named, TopicPartition) else list(named):
+            if not (lanes := self._member.lanes.get(partition, ())):
+                continue
             start = (await self._consumer.beginning_offsets([partition]))[partition]
             end = (await self._consumer.end_offsets([partition]))[partition]
             if self._member.lanes.get(partition, ()) is not lanes:
