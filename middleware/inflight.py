@@ -114,6 +114,11 @@ class Flight:
         back, self._back = self._back, []
         return back
 
+    def recall(self) -> None:
+        """Take back those that nobody has seen."""
+        for member in self.members:
+            member.recall()
+
     def taken(self) -> Iterable[InFlight]:
         """Those that a loop works on."""
         return (member for member in self.members if member.where is Where.TAKEN)

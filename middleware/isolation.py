@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 __all__ = ["Isolation"]
 
@@ -18,6 +18,7 @@ class Isolation:
         self._open.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._recalls: set[Callable[[], None]] = set()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
@@ -33,6 +34,15 @@ class Isolation:
             if self._running == 0:
                 self._idle.set()
 
+    @contextmanager
+    def recallable(self, recall: Callable[[], None]) -> Iterator[None]:
+        """A batch can give back what it has not begun: it is asked to when a message is to run alone, which would wait for all of it."""
+        self._recalls.add(recall)
+        try:
+            yield
+        finally:
+            self._recalls.discard(recall)
+
     @asynccontextmanager
     async def exclusive(self, seconds: float) -> AsyncIterator[bool]:
         """Keep others from starting for at most `seconds`; answers whether the worker was idle in that time.
@@ -44,6 +54,8 @@ class Isolation:
             await self._open.wait()
         self._open.clear()
         timer = asyncio.get_running_loop().call_later(seconds, self._open.set)
+        for recall in [*self._recalls]:
+            recall()
         try:
             try:
                 async with asyncio.timeout(seconds / 2):

@@ -74,7 +74,8 @@ class StreamingPipeline(Pipeline):
                 if stopped is None and await self._may_begin(entries) and await company.enter_async_context(self._turn(entries)):
                     await self._admission.claim(entries)
                     flight = self._hand_over([entry for entry in entries if entry.stage is Stage.ADMITTED])
-            await self._land(flight, stretch)
+            with self._worker.isolation.recallable(flight.recall):
+                await self._land(flight, stretch)
         follow(entries)
         await self._flush()
         await self._settle(entries, stretch)
@@ -85,7 +86,7 @@ class StreamingPipeline(Pipeline):
     def _hand_over(self, admitted: Sequence[Entry]) -> Flight:
         members = []
         for entry in admitted:
-            entry.run = member = InFlight(entry, cast(Message[object], entry.message), self.batch_limit(entry))
+            entry.run = member = InFlight(entry, cast(Message[object], entry.message), 1 if entry.alone else self.batch_limit(entry))
             members.append(member)
         self._execution.begin(admitted)
         flight = Flight(members)
