@@ -50,11 +50,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(name: str, folder: Path, kafka: RawKafka, *options: str, app: bool = True) -> AsyncIterator[Running]:
-    """The example `name`, copied to `folder`, as `ackwise run` runs it or (`app=False`) as a script."""
+async def running(name: str, folder: Path, kafka: RawKafka, *options: str, app: bool = True, faust: bool = False) -> AsyncIterator[Running]:
+    """The example `name`, copied to `folder`, as `ackwise run` runs it or (`app=False`) as a script; or as a worker of Faust."""
     shutil.copy(EXAMPLES / name, folder)
     module = name.removesuffix(".py")
     command = ["-m", "ackwise.plugin.cli", "run", f"{module}:app", "--log-format", "json", *options] if app else [name]
+    if faust:
+        command, app = ["-m", "faust", "-A", module, "worker", "-l", "info", "--without-web"], False
     environment = {**os.environ, "ACKWISE_BROKERS" if app else "BROKERS": kafka.bootstrap}
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -152,6 +154,27 @@ async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_p
         rest = await worker.stop()
     assert (shipped, rest) == (["shipped a Rome", "shipped b Venice"], "")
     assert [letter.value for letter in await raw_kafka.records("shipping.dlq")] == [b'{"id": "c", "city": "Atlantis"}']
+
+
+@pytest.mark.kafka
+async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it_once(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    for topic in ("purchases", "invoices"):
+        await create(raw_kafka, topic)
+    orders = [("a", "ann", 5), ("b", "bob", 20_000), ("c", "ann", 7)]
+    names = ("id", "customer", "amount")
+    await write(raw_kafka, "purchases", *(dict(zip(names, order, strict=True)) for order in orders), "no order")
+    said: list[str] = []
+    async with running("faust_orders.py", tmp_path, raw_kafka, faust=True) as worker, asyncio.timeout(60):
+        assert worker.process.stderr is not None
+        async for line in worker.process.stderr:  # where Faust's log has what agents print
+            said.append(line.decode().rpartition("] ")[2].strip())
+            if said[-1] == "posted b":
+                break
+        await worker.stop()
+    charged = [line for line in said if line.startswith(("charged ", "posted "))]
+    assert charged == ["charged a", "charged c", "posted a", "posted c", "charged b", "posted b"]
+    assert [line for line in said if " ordered for " in line] == ["ann ordered for 5", "bob ordered for 20000", "ann ordered for 12"]
+    assert [letter.value for letter in await raw_kafka.records("shop.dlq")] == [b'"no order"'] * 2  # of each agent
 
 
 @pytest.mark.kafka
