@@ -159,8 +159,9 @@ class ReliableThread(AIOKafkaConsumerThread):
     async def _return_to(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
         """Something moved the position, such as a poll that was dropped."""
         await self._look_for(consumer, partition, cursor)
-        consumer.seek(partition, cursor.resume)
-        cursor.expected = cursor.resume
+        if partition in consumer.assignment():  # or it was taken away while the broker was asked
+            consumer.seek(partition, cursor.resume)
+            cursor.expected = cursor.resume
 
     async def _look_for(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
         """See whether the log has it still. Where it has not, the client begins elsewhere by its own rule, and says nothing."""
@@ -267,9 +268,12 @@ class ReliableConsumer(Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Make lanes for what agents read; they begin when Faust's tables are recovered. A worker that leaves takes nothing on."""
+        """Make lanes for what agents read; they begin when Faust's tables are recovered.
+
+        A worker that leaves takes nothing on: its thread ends, and would never answer what is asked of the broker.
+        """
         if not self.app.should_stop:
-            await self._host.assigned(assigned)
+            await self.wait(self._host.assigned(assigned))
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def wait_empty(self) -> None:

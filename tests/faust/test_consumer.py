@@ -12,7 +12,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, P
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 
-from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.plugin.faust.consumer import Cursor, ReliableConsumer, ReliableProducer, ReliableThread
 
 
@@ -81,11 +81,66 @@ async def test_a_worker_that_leaves_takes_no_partitions_on(monkeypatch: pytest.M
         ours.append(assigned)
 
     monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
-    consumer: Any = ReliableConsumer.__new__(ReliableConsumer)
-    consumer.app = SimpleNamespace(should_stop=leaves, ackwise=SimpleNamespace(assigned=by_us))
-    await consumer.on_partitions_assigned({TP("orders", 0)}, 1)
+    await consumer_of(SimpleNamespace(should_stop=leaves, ackwise=SimpleNamespace(assigned=by_us))).on_partitions_assigned(
+        {TP("orders", 0)}, 1
+    )
     assert told == [{TP("orders", 0)}]
     assert ours == taken
+
+
+async def test_a_worker_that_stops_while_it_takes_partitions_on_waits_for_no_answer_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, asked = [], asyncio.Event()
+
+    async def by_faust(self: object, assigned: set[TP], generation_id: int) -> None:
+        told.append(assigned)
+
+    async def by_us(assigned: set[TP]) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
+    consumer = consumer_of(SimpleNamespace(should_stop=False, ackwise=SimpleNamespace(assigned=by_us)))
+    taking_on = asyncio.create_task(consumer.on_partitions_assigned({TP("orders", 0)}, 1))
+    await asked.wait()
+    consumer._stopped.set()
+    await taking_on
+    assert told == [{TP("orders", 0)}]
+
+
+async def test_an_error_while_partitions_are_taken_on_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def by_us(assigned: set[TP]) -> None:
+        raise Unavailable("the store is away")
+
+    consumer = consumer_of(SimpleNamespace(should_stop=False, ackwise=SimpleNamespace(assigned=by_us)))
+    with pytest.raises(Unavailable):
+        await consumer.on_partitions_assigned({TP("orders", 0)}, 1)
+
+
+def consumer_of(app: SimpleNamespace) -> Any:
+    consumer: Any = ReliableConsumer.__new__(ReliableConsumer)
+    consumer.app = app
+    consumer._stopped, consumer._crashed = asyncio.Event(), asyncio.Event()
+    consumer._loop = asyncio.get_running_loop()
+    return consumer
+
+
+async def test_a_partition_that_is_taken_away_while_the_broker_is_asked_is_left() -> None:
+    orders, assigned = TopicPartition("orders", 0), {TopicPartition("orders", 0)}
+
+    async def beginning_offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    async def end_offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        assigned.clear()
+        return dict.fromkeys(partitions, 9)
+
+    def seek(partition: TopicPartition, offset: int) -> None:
+        raise AssertionError("it is not assigned")
+
+    client = SimpleNamespace(beginning_offsets=beginning_offsets, end_offsets=end_offsets, assignment=lambda: assigned, seek=seek)
+    cursor = Cursor(3)
+    await ReliableThread.__new__(ReliableThread)._return_to(client, orders, cursor)
+    assert cursor.expected is None
 
 
 def producer_that_flushes_at_once(monkeypatch: pytest.MonkeyPatch, *, stopped: bool) -> Any:
