@@ -9,6 +9,7 @@ from typing import Any
 
 import faust
 import pytest
+from tests.faust.desk import desk
 
 from ackwise import ConfigurationError, Dedup
 from ackwise.plugin.faust import App
@@ -197,9 +198,11 @@ def test_an_entry_for_an_agent_that_there_is_not_is_refused() -> None:
     assert refusal(app.ackwise.declared) == "ACKWISE_AGENTS__BIL__MAX_BATCH names an agent that there is not; did you mean 'bill'?"
 
 
-def test_an_entry_says_how_much_an_agent_is_given_together() -> None:
-    app = stock(env={"ACKWISE_AGENTS__BILL__MAX_BATCH": "50"})
-    app.agent(app.topic("orders"), name="bill")(loop)
-    app.agent(app.topic("parcels"), name="ship")(loop)
-    found = app.ackwise.declared()
-    assert (found.max_batch("bill"), found.max_batch("ship")) == (50, 200)
+async def test_an_entry_says_how_much_an_agent_is_given_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def declare(app: faust.App) -> None:
+        for name, topic in (("bill", "orders"), ("ship", "parcels")):
+            app.agent(app.topic(topic), name=name)(loop)
+
+    monkeypatch.setenv("ACKWISE_AGENTS__BILL__MAX_BATCH", "50")
+    async with desk(monkeypatch, declare) as here:
+        assert {name: intake.handler.max_batch for name, intake in here.host.intakes.items()} == {"bill": 50, "ship": 200}

@@ -12,7 +12,7 @@ import faust
 import pytest
 from rich.console import Console
 
-from ackwise import ConfigurationError, ConsumeLater, Dedup, Events, Transactional
+from ackwise import Batch, ConfigurationError, ConsumeLater, Dedup, Events, Transactional
 from ackwise.plugin.application import Application
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.explain import Explanation
@@ -144,6 +144,24 @@ def test_agents_in_modules_that_faust_looks_for_itself_are_seen(tmp_path: Path, 
 def test_a_module_that_can_t_be_discovered_is_one_sentence() -> None:
     with pytest.raises(ConfigurationError, match="a module that autodiscover finds can't be imported, it raises ModuleNotFoundError"):
         host(shop(autodiscover=["there_is_no_such_module"])).explain()
+
+
+def test_loops_and_handler_functions_are_told_apart() -> None:
+    app = shop()
+    failures = {failure.when for failure in host(app).explain().failures}
+    assert "the agent raises" in failures
+    assert "the handler raises" not in failures
+
+    @app.handler("parcels", name="ship", within="1s")  # type: ignore[untyped-decorator]  # every app has it
+    async def ship(batch: Batch[bytes]) -> None: ...
+
+    explained = host(app).explain()
+    assert {"the agent raises", "the handler raises"} <= {failure.when for failure in explained.failures}
+    assert [(step.what, step.how) for step in explained.chain if step.phase == "execute"] == [
+        ("bill", "loop over a stream"),
+        ("ship", "handler that takes a batch"),
+    ]
+    assert settings(app)["agents.ship.within"] == ("1s", "code")
 
 
 def test_both_kinds_of_apps_can_be_asked_alike() -> None:
