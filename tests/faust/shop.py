@@ -15,8 +15,9 @@ from typing import Any
 
 import faust
 
-from ackwise import ConsumeLater, Dedup
+from ackwise import ConsumeLater, Dedup, Reject
 from ackwise.middleware.retry import Fixed
+from ackwise.plugin.faust import current_batch
 
 __all__ = ["Order", "app"]
 
@@ -58,7 +59,7 @@ async def bill(order: Order, event: Any = None) -> None:
     """Bill an order; what was billed is on the disk when it returns. Raises as often as the order says."""
     await asyncio.sleep(SHOP["pause"])
     event = event or faust.current_event()
-    if order.fail_times and not 0 < order.fail_times < _executions(order):
+    if order.fail_times and (_executions(order) <= order.fail_times or order.fail_times < 0):
         raise PaymentDeclined(order.id)
     _write(order, event)
 
@@ -141,6 +142,28 @@ async def take_with_timestamp(orders: Any) -> None:
     async for batch in orders.take_with_timestamp(10, within=0.2, timestamp_field_name="taken"):
         for order in batch:
             await bill(order)
+
+
+@agent("rules")
+async def rules(orders: Any) -> None:
+    async for batch in orders.take(10, within=0.2):
+        for index, order in enumerate(batch):
+            try:
+                await bill(order)
+            except PaymentDeclined:
+                ruled = current_batch()
+                ruled.later(ruled[index])
+
+
+@agent("raises")
+async def raises(orders: Any) -> None:
+    async for order in orders:
+        try:
+            await bill(order)
+        except PaymentDeclined as declined:
+            if order.fail_times < 0:
+                raise Reject("nobody pays that") from declined
+            raise ConsumeLater(delay=0.1) from declined
 
 
 @agent("noack")

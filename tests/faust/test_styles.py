@@ -26,7 +26,8 @@ FAIL_TIMES = {ONCE: 1, ALWAYS: -1}
 BY_MESSAGE = ("plain", "events", "items", "noack", "yields", "sinks", "isolated", "filter", "table", "ask")
 IN_BATCHES = ("take", "take_events", "take_with_timestamp")
 STANDING = ("group_by", "through", "noack_take")
-ALL = (*BY_MESSAGE, *IN_BATCHES, *STANDING, "concurrency", "undecodable")
+RULING = ("rules", "raises")  # written for Ackwise
+ALL = (*BY_MESSAGE, *RULING, *IN_BATCHES, *STANDING, "concurrency", "undecodable")
 
 #: No JSON, and no order.
 UNDECODABLE = (b"\xff\x00", b'{"customer": "c0"}')
@@ -47,6 +48,7 @@ class Fate:
 
     lost: Mapping[str, set[str]]
     runs: Counter[str]
+    tries: Counter[str]
     dead: Counter[str]
     answers: set[str]
     invoices: set[str]
@@ -57,7 +59,7 @@ class Fate:
     async def of(cls, shop: Shop) -> Fate:
         lost = {style: await shop.lost(style) for style in shop.styles}
         code = shop.workers[-1].process.returncode
-        return cls(lost, shop.runs(), await shop.dead(), shop.answers(), await shop.invoices(), await shop.behind(), code)
+        return cls(lost, shop.runs(), shop.tries(), await shop.dead(), shop.answers(), await shop.invoices(), await shop.behind(), code)
 
 
 async def place_orders(shop: Shop, fail_times: Mapping[int, int]) -> None:
@@ -192,11 +194,16 @@ def test_agents_lose_nothing(reliable: Fate, style: str) -> None:
     assert reliable.lost[style] == set()
 
 
-@pytest.mark.parametrize("style", BY_MESSAGE)
+@pytest.mark.parametrize("style", [*BY_MESSAGE, *RULING])
 def test_agents_bill_each_order_once_and_make_a_dead_letter_of_what_always_fails(reliable: Fate, style: str) -> None:
     ordered = {f"{style}-{number}" for number in range(COUNT)}
     assert {id: times for id, times in reliable.runs.items() if id in ordered} == dict.fromkeys(ordered - {f"{style}-{ALWAYS}"}, 1)
     assert {id: times for id, times in reliable.dead.items() if id in ordered} == {f"{style}-{ALWAYS}": 1}
+
+
+def test_an_agent_that_rejects_an_order_is_not_asked_again(reliable: Fate) -> None:
+    assert reliable.tries[f"raises-{ALWAYS}"] == 1
+    assert reliable.tries[f"rules-{ALWAYS}"] == 4
 
 
 def test_agents_answer_also_where_the_order_failed_at_first(reliable: Fate) -> None:

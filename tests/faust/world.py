@@ -155,6 +155,10 @@ class Shop:
         """How often each order was billed."""
         return Counter(line["id"] for line in self.billed())
 
+    def tries(self) -> Counter[str]:
+        """How often each order that fails was tried."""
+        return Counter({path.name.removeprefix("tries-"): path.stat().st_size for path in self.folder.glob("tries-*")})
+
     async def dead(self) -> Counter[str]:
         """The ids of the orders in the dead-letter topic."""
         topic = f"{self.group}.dlq"
