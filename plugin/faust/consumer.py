@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.conductor import Conductor
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
@@ -45,6 +46,10 @@ class Cursor:
         self.resume = resume  #: the next offset that was not taken in
         self.expected: int | None = None  #: the client's position after what was taken in; `None` before the first seek
         self.is_lost = False  #: the log does not have `resume`
+
+
+class _Unanswered(Exception):
+    """The broker does not say now what a log holds. A broker that is away ends no worker."""
 
 
 class Fetched(dict[Any, Any]):
@@ -128,6 +133,9 @@ class ReliableThread(AIOKafkaConsumerThread):
         self._is_fetching = True
         try:
             return await self._fetch(consumer, active_partitions, timeout, max_records)
+        except _Unanswered:
+            await asyncio.sleep(_LOOK_AGAIN)
+            return Fetched()  # what was fetched is forgotten, and fetched again from where the cursors stand
         finally:
             self._is_fetching = False
 
@@ -165,8 +173,11 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     async def _look_for(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
         """See whether the log has it still. Where it has not, the client begins elsewhere by its own rule, and says nothing."""
-        start = (await consumer.beginning_offsets([partition]))[partition]
-        end = (await consumer.end_offsets([partition]))[partition]
+        try:
+            start = (await consumer.beginning_offsets([partition]))[partition]
+            end = (await consumer.end_offsets([partition]))[partition]
+        except KafkaError as error:
+            raise _Unanswered from error
         cursor.is_lost = not start <= cursor.resume <= end
 
     async def touch(self) -> None:

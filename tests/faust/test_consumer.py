@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
@@ -68,6 +69,36 @@ async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: 
     fetched = await thread._fetch_records(client, {orders})
     assert fetched.lost == ([orders] if is_lost else [])
     assert fetched.after == ({} if is_lost else {orders: (cursor, 9)})
+
+
+async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders, sought = TopicPartition("orders", 0), []
+    answers = iter([KafkaConnectionError(), None])
+
+    async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
+        return {}
+
+    async def offsets(partitions: object) -> dict[TopicPartition, int]:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return {orders: 3}
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    assignment = SimpleNamespace(state_value=lambda partition: SimpleNamespace(position=3, has_valid_position=True))
+    client = SimpleNamespace(
+        assignment=lambda: {orders},
+        beginning_offsets=offsets,
+        end_offsets=offsets,
+        seek=lambda partition, offset: sought.append(offset),
+        _subscription=SimpleNamespace(subscription=SimpleNamespace(assignment=assignment)),
+    )
+    cursor = Cursor(3)
+    thread: Any = ReliableThread.__new__(ReliableThread)
+    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={orders: cursor}))
+    unanswered = await thread._fetch_records(client, {orders})
+    assert (unanswered, unanswered.after, sought) == ({}, {}, [])
+    assert (await thread._fetch_records(client, {orders})).after == {orders: (cursor, 3)}
+    assert sought == [3]
 
 
 @pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
