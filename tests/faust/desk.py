@@ -49,11 +49,17 @@ class Broker:
 
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
+        self.assigned: set[TP] = set()
+
+    def assignment(self) -> set[TP]:
+        return self.assigned
 
     async def call(self, ask: Any, *args: Any) -> Any:
         if ask.__name__ == "_find_position":
             return Position(100, None)
         return dict.fromkeys(args[0], 0)
+
+    async def on_task_error(self, error: BaseException) -> None: ...
 
     async def commit_settled(self, offsets: dict[TopicPartition, int]) -> None:
         self.commits.append(offsets)
@@ -81,6 +87,8 @@ class Client:
 class Desk:
     """A worker of group `billing`, with partition 3 of the topics."""
 
+    orders = TopicPartition("orders", 3)
+
     def __init__(self, app: faust.App, publisher: Publisher) -> None:
         self.app = app
         self.host: FaustHost = cast(Any, app).ackwise
@@ -88,13 +96,15 @@ class Desk:
         self.broker = Broker()
         self.client = Client()
         cast(Any, app.producer)._producer = self.client
+        cast(Any, app)._consumer = self.broker
         self.topics = ("orders",)
 
     async def start(self) -> None:
         await self.host.open(cast(Any, self.broker))
         for agent in self.app.agents.values():
             await cast(Any, agent).start()
-        await self.host.assigned([TP(topic, 3) for topic in (*self.topics, "billing.retry")])
+        self.broker.assigned = {TP(topic, 3) for topic in (*self.topics, "billing.retry")}
+        await self.host.assigned(self.broker.assigned)
 
     async def stop(self) -> None:
         await self.host.drain()
@@ -102,19 +112,19 @@ class Desk:
             await cast(Any, agent).stop()
         await self.host.close()
 
+    async def revoke(self) -> None:
+        """As if another worker took the partition of the orders."""
+        await self.host.revoked([TP("orders", 3)])
+        self.broker.assigned.discard(TP("orders", 3))
+
     def lanes(self, topic: str = "orders") -> tuple[Lane, ...]:
         return cast(Any, self.host)._member.lanes[TopicPartition(topic, 3)]  # type: ignore[no-any-return]  # of a member
 
     def fetch(self, *values: bytes | None, topic: str = "orders", start: int = 100, **fields: Any) -> None:
         """As if these had been fetched, with offsets from `start`."""
         partition = TopicPartition(topic, 3)
-        records = [
-            SimpleNamespace(
-                **{"topic": topic, "partition": 3, "offset": start + index, "timestamp": 1_700_000_000_000, "key": b"k", "value": value},
-                **{"headers": (), **fields},
-            )
-            for index, value in enumerate(values)
-        ]
+        about = {"topic": topic, "partition": 3, "timestamp": 1_700_000_000_000, "key": b"k", "headers": (), **fields}
+        records = [SimpleNamespace(offset=start + index, value=value, **about) for index, value in enumerate(values)]
         fetched = Fetched({partition: records})
         fetched.after, fetched.lost = {partition: (self.host.cursors[partition], start + len(values))}, []
         assert self.host.take(fetched) == {}
@@ -148,16 +158,19 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **options: Any) -> AsyncIterator[Desk]:
-    """A desk whose agents `declare` declares on a stock app that uses `things`; `options` are the app's."""
+async def desk(
+    monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **settings: Any
+) -> AsyncIterator[Desk]:
+    """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
     monkeypatch.setattr("ackwise.plugin.member.KafkaPublisher", lambda settings: publisher)
-    app = faust.App("billing", broker="kafka://nowhere:1", **options)
-    use(app, *things)
+    app = faust.App("billing", broker="kafka://nowhere:1")
+    settings: Any = {"drain_timeout": 0.05, **said}
+    use(app, *things, **settings)
     declare(app)
     made = Desk(app, publisher)
-    await made.start()
     try:
+        await made.start()
         yield made
     finally:
         await made.stop()

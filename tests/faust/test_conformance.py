@@ -12,7 +12,7 @@ from tests.conformance.results import ERROR, RESULTS, Back, Handler
 from tests.conformance.results import handler as doing
 from tests.faust.desk import Desk, desk
 
-from ackwise import CONSUME_LATER, Batch, ConsumeLater, Message, Reject
+from ackwise import CONSUME_LATER, Batch, ConsumeLater, Dedup, Message, Reject
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.faust import current_batch, handler
@@ -74,7 +74,7 @@ def loop_over_messages(handle: Callable[[Message[bytes]], object]) -> Declare:
     return declare
 
 
-LATER_RESULTS = [row for row in RESULTS if not str(row.id).startswith(RETURNED)]
+SAID_IN_A_LOOP = [row for row in RESULTS if not str(row.id).startswith(RETURNED)]
 
 
 async def hold(monkeypatch: pytest.MonkeyPatch, declare: Declare, size: int, back: Back) -> None:
@@ -93,8 +93,308 @@ async def test_what_a_handler_function_of_batches_does_has_rocketmqs_result(
     await hold(monkeypatch, batch_handler(handle), size, back)
 
 
-@pytest.mark.parametrize(("size", "handle", "back"), LATER_RESULTS)
+@pytest.mark.parametrize(("size", "handle", "back"), SAID_IN_A_LOOP)
 async def test_what_a_loop_over_batches_does_has_rocketmqs_result(
     monkeypatch: pytest.MonkeyPatch, size: int, handle: Handler, back: Back
 ) -> None:
     await hold(monkeypatch, loop_over_batches(handle), size, back)
+
+
+@pytest.mark.parametrize(
+    ("keep", "back"),
+    [pytest.param(True, [(102, 0)], id="A15-kept"), pytest.param(False, [(100, 0), (101, 0), (102, 0)], id="A15")],
+)
+async def test_a_prefix_survives_an_exception_of_a_handler_function_if_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, keep: bool, back: Back
+) -> None:
+    await hold(monkeypatch, batch_handler(doing(ERROR, ack_index=1), keep_ack_index_on_error=keep), 3, back)
+
+
+@pytest.mark.parametrize("kind", [batch_handler, loop_over_batches])
+@pytest.mark.parametrize("refused", [pytest.param({b"v101"}, id="A18"), pytest.param({b"v100", b"v101", b"v102"}, id="A19")])
+async def test_a_copy_that_is_not_acknowledged_holds_the_commit_and_only_its_publish_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], refused: set[bytes]
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.0)
+    refused = set(refused)
+    lowest = min(refused)
+    runs: list[int] = []
+    attempts: list[bytes | None] = []
+
+    def handle(batch: Batch[bytes]) -> object:
+        runs.append(len(batch))
+        return CONSUME_LATER
+
+    def answer(copy: Copy) -> PublishUnavailable | None:
+        attempts.append(copy.value)
+        return PublishUnavailable("no broker") if copy.value in refused else None
+
+    async with desk(monkeypatch, kind(handle)) as here:
+        here.publisher.answer = answer
+        here.fetch(b"v100", b"v101", b"v102")
+        await here.until(lambda: attempts.count(lowest) > 2, "a publish that is repeated")
+        assert await here.committed() == int(lowest[1:])
+        refused.clear()
+        await here.until_passed(103)
+        assert runs == [3]
+        assert sorted(here.sent()) == [("billing.delay.10s", b"v%d" % offset) for offset in (100, 101, 102)]
+
+
+@pytest.mark.parametrize("kind", [batch_handler, loop_over_batches])
+@pytest.mark.parametrize(
+    ("fetched", "max_batch", "sizes"), [pytest.param(10, 4, [4, 4, 2], id="A27"), pytest.param(32, 100, [32], id="A28")]
+)
+async def test_a_fetch_is_cut_into_batches(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], fetched: int, max_batch: int, sizes: list[int]
+) -> None:
+    seen: list[int] = []
+
+    def handle(batch: Batch[bytes]) -> None:
+        seen.append(len(batch))
+
+    async with desk(monkeypatch, kind(handle, max_batch=max_batch)) as here:
+        here.fetch(*(b"v%d" % index for index in range(fetched)))
+        await here.until_passed(100 + fetched)
+        assert seen == sizes
+
+
+def slow_handler(events: tuple[asyncio.Event, asyncio.Event], error: Exception | None = None) -> Declare:
+    def declare(app: faust.App) -> None:
+        @handler(app, "orders", max_batch=1)
+        async def bill(batch: Batch[bytes]) -> None:
+            events[0].set()
+            await events[1].wait()
+            if error is not None:
+                raise error
+
+    return declare
+
+
+def slow_loop(events: tuple[asyncio.Event, asyncio.Event], error: Exception | None = None) -> Declare:
+    def declare(app: faust.App) -> None:
+        @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
+        async def bill(orders: Any) -> None:
+            async for _ in orders:
+                events[0].set()
+                await events[1].wait()
+                if error is not None:
+                    raise error
+
+    return declare
+
+
+SLOW = pytest.mark.parametrize("kind", [slow_handler, slow_loop])
+
+
+@SLOW
+@pytest.mark.parametrize("error", [pytest.param(None, id="A23"), pytest.param(ERROR, id="A24")])
+async def test_what_ends_after_the_drain_publishes_and_commits_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], error: Exception | None
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    async with desk(monkeypatch, kind((begun, go_on), error), revoke_timeout=0.01) as here:
+        here.fetch(b"v100", b"v101")
+        await begun.wait()
+        lanes = here.lanes()
+        await here.revoke()
+        go_on.set()
+        await here.until(lambda: all(lane.task is not None and lane.task.done() for lane in lanes), "the end of the lane")
+        assert here.sent() == []
+        assert [offsets for offsets in here.broker.commits if offsets.get(here.orders, 100) != 100] == []
+
+
+@SLOW
+async def test_A25_what_waits_behind_a_slow_message_is_not_begun_once_its_partition_is_revoked(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    async with desk(monkeypatch, kind((begun, go_on))) as here:
+        here.fetch(b"v100", b"v101", b"v102")
+        await begun.wait()
+        (lane,) = here.lanes()
+        revoked = asyncio.create_task(here.revoke())
+        await asyncio.sleep(0)  # it runs as far as it waits for what was begun
+        go_on.set()
+        await revoked
+        assert [entry.delivery.offset for entry in lane.unsettled()] == [101, 102]
+        assert here.broker.commits[-1][here.orders] == 101
+
+
+# -- watermark
+
+
+def acknowledging(events: list[Any]) -> Declare:
+    """A stock agent that leaves it to the test what is acknowledged when."""
+
+    def declare(app: faust.App) -> None:
+        @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
+        async def bill(orders: Any) -> None:
+            async for event in orders.noack().events():
+                events.append(event)  # noqa: PERF401  # the loop is what a user writes
+
+    return declare
+
+
+@pytest.mark.parametrize(
+    ("finished", "commit"),
+    [
+        pytest.param([105], 100, id="W01"),
+        pytest.param([105, 100, 101, 102, 103], 104, id="W02"),
+        pytest.param([105, 100, 101, 102, 103, 104, 106, 107, 108, 109], 110, id="W04"),
+        pytest.param([105, 100, 101, 102, 103, 104, 106, 107, 108, 109, 109, 100], 110, id="W05"),
+    ],
+)
+async def test_the_commit_is_the_smallest_offset_that_an_agent_has_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, finished: list[int], commit: int
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0.005)
+    events: list[Any] = []
+    async with desk(monkeypatch, acknowledging(events)) as here:
+        here.fetch(*(b"v%d" % index for index in range(10)))
+        await here.until(lambda: len(events) == 10, "ten messages in the agent")
+        for offset in finished:
+            events[offset - 100].ack()
+        (lane,) = here.lanes()
+        await here.until(lambda: lane.watermark.count == 10 - len(set(finished)), "settling")
+        assert await here.committed() == commit
+
+
+async def test_W07_what_is_fetched_twice_is_held_and_handed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    async with desk(monkeypatch, message_handler(lambda message: seen.append(message.value))) as here:
+        here.fetch(b"a", b"b", b"c")
+        here.fetch(b"a", b"b", b"c")
+        (lane,) = here.lanes()
+        assert (lane.watermark.count, lane.watermark.span) == (3, 2)
+        await here.until_passed(103)
+        assert seen == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(("count", "commit"), [pytest.param(1, 101, id="W08"), pytest.param(5, 105, id="W14")])
+async def test_everything_done_commits_the_offset_behind_it(monkeypatch: pytest.MonkeyPatch, count: int, commit: int) -> None:
+    async with desk(monkeypatch, loop_over_messages(lambda message: None)) as here:
+        here.fetch(*[b"v"] * count)
+        await here.until_passed(commit)
+        assert await here.committed() == commit
+
+
+# -- send-back
+
+
+def failing(message: Message[bytes]) -> object:
+    raise ERROR
+
+
+BY_MESSAGE = pytest.mark.parametrize("kind", [message_handler, loop_over_messages])
+
+
+@BY_MESSAGE
+async def test_K17_the_messages_behind_one_that_fails_are_not_stopped_by_it(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]
+) -> None:
+    async with desk(monkeypatch, kind(lambda message: failing(message) if message.offset == 101 else None)) as here:
+        here.fetch(b"v100", b"v101", b"v102")
+        await here.until_passed(103)
+        assert here.sent() == [("billing.delay.10s", b"v101")]
+
+
+@BY_MESSAGE
+@pytest.mark.parametrize(
+    ("error", "policy", "topic"),
+    [
+        pytest.param(ERROR, ConsumeLater(), "billing.delay.10s", id="S01"),
+        pytest.param(ConsumeLater(delay_level=-1), ConsumeLater(), "billing.dlq", id="S06"),
+        pytest.param(ConsumeLater(delay_level=2), ConsumeLater(), "billing.delay.5s", id="S07"),
+        pytest.param(ConsumeLater(delay_level=99), ConsumeLater(), "billing.delay.2h", id="S09"),
+        pytest.param(ERROR, ConsumeLater(0), "billing.dlq", id="S11"),
+        pytest.param(Reject("no price"), ConsumeLater(), "billing.dlq", id="reject"),
+    ],
+)
+async def test_where_a_message_goes_that_fails(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare], error: Exception, policy: ConsumeLater, topic: str
+) -> None:
+    def handle(message: Message[bytes]) -> object:
+        raise error
+
+    async with desk(monkeypatch, kind(handle), policy) as here:
+        here.fetch(b"v100")
+        await here.until_passed(101)
+        assert here.sent() == [(topic, b"v100")]
+
+
+async def fail_until_dead(here: Desk) -> list[Copy]:
+    """One message fails and comes back until it is a dead letter; answers what was sent."""
+    here.fetch(b"v100", headers=(("trace", b"t"),))
+    await here.until_passed(101)
+    while (last := here.publisher.sent[-1]).topic != "billing.dlq":
+        returned = len(here.publisher.sent) - 1
+        here.bring_back(last, offset=100 + returned)
+        await here.until_passed(101 + returned, "billing.retry")
+    return here.publisher.sent
+
+
+@BY_MESSAGE
+async def test_S17_a_message_that_always_fails_is_delivered_seventeen_times_then_dead(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]
+) -> None:
+    runs: list[tuple[str, int, int]] = []
+
+    def handle(message: Message[bytes]) -> object:
+        runs.append((message.topic, message.offset, message.reconsume_times))
+        raise ERROR
+
+    async with desk(monkeypatch, kind(handle)) as here:
+        *copies, _ = await fail_until_dead(here)
+        levels = here.host.slots.later.levels
+        waits = [levels.delay(levels.names().index(copy.topic.removeprefix("billing.delay.")) + 1) for copy in copies]
+        assert runs == [("orders", 100, times) for times in range(17)]
+        assert sum(waits) == 17140
+
+
+@BY_MESSAGE
+async def test_S13_a_second_failure_keeps_the_origin_and_the_first_sight(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]
+) -> None:
+    async with desk(monkeypatch, kind(failing), ConsumeLater(2)) as here:
+        first, second, _ = (dict(copy.headers) for copy in await fail_until_dead(here))
+        same = ("trace", "ackwise-origin-topic", "ackwise-origin-partition", "ackwise-origin-offset", "ackwise-first-seen")
+        assert [first[name] for name in same] == [second[name] for name in same]
+
+
+@BY_MESSAGE
+async def test_S14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.settlement.PUBLISH_AGAIN", 0.0)
+    tried: list[str] = []
+
+    def answer(copy: Copy) -> PublishUnavailable | None:
+        tried.append(copy.topic)
+        return PublishUnavailable("no broker") if len(tried) < 3 else None
+
+    def handle(message: Message[bytes]) -> object:
+        raise Reject("no price")
+
+    async with desk(monkeypatch, kind(handle)) as here:
+        here.publisher.answer = answer
+        here.fetch(b"v100")
+        await here.until_passed(101)
+        assert tried == ["billing.dlq"] * 3
+
+
+@BY_MESSAGE
+async def test_S16_a_second_copy_of_the_same_failure_is_recognised(monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Declare]) -> None:
+    runs: list[int] = []
+
+    def handle(message: Message[bytes]) -> object:
+        runs.append(message.reconsume_times)
+        return CONSUME_LATER if len(runs) == 1 else None
+
+    async with desk(monkeypatch, kind(handle), Dedup("memory://")) as here:
+        here.fetch(b"v100")
+        await here.until_passed(101)
+        (copy,) = here.publisher.sent
+        here.bring_back(copy, offset=100)
+        here.bring_back(copy, offset=101)
+        await here.until_passed(102, "billing.retry")
+        assert runs == [0, 1]
