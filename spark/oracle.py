@@ -17,7 +17,7 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
-__all__ = ["Event", "Ruling", "rule"]
+__all__ = ["Event", "Message", "Partition", "Ruling", "message_of", "rule"]
 
 Event = Mapping[str, Any]
 Partition = tuple[str, str, str, str, int]  # cluster, group, topic, topic id, partition
@@ -41,15 +41,27 @@ class Ruling:
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
 
 
-def rule(events: Iterable[Event], config: ReconcileConfig, unreadable: Collection[int] = ()) -> Ruling:
-    """Judge a set of events; the same event twice counts once."""
+def rule(
+    events: Iterable[Event],
+    config: ReconcileConfig,
+    unreadable: Collection[int] = (),
+    *,
+    held: Collection[int] = (),
+    offsets: Collection[int] | None = None,
+) -> Ruling:
+    """Judge a set of events; the same event twice counts once.
+
+    `unreadable` and `held` are the writers whose log could not be read to its end, and whose log is still written. Of offsets
+    without events only `offsets` are looked at, or all.
+    """
     known = {(event["writer_id"], event["seq"]): event for event in events}
-    return _Court([known[key] for key in sorted(known)], config, unreadable).rule() if known else Ruling()
+    return _Court([known[key] for key in sorted(known)], config, unreadable, held).rule(offsets) if known else Ruling()
 
 
 class _Court:
-    def __init__(self, events: list[Event], config: ReconcileConfig, unreadable: Collection[int]) -> None:
+    def __init__(self, events: list[Event], config: ReconcileConfig, unreadable: Collection[int], held: Collection[int]) -> None:
         self.events = events
+        self.held = held
         self.config = config
         self.grace = round(config.grace * 1e6)
         self.now = max(e["event_ts"] for e in events) if config.as_of is None else round(config.as_of * 1e6)
@@ -73,8 +85,8 @@ class _Court:
                 spans[_partition(e)].add((e["offset"], e["range_end"]))
         self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
 
-    def rule(self) -> Ruling:
-        about = _grouped((e for e in self.events if _is_message(e)), _message)
+    def rule(self, offsets: Collection[int] | None) -> Ruling:
+        about = _grouped((e for e in self.events if _is_message(e)), message_of)
         first = {message: self._judge(message, group) for message, group in about.items()}
         final = {message: (self._settle(message, about, first), first[message][1]) for message in about}
         ruling = Ruling(self.as_of, final, logical=self._logical(about, final))
@@ -82,7 +94,8 @@ class _Court:
             if (domain := self._domain(partition)) is not None:
                 ruling.domains[partition] = domain
                 seen = {offset for (where, _, _, offset) in about if where == partition}
-                ruling.absent[partition] = {o: found for o in range(*domain) if o not in seen and (found := self._absent(partition, o))}
+                asked = range(*domain) if offsets is None else sorted({o for o in offsets if o in range(*domain)})
+                ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
         return ruling
 
     # -- writers
@@ -105,7 +118,7 @@ class _Court:
             any(e["event_type"] == E.ASSIGNED and e["writer_id"] != writer and e["event_ts"] > last for e in self.by_partition[p])
             for p in held
         )
-        return not self._has_ended(writer) and not taken and last >= self.now - round(self.config.writer_timeout * 1e6)
+        return not self._has_ended(writer) and not (taken and writer not in self.held) and last >= self.now - round(self.config.writer_timeout * 1e6)
 
     def _find_unknown(self, writer: int) -> bool:
         """Note what the writer's missing events may have been about; whether any are missing."""
@@ -306,7 +319,8 @@ def _partition(e: Event) -> Partition:
     return *_group(e), e["topic"], e.get("topic_id") or "", -1 if e.get("partition") is None else e["partition"]
 
 
-def _message(e: Event) -> Message:
+def message_of(e: Event) -> Message:
+    """Which message an event is about, by the coordinates of its origin."""
     return _partition(e), e.get("handler") or "", e.get("dedup_epoch") or 0, e["offset"]
 
 
