@@ -79,7 +79,7 @@ class Positions:
             log_end=end,
             goes_on_at=start,
         )
-        attrs = json.dumps({"reason": "out-of-range"})
+        attrs = json.dumps({"reason": "out-of-range", "goes_on_at": start})
         self._member.record(Event(EventCode.SEEK, *partition, min(position, start), range_end=max(position, start), attrs=attrs))
         return start
 

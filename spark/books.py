@@ -33,7 +33,7 @@ class Book:
     start: int
     committed: int
     rewound: bool
-    """The last commit was not the highest; what lies between is delivered again."""
+    """A commit went back behind an earlier one; what lies between is delivered again."""
     messages: Mapping[Verdict, int]
     absent: Mapping[Verdict, int]
     """Offsets that no event is about."""
@@ -79,8 +79,9 @@ def keep(
     for pk, (start, end) in domains(facts, commits).items():
         classes = without.get(pk, {})
         absent = {Verdict[name]: number for name, number in classes.items() if name != GAP and number}
-        rewound = (commits[pk].latest or 0) < (commits[pk].highest or 0)
-        books.append(Book(facts.partitions[pk], start, end, rewound, messages[pk], absent, classes.get(GAP, 0)))
+        books.append(
+            Book(facts.partitions[pk], start, end, commits[pk].rewound_from is not None, messages[pk], absent, classes.get(GAP, 0))
+        )
     return sorted(books, key=lambda book: (book.partition.group, book.partition.topic, book.partition.topic_id, book.partition.partition))
 
 

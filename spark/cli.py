@@ -48,6 +48,9 @@ def reconcile(
     grace: Annotated[
         str, typer.Option(metavar="DURATION", help="How late a retry or a lease may be before it counts as lost or stuck.")
     ] = "1m",
+    lateness: Annotated[
+        str, typer.Option(metavar="DURATION", help="How late events may come to the folders; anomalies that are younger are provisional.")
+    ] = "0s",
     writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
     lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
     retention: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
@@ -69,6 +72,7 @@ def reconcile(
     config = ReconcileConfig(
         as_of=None if as_of is None else _time(as_of),
         grace=parse_duration(grace, what="--grace"),
+        lateness=parse_duration(lateness, what="--lateness"),
         writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
         lease=None if lease is None else parse_duration(lease, what="--lease"),
         retention=None if retention is None else parse_duration(retention, what="--retention"),

@@ -21,6 +21,8 @@ class ReconcileConfig:
     """Ages are measured against this; without it, against the newest event of the slowest writer that lives."""
     grace: float = 60.0
     """How much later than due or expired a message may be before it counts as lost or stuck."""
+    lateness: float = 0.0
+    """How much later than it was written an event may come here; anomalies that are younger are provisional."""
     writer_timeout: float = 600.0
     """A writer that is silent for longer, behind the newest event, is dead."""
     lease: float | None = None

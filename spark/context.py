@@ -16,12 +16,13 @@ __all__ = ["Scope", "context", "delay_partitions", "scopes"]
 Scope = tuple[GroupName, str, int]
 """Group, handler, dedup epoch."""
 
-# `committed` is where the group's commits end and `start` where its answerability begins, null where it has none;
+# `committed` is where the group's commits end and `start` where its answerability begins, null where it has none; it
+# committed `rewound_to` before it went back to `rewound_from`;
 # `scope` numbers handlers within a dedup epoch; `drained_ts` is when its retries were last seen to be done; `since` is
 # the group's first event, and `blind` says that events of the group are missing.
 _SCHEMA: Final = (
-    "mk long, pk long, scope long, start long, committed long, lease long, retention long, levels array<long>, "
-    "drained_ts long, since long, blind boolean"
+    "mk long, pk long, scope long, start long, committed long, rewound_from long, rewound_to long, lease long, "
+    "retention long, levels array<long>, drained_ts long, since long, blind boolean"
 )
 
 
@@ -34,10 +35,10 @@ def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed],
     for view in facts.views:
         group, commit = facts.groups[view.group], commits.get(view.pk)
         start = expected[view.pk][0] if view.pk in expected else None
-        highest = None if commit is None else commit.highest
+        got = (None, None, None) if commit is None else (commit.highest, commit.rewound_from, commit.rewound_to)
         promised = (group.lease, group.retention, list(group.levels))
         seen = (drained.get(view.group), group.first_ts, view.group in blind.groups)
-        rows.append((view.mk, view.pk, numbers[_scope(view)], start, highest, *promised, *seen))
+        rows.append((view.mk, view.pk, numbers[_scope(view)], start, *got, *promised, *seen))
     return spark.createDataFrame(rows, _SCHEMA)
 
 

@@ -18,11 +18,11 @@ _BITS = 64
 _SHIFT = 6  # the word of a number is number >> 6
 
 
-def points(rows: DataFrame, key: str, number: str, kind: str) -> DataFrame:
-    """Evidence of `kind` for each `number` of a `key`, to be folded."""
+def points(rows: DataFrame, key: str, number: str, kind: str, *also: str) -> DataFrame:
+    """Evidence of `kind` for each `number` of a `key`, to be folded; with the columns `also`."""
     place = F.col(number).bitwiseAND(_BITS - 1)
     return rows.select(
-        F.col(key).alias("key"), F.shiftright(number, _SHIFT).alias("word"), F.lit(kind).alias("kind"), _bit(place).alias("mask")
+        F.col(key).alias("key"), F.shiftright(number, _SHIFT).alias("word"), F.lit(kind).alias("kind"), _bit(place).alias("mask"), *also
     )
 
 
@@ -36,16 +36,16 @@ def spans(rows: DataFrame) -> DataFrame:
     return each.select("key", "word", "kind", _from(first).bitwiseAND(F.bitwise_not(_from(after))).alias("mask"))
 
 
-def fold_words(evidence: Sequence[DataFrame], kinds: Sequence[str]) -> DataFrame:
-    """One row per `key` and `word` with a mask for each of `kinds`."""
-    rows = reduce(DataFrame.unionByName, evidence)
+def fold_words(evidence: Sequence[DataFrame], kinds: Sequence[str], *also: Column) -> DataFrame:
+    """One row per `key` and `word` with a mask for each of `kinds`, and the aggregates `also`."""
+    rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), evidence)
     masks = [F.coalesce(F.bit_or(F.when(F.col("kind") == kind, F.col("mask"))), F.lit(0)).alias(kind) for kind in kinds]
-    return rows.groupBy("key", "word").agg(*masks)
+    return rows.groupBy("key", "word").agg(*masks, *also)
 
 
-def count(words: DataFrame, classes: Mapping[str, Column]) -> DataFrame:
-    """How many numbers of each key are in each class: one row per key, a column for each class."""
-    return words.groupBy("key").agg(*[F.sum(F.bit_count(mask)).alias(name) for name, mask in classes.items()])
+def count(words: DataFrame, classes: Mapping[str, Column], *also: Column) -> DataFrame:
+    """How many numbers of each key are in each class: one row per key, a column for each class, and the aggregates `also`."""
+    return words.groupBy("key").agg(*[F.sum(F.bit_count(mask)).alias(name) for name, mask in classes.items()], *also)
 
 
 def stretches(words: DataFrame, classes: Mapping[str, Column]) -> DataFrame:

@@ -10,10 +10,25 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
 
-__all__ = ["NO_LOGS", "ROLES", "Committed", "Facts", "Fate", "Group", "Logs", "Partition", "SurveyRow", "View", "Writer", "establish"]
+__all__ = [
+    "NO_LOGS",
+    "ROLES",
+    "Committed",
+    "Facts",
+    "Fate",
+    "Group",
+    "KeyCollision",
+    "Logs",
+    "Partition",
+    "SurveyRow",
+    "View",
+    "Writer",
+    "establish",
+]
 
 _LEASE = 30.0  # seconds; what the pipeline uses unless it is told otherwise, as is the next one
 _RETENTION = 86400.0
@@ -25,6 +40,10 @@ GroupName = tuple[str, str]
 
 #: The roles that a partition can have for a group, each with its bit in `SurveyRow.roles`.
 ROLES = {"source": 1, "retry": 2, "delay": 4}
+
+
+class KeyCollision(AckwiseError):
+    """Two partitions, or two handlers of one, got the same number, so their messages would be taken for each other's."""
 
 
 class SurveyRow(NamedTuple):
@@ -73,10 +92,12 @@ class Committed(NamedTuple):
 
     pk: int
     highest: int | None
-    latest: int | None
-    """The commit that came last; smaller than `highest` after a rewind."""
     drained_ts: int | None
     """When a delay partition had last been read to its end, before its group's retry partitions were."""
+    rewound_from: int | None = None
+    """The lowest position that a commit went back to; None: each was at least as high as those before."""
+    rewound_to: int | None = None
+    """The highest position that a commit went back from."""
 
 
 class Logs(NamedTuple):
@@ -198,7 +219,7 @@ class Facts:
 def establish(rows: Iterable[SurveyRow], config: ReconcileConfig, logs: Logs = NO_LOGS) -> Facts:
     """Decide what the survey means.
 
-    Raises `ValueError` if two partitions or two views got the same key.
+    Raises `KeyCollision` if two partitions or two views got the same key.
     """
     rows = list(rows)
     now = max((row.last_ts for row in rows), default=0) if config.as_of is None else round(config.as_of * _MICROS)
@@ -283,7 +304,10 @@ def _lost_everything(about: Sequence[SurveyRow], last_ts: int, assigned: Mapping
 def _partition(pk: int, about: Sequence[SurveyRow]) -> Partition:
     first = about[0]
     if len({(row.cluster, row.group_id, row.topic, row.topic_id, row.partition) for row in about}) > 1:
-        raise ValueError(f"two partitions have the key {pk}, one of them is {first.topic}/{first.partition} of {first.group_id}")
+        raise KeyCollision(
+            f"two partitions have the key {pk}, one of them is {first.topic}/{first.partition} of {first.group_id}; nothing was concluded: "
+            "give fewer folders at once"
+        )
     roles = 0
     for row in about:
         roles |= row.roles
@@ -294,7 +318,10 @@ def _partition(pk: int, about: Sequence[SurveyRow]) -> Partition:
 def _view(mk: int, about: Sequence[SurveyRow]) -> View:
     first = about[0]
     if len({(row.pk, row.handler, row.dedup_epoch) for row in about}) > 1:
-        raise ValueError(f"two handlers have the key {mk}, one of them is {first.handler!r} of {first.group_id}")
+        raise KeyCollision(
+            f"two handlers have the key {mk}, one of them is {first.handler!r} of {first.group_id}; nothing was concluded: "
+            "give fewer folders at once"
+        )
     return View(mk, first.pk, (first.cluster, first.group_id), first.handler, first.dedup_epoch)
 
 

@@ -79,6 +79,7 @@ def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
             F.min(ts).alias("first_ts"),
             F.max(ts).alias("last_ts"),
             F.max("record_ts").alias("record_ts"),
+            F.min("record_ts").alias("first_record_ts"),
             F.max("dedup_hash").alias("dedup_hash"),
             F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
             F.coalesce(F.max("took"), F.lit(0)).alias("took"),

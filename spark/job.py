@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 from ackwise.spark.books import GAP, Book, check, domains, keep
 from ackwise.spark.completeness import Around, Hole, blindness
@@ -35,7 +36,7 @@ from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.survey import around, committed, holes, passed, survey
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.verdicts import judge, logical, settle_suppressed
+from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
 from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["Judgement", "reconcile", "weigh"]
@@ -109,8 +110,9 @@ def weigh(
         facts.as_of,
         micros(config.grace),
     ).persist()
-    words = offset_words(events, spark, domains(facts, commits), blind)
-    return Judgement(facts, gone, commits, judged, settle_suppressed(judged, facts.as_of), words)
+    settled = mark_provisional(settle_suppressed(judged, facts.as_of), facts.as_of, micros(config.lateness))
+    words = offset_words(events, spark, domains(facts, commits), blind, micros(config.grace))
+    return Judgement(facts, gone, commits, judged, settled, words)
 
 
 def _around(spark: SparkSession, events: DataFrame, gone: Sequence[Hole]) -> list[Around]:
@@ -126,6 +128,8 @@ class _Counts:
     tallies: Sequence[Tally]
     booked: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]
+    fallen: Sequence[int]
+    """The `pk` of partitions whose records get older as offsets grow."""
     findings: Sequence[Row]
     doubtful: Sequence[Row]
     missing: Sequence[Row]
@@ -149,7 +153,8 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
     hashes = logical_tallies(failed).collect()
     _write(logical_rows(found.settled, failed if hashes else failed.limit(0), named), out / "logical")
     progress("accounting for every offset")
-    without = {row["key"]: {name: row[name] for name in classes} for row in count(found.words, classes).collect()}
+    partitions = count(found.words, classes, F.max("falls").alias("falls")).collect()
+    without = {row["key"]: {name: row[name] for name in classes} for row in partitions}
     absentees = missing_rows(stretches(found.words, classes), named)
     is_missing = any(number for of_partition in without.values() for name, number in of_partition.items() if name != GAP)
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
@@ -158,6 +163,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int,
         tallies=kinds,
         booked=_booked(found, counted),
         absent=without,
+        fallen=[row["key"] for row in partitions if row["falls"]],
         findings=suspects,
         doubtful=doubts,
         missing=first,
@@ -200,7 +206,7 @@ def _report(
         delays=counts.delays,
         timeline=counts.timeline if counts.timeline.counts else None,
         unreadable=evidence.unreadable,
-        warnings=_warnings(found, evidence),
+        warnings=_warnings(found, counts.fallen, evidence),
         output=output,
         config=config,
     )
@@ -213,7 +219,7 @@ def _time(facts: Facts) -> Buckets:
     return buckets(first, last, min(_MOST_BUCKETS, max(1, _MOST_ROWS // max(1, len(facts.views)))))
 
 
-def _warnings(found: Judgement, evidence: Evidence) -> list[str]:
+def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence) -> list[str]:
     sentences = []
     if found.holes:
         writers = len({hole.writer_id for hole in found.holes})
@@ -221,6 +227,12 @@ def _warnings(found: Judgement, evidence: Evidence) -> list[str]:
     if evidence.foreign:
         sentences.append(
             f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
+        )
+    if fallen:
+        first = min((found.facts.partitions[pk] for pk in fallen), key=lambda each: (each.group, each.topic, each.partition))
+        sentences.append(
+            f"the records of {len(fallen)} partitions, such as {first.topic}/{first.partition} of {first.group[1]}, get older as offsets "
+            "grow: if the topic was made anew, offsets of two topics are taken for one here, so keep the events of the older one apart"
         )
     if found.facts.strange:
         sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")

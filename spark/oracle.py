@@ -15,7 +15,7 @@ from typing import Any, Final
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Event", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -39,6 +39,8 @@ class Ruling:
     """By partition and offset: the verdict on offsets without events, or GAP."""
     logical: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = field(default_factory=dict)
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    fallen: set[Partition] = field(default_factory=set)
+    """Where records get older as offsets grow, as those of a topic that was made anew do."""
 
 
 def rule(
@@ -77,7 +79,8 @@ class _Court:
             if w in unreadable
             or (w not in self.live and not self._has_ended(w) and any(s.get("mode") == "async" for s in _sessions(self.by_writer[w])))
         }
-        self.commits = {p: self._committed(p) for p in self.by_partition}
+        self.commits = {p: _max(self._positions(p)) for p in self.by_partition}
+        self.rewound = {p: self._rewound(p) for p in self.by_partition}
         self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         for e in (e for e in events if e["event_type"] == E.TX_SETTLED):
@@ -88,7 +91,8 @@ class _Court:
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
         first = {message: self._judge(message, group) for message, group in about.items()}
-        final = {message: (self._settle(message, about, first), first[message][1]) for message in about}
+        settled = {message: self._settle(message, about, first) for message in about}
+        final = {m: (settled[m], first[m][1] | self._provisional(settled[m], first[m][1], about[m])) for m in about}
         ruling = Ruling(self.as_of, final, logical=self._logical(about, final))
         for partition in self.by_partition:
             if (domain := self._domain(partition)) is not None:
@@ -96,6 +100,8 @@ class _Court:
                 seen = {offset for (where, _, _, offset) in about if where == partition}
                 asked = range(*domain) if offsets is None else sorted({o for o in offsets if o in range(*domain)})
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
+            if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
+                ruling.fallen.add(partition)
         return ruling
 
     # -- writers
@@ -114,11 +120,19 @@ class _Court:
                 held.add(_partition(e))
             elif e["event_type"] == E.REVOKED:
                 held.discard(_partition(e))
-        taken = held and all(
-            any(e["event_type"] == E.ASSIGNED and e["writer_id"] != writer and e["event_ts"] > last for e in self.by_partition[p])
-            for p in held
+        taken = (
+            writer not in self.held
+            and held
+            and all(
+                any(e["event_type"] == E.ASSIGNED and e["writer_id"] != writer and e["event_ts"] > last for e in self.by_partition[p])
+                for p in held
+            )
         )
-        return not self._has_ended(writer) and not (taken and writer not in self.held) and last >= self.now - round(self.config.writer_timeout * 1e6)
+        return (
+            not self._has_ended(writer)
+            and not (taken and writer not in self.held)
+            and last >= self.now - round(self.config.writer_timeout * 1e6)
+        )
 
     def _find_unknown(self, writer: int) -> bool:
         """Note what the writer's missing events may have been about; whether any are missing."""
@@ -147,24 +161,41 @@ class _Court:
 
     # -- partitions
 
-    def _committed(self, partition: Partition) -> int | None:
-        return _max(_position(e) for e in self.by_partition[partition] if e["event_ts"] <= self.as_of)
+    def _positions(self, partition: Partition) -> list[int]:
+        """What was committed, one after the other."""
+        ordered = sorted(self.by_partition[partition], key=lambda e: (e["event_ts"], e["writer_id"], e["seq"]))
+        return [at for e in ordered if e["event_ts"] <= self.as_of and (at := _position(e)) is not None]
+
+    def _rewound(self, partition: Partition) -> tuple[int, int]:
+        positions = self._positions(partition)
+        fell = [(at, max(positions[:i])) for i, at in enumerate(positions) if i and at < max(positions[:i])]
+        return (min(low for low, _ in fell), max(high for _, high in fell)) if fell else (0, 0)
+
+    def _falls(self, events: list[Event]) -> bool:
+        """Whether all records of 64 neighbours are older than all of 64 before them, by more than clocks differ."""
+        known = _grouped((e for e in events if e.get("record_ts") is not None), lambda e: e["offset"] >> 6)
+        spans = [(min(e["record_ts"] for e in known[w]), max(e["record_ts"] for e in known[w])) for w in sorted(known)]
+        return any(last + self.grace < max(low for low, _ in spans[:i]) for i, (_, last) in enumerate(spans) if i)
 
     def _domain(self, partition: Partition) -> tuple[int, int] | None:
         events, end = self.by_partition[partition], self.commits[partition]
         roles = {e.get("role") for e in events if e["event_type"] in (E.ASSIGNED, E.BROKER_OFFSETS)} & {"source", "retry", "delay"}
         starts = [at for e in events if (at := _read_from(e)) is not None and (e["event_type"] != E.ASSIGNED or _role(e) == "source")]
+        starts += [e["offset"] for e in events if _is_retention(e) and e.get("offset") is not None]
         if (roles and "source" not in roles) or not starts or end is None:
             return None
         return min(starts), max(end, min(starts))
 
     def _absent(self, partition: Partition, offset: int) -> str:
-        within = {
-            e["event_type"] for e in self.by_partition[partition] if e.get("range_end") is not None and e.get("offset") is not None
+        ranges = [
+            e for e in self.by_partition[partition] if e.get("range_end") is not None and e.get("offset") is not None
             and e["event_type"] in (E.GAP, E.SEEK, E.RECEIVED_RANGE) and e["offset"] <= offset < e["range_end"]
-        }  # fmt: skip
+        ]  # fmt: skip
+        within = {e["event_type"] for e in ranges}
         if E.GAP in within:
             return "GAP"
+        if any(_is_retention(e) for e in ranges):
+            return Verdict.RETENTION_LOSS.name
         if E.SEEK in within:
             return Verdict.SKIPPED_BY_SEEK.name
         received = E.RECEIVED_RANGE in within
@@ -227,9 +258,16 @@ class _Court:
             verdict = Verdict.STUCK if expired and not lives else Verdict.IN_FLIGHT
         elif attempt > 1:
             verdict = retry
-        if (verdict in (Verdict.LOST, Verdict.STUCK) and doubt) or (verdict is Verdict.RETRY_LOST and group in self.blind):
+        is_hidden = (verdict in (Verdict.LOST, Verdict.STUCK) and doubt) or (verdict is Verdict.RETRY_LOST and group in self.blind)
+        if is_hidden or (verdict in ANOMALIES and _is_recreated(events)):
             verdict = Verdict.UNKNOWN_EXPORT_GAP
-        return verdict, self._flags(verdict, of, events, attempt, past and not doubt)
+        low, high = self.rewound[partition]
+        rewound = Flag.REWOUND if low <= offset < high else Flag(0)
+        return verdict, self._flags(verdict, of, events, attempt, past and not doubt) | rewound
+
+    def _provisional(self, verdict: Verdict, flags: Flag, events: list[Event]) -> Flag:
+        is_young = self.as_of < max(e["event_ts"] for e in events) + round(self.config.lateness * 1e6)
+        return Flag.PROVISIONAL if is_young and (verdict in MENDABLE or Flag.COMMITTED_PAST in flags) else Flag(0)
 
     def _is_overdue(self, group: tuple[str, str], of: Mapping[int, list[Event]], events: list[Event]) -> bool:
         back = of.get(E.SENT_BACK, [])
@@ -251,13 +289,14 @@ class _Court:
             Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
             Flag.AMBIGUOUS_EXEC: two or E.CLAIM_LOST in of or any(e.get("took_unreleased") for e in events),
             Flag.UNCLAIMED: bool(ran) and (not runs or not all(_was_claimed(of, x) for x in runs)),
-            Flag.REPEATED: verdict is not Verdict.MULTI_EXECUTED and len(_ids(of, E.SUCCEEDED)) > 1,
+            Flag.REPEATED: verdict is not Verdict.MULTI_EXECUTED and len(_ids(of, E.SUCCEEDED)) > 1 and not _is_recreated(events),
             Flag.HAD_FAILURES: E.FAILED in of,
             Flag.RETRIED: E.SENT_BACK in of,
             Flag.RESCUED_FROM_DLQ: {E.SUCCEEDED, E.DEAD_LETTERED} <= of.keys(),
             Flag.DUP_AND_OK: {E.SUCCEEDED, E.DUP_SUPPRESSED} <= of.keys(),
             Flag.ATTEMPT_HOLE: len({_attempt(e) for e in events}) < attempt,
             Flag.NEG_LATENCY: bool(ok) and bool(begun) and min(ok) < min(begun),
+            Flag.RECREATED: _is_recreated(events),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
 
@@ -341,6 +380,10 @@ def _hash(events: list[Event]) -> int | None:
     return _max(e.get("dedup_hash") for e in events)
 
 
+def _is_recreated(events: list[Event]) -> bool:
+    return len({e["record_ts"] for e in events if e.get("record_ts") is not None}) > 1
+
+
 def _role(e: Event) -> str:
     return e.get("role") or "source"
 
@@ -363,6 +406,12 @@ def _position(e: Event) -> int | None:
     if e["event_type"] == E.COMMITTED:
         return e.get("range_end")
     return e.get("offset") if e["event_type"] == E.ASSIGNED and e.get("from_commit") else None
+
+
+def _is_retention(e: Event) -> bool:
+    """The log began only later: what was jumped over was deleted. Where it ended earlier, reading went back instead."""
+    attributes = _attributes(e) if e["event_type"] == E.SEEK else {}
+    return attributes.get("reason") == "out-of-range" and attributes.get("goes_on_at") in (None, e.get("range_end"))
 
 
 def _is_drained(e: Event) -> bool:

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from ackwise.middleware.events import COLUMNS, EventCode, Kind
 
-__all__ = ["EVENT_SCHEMA", "MESSAGE_CODES", "is_about_a_message", "is_any", "micros", "project"]
+__all__ = ["EVENT_SCHEMA", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project"]
 
 #: The codes that are about one message.
 MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20)
@@ -55,6 +55,16 @@ def is_any(*codes: EventCode) -> Column:
 def is_about_a_message() -> Column:
     """Whether the event is about one message and says which one, after `project`. Codes that we don't know are not."""
     return is_any(*MESSAGE_CODES) & F.col("offset").isNotNull() & (F.col("partition") != _NO_PARTITION)
+
+
+def is_retention() -> Column:
+    """Whether the event says that the log began only later, after `project`: what was jumped over had been deleted.
+
+    Where a log ends before the position, reading goes back instead: what lies between had been read.
+    """
+    goes_on_at = F.get_json_object("attrs", "$.goes_on_at").try_cast("long")
+    out_of_range = F.get_json_object("attrs", "$.reason") == "out-of-range"
+    return is_any(EventCode.SEEK) & F.coalesce(out_of_range, F.lit(False)) & F.coalesce(goes_on_at == F.col("range_end"), F.lit(True))
 
 
 def project(events: DataFrame) -> DataFrame:

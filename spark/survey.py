@@ -5,14 +5,14 @@ Both are answered in rows per writer and partition, few enough for plain Python 
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.completeness import Around
 from ackwise.spark.coverage import fold_words, points, spans, stretches
 from ackwise.spark.facts import ROLES, Committed, SurveyRow
-from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any
+from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 
 __all__ = ["around", "committed", "holes", "passed", "survey"]
 
@@ -41,7 +41,7 @@ def survey(events: DataFrame) -> DataFrame:
             F.max(F.when(is_any(EventCode.REVOKED), seq)).alias("revoked_seq"),
             F.max(F.when(assigned, ts)).alias("assigned_ts"),
             F.max(F.when(assigned, offset)).alias("assigned_to"),
-            F.min(F.when(source | received | _read_here(), offset)).alias("start"),
+            F.min(F.when(source | received | _read_here() | is_retention(), offset)).alias("start"),
             F.max(_reached()).alias("reached"),
             F.max(_committed_position()).alias("settled_to"),
             F.max(F.when(_drained(), ts)).alias("drained_ts"),
@@ -56,17 +56,22 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame) -> DataFr
     `retry_drained` has the `pk` of each delay partition and, as `before`, when its group's retry partitions had last
     been read to their ends: a delay partition that was empty only later may have moved a copy in between.
     """
-    ts, position = F.col("ts"), _committed_position()
+    ts, position = F.col("ts"), F.col("position")
+    before = F.max("position").over(Window.partitionBy("pk").orderBy("ts", "writer_id", "seq").rowsBetween(Window.unboundedPreceding, -1))
+    fell = position < F.col("earlier")
     about = is_any(EventCode.COMMITTED, EventCode.ASSIGNED, EventCode.BROKER_OFFSETS) & (ts <= as_of)
     timely = _drained() & (ts <= F.col("before"))
     rows = (
         events.where(about)
         .join(F.broadcast(retry_drained), "pk", "left")
+        .select("pk", "ts", "writer_id", "seq", _committed_position().alias("position"), timely.alias("is_timely"))
+        .withColumn("earlier", before)
         .groupBy("pk")
         .agg(
             F.max(position).alias("highest"),
-            F.max_by(position, F.when(position.isNotNull(), F.struct("ts", "seq"))).alias("latest"),
-            F.max(F.when(timely, ts)).alias("drained_ts"),
+            F.max(F.when(F.col("is_timely"), ts)).alias("drained_ts"),
+            F.min(F.when(fell, position)).alias("rewound_from"),
+            F.max(F.when(fell, F.col("earlier"))).alias("rewound_to"),
         )
     )
     return rows.select(*Committed._fields)

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
-from ackwise.spark.vocabulary import PLAIN, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
-__all__ = ["judge", "logical", "settle_suppressed"]
+__all__ = ["judge", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 
@@ -64,6 +64,14 @@ def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
     return judged.where(~suppressed).unionByName(checked.drop("accounted"))
 
 
+def mark_provisional(settled: DataFrame, as_of: int, lateness: int) -> DataFrame:
+    """The same rows, with PROVISIONAL on anomalies that events may mend which are still to come. Microseconds."""
+    is_young = F.lit(as_of) < F.col("state.last_ts") + lateness
+    is_mendable = _is(*sorted(MENDABLE)) | (F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0)
+    provisional = F.when(is_mendable & is_young, F.lit(int(Flag.PROVISIONAL))).otherwise(F.lit(0))
+    return settled.withColumn("flags", F.col("flags") + provisional)
+
+
 def logical(settled: DataFrame) -> DataFrame:
     """`scope`, `dedup_hash`, `logical_verdict` and `logical_flags` of the dedup hashes where deduplication failed.
 
@@ -107,7 +115,8 @@ def _verdict(as_of: int, grace: int) -> Column:
         .otherwise(_lit(Verdict.PENDING))
     )
     doubtful = (base.isin(*map(int, _IN_DOUBT)) & F.col("in_doubt")) | ((base == Verdict.RETRY_LOST) & F.col("blind"))
-    return F.when(doubtful, _lit(Verdict.UNKNOWN_EXPORT_GAP)).otherwise(base)
+    of_two_records = base.isin(*map(int, sorted(ANOMALIES))) & _is_recreated()
+    return F.when(doubtful | of_two_records, _lit(Verdict.UNKNOWN_EXPORT_GAP)).otherwise(base)
 
 
 def _is_overdue(grace: int) -> Column:
@@ -131,16 +140,23 @@ def _flags() -> Column:
         Flag.COMMITTED_PAST: open_still & (_last_attempt() == 1) & (F.col("offset") < F.col("committed")) & ~F.col("in_doubt"),
         Flag.AMBIGUOUS_EXEC: (F.col("took") > 0) | _has(EventCode.CLAIM_LOST) | two_claims,
         Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
-        Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")),
+        Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),
         Flag.HAD_FAILURES: _has(EventCode.FAILED),
         Flag.RETRIED: _has(EventCode.SENT_BACK),
         Flag.RESCUED_FROM_DLQ: _has(EventCode.SUCCEEDED) & _has(EventCode.DEAD_LETTERED),
         Flag.DUP_AND_OK: _has(EventCode.SUCCEEDED) & _has(EventCode.DUP_SUPPRESSED),
         Flag.ATTEMPT_HOLE: F.bit_count("attempts") < F.least(_last_attempt(), F.lit(HIGHEST_BIT)),
         Flag.NEG_LATENCY: F.col("ok_ts") < F.col("begun_ts"),
+        Flag.REWOUND: (F.col("offset") >= F.col("rewound_from")) & (F.col("offset") < F.col("rewound_to")),
+        Flag.RECREATED: _is_recreated(),
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
     return reduce(Column.__add__, bits)
+
+
+def _is_recreated() -> Column:
+    """Two records had its coordinates, so nothing that they did may be counted together."""
+    return F.coalesce(F.col("first_record_ts") < F.col("record_ts"), F.lit(False))
 
 
 def _has_outcome() -> Column:

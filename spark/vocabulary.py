@@ -15,6 +15,7 @@ __all__ = [
     "LOGICAL_ACTIONS",
     "LOSSES",
     "MEANINGS",
+    "MENDABLE",
     "PLAIN",
     "UNDER_WAY",
     "ExitCode",
@@ -28,20 +29,21 @@ class Verdict(enum.IntEnum):
     """What became of one message, worst first: an offset that several handlers read is booked by the smallest."""
 
     LOST = 1
-    NEVER_SEEN = 2
-    RETRY_LOST = 3
-    PHANTOM_SUPPRESSED = 4
-    STUCK = 5
-    MULTI_EXECUTED = 6
-    UNKNOWN_EXPORT_GAP = 7
-    IN_FLIGHT = 8
-    RETRYING = 9
-    PENDING = 10
-    SKIPPED_BY_SEEK = 11
-    DEAD_LETTERED = 12
-    SKIPPED = 13
-    DUPLICATE_SUPPRESSED = 14
-    EXACTLY_ONCE = 15
+    NEVER_SEEN = 3
+    RETENTION_LOSS = 4
+    RETRY_LOST = 5
+    PHANTOM_SUPPRESSED = 6
+    STUCK = 7
+    MULTI_EXECUTED = 8
+    UNKNOWN_EXPORT_GAP = 9
+    IN_FLIGHT = 10
+    RETRYING = 11
+    PENDING = 12
+    SKIPPED_BY_SEEK = 13
+    DEAD_LETTERED = 14
+    SKIPPED = 15
+    DUPLICATE_SUPPRESSED = 16
+    EXACTLY_ONCE = 17
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -78,6 +80,12 @@ class Flag(enum.IntFlag):
     """A clock says that it was done before it was begun."""
     BEYOND_TTL = 1024
     """Logical level: the runs are further apart than the store remembers."""
+    REWOUND = 2048
+    """The group went back behind it after it had committed past it, so it was delivered again."""
+    PROVISIONAL = 4096
+    """Events that would mend it may still come: it is younger than files may be late."""
+    RECREATED = 8192
+    """Two records had its coordinates, since the topic was made anew: what is said of it mixes both."""
 
 
 class ExitCode(enum.IntEnum):
@@ -94,6 +102,7 @@ ANOMALIES: Final = frozenset(
     {
         Verdict.LOST,
         Verdict.NEVER_SEEN,
+        Verdict.RETENTION_LOSS,
         Verdict.RETRY_LOST,
         Verdict.PHANTOM_SUPPRESSED,
         Verdict.STUCK,
@@ -107,7 +116,17 @@ DOUBTS: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
 #: Verdicts of which nobody will ask how they came about, unless a flag stands beside them.
 PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
 #: Verdicts by which a message did not have the effect that it should have had.
-LOSSES: Final = frozenset({Verdict.LOST, Verdict.NEVER_SEEN, Verdict.RETRY_LOST, Verdict.PHANTOM_SUPPRESSED})
+LOSSES: Final = frozenset(
+    {
+        Verdict.LOST,
+        Verdict.NEVER_SEEN,
+        Verdict.RETENTION_LOSS,
+        Verdict.RETRY_LOST,
+        Verdict.PHANTOM_SUPPRESSED,
+    }
+)
+#: Anomalies that events which come late may mend: what ran twice, stays so.
+MENDABLE: Final = ANOMALIES - {Verdict.MULTI_EXECUTED}
 #: Verdicts that a later run will replace by others.
 UNDER_WAY: Final = frozenset({Verdict.IN_FLIGHT, Verdict.RETRYING, Verdict.PENDING})
 
@@ -115,6 +134,7 @@ UNDER_WAY: Final = frozenset({Verdict.IN_FLIGHT, Verdict.RETRYING, Verdict.PENDI
 MEANINGS: Final = {
     Verdict.LOST: "received, committed past, and never finished",
     Verdict.NEVER_SEEN: "committed past without having been received",
+    Verdict.RETENTION_LOSS: "deleted by the broker before it was received",
     Verdict.RETRY_LOST: "sent back, and its copy is nowhere",
     Verdict.PHANTOM_SUPPRESSED: "suppressed as done, and nobody did it",
     Verdict.STUCK: "claimed by a worker that died, and not taken up since",
@@ -141,12 +161,17 @@ FLAG_MEANINGS: Final = {
     Flag.ATTEMPT_HOLE: "no events of one of its attempts",
     Flag.NEG_LATENCY: "done before it was begun, by the clocks",
     Flag.BEYOND_TTL: "further apart than the store remembers",
+    Flag.REWOUND: "the group went back behind it after it had committed past it",
+    Flag.PROVISIONAL: "events that would mend it may still come",
+    Flag.RECREATED: "two records had its coordinates: the topic was made anew",
 }
 #: What somebody should do. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {
     Verdict.LOST: "Send the origin records again.",
     Verdict.NEVER_SEEN: "Fetch these offsets. If the broker has nothing there, some other worker of the group read the topic; "
     "else send the records again.",
+    Verdict.RETENTION_LOSS: "The topic has them no longer: produce them again from where they came, and let the topic keep its records "
+    "for longer than the group may be away.",
     Verdict.RETRY_LOST: "Send the origin records again.",
     Verdict.PHANTOM_SUPPRESSED: "The store remembers what nobody did: remove these keys from it, then send the records again.",
     Verdict.STUCK: "See whether their partitions are consumed at all; the next delivery runs them.",

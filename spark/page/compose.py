@@ -189,6 +189,8 @@ def _writer(writer: Writer) -> WriterRow:
 def _read(report: RunReport) -> list[tuple[str, str]]:
     config = report.config
     tolerances = f"grace {format_duration(config.grace)}, writers dead after {format_duration(config.writer_timeout)}"
+    if config.lateness:
+        tolerances += f", events up to {format_duration(config.lateness)} late"
     for name, value in (("lease", config.lease), ("retention", config.retention)):
         tolerances += "" if value is None else f", {name} {format_duration(value)}"
     return [

@@ -7,6 +7,7 @@ Leases and grace are 600 s here, and so is the silence after which a writer coun
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
 __all__ = ["CASES", "CONFIG", "Case"]
 
-CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND, grace=600.0, writer_timeout=600.0, lease=600.0)
+CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND, grace=600.0, lateness=60.0, writer_timeout=600.0, lease=600.0)
 
 ONCE, MULTI, DEAD, SKIPPED = Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED
 LOST, NEVER, UNKNOWN, SEEK = Verdict.LOST, Verdict.NEVER_SEEN, Verdict.UNKNOWN_EXPORT_GAP, Verdict.SKIPPED_BY_SEEK
@@ -35,9 +36,19 @@ class Case:
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     flags: dict[int, Flag] = field(default_factory=dict)
     """Flags that must be set, among others."""
+    without: dict[int, Flag] = field(default_factory=dict)
+    """Flags that must not be set."""
+    apart: dict[tuple[str, str, int, int], Verdict] = field(default_factory=dict)
+    """Where an offset alone does not say which message is meant: by topic id, handler, dedup epoch and offset."""
     absent: dict[int, str] = field(default_factory=dict)
     logical: dict[str, LogicalVerdict] = field(default_factory=dict)
+    logical_flags: dict[str, Flag] = field(default_factory=dict)
+    domain: tuple[int, int] | None = None
+    """The first offset that is booked, and the one after the last."""
+    falls: bool = False
 
+
+OUT_OF_RANGE: Final = json.dumps({"reason": "out-of-range"})
 
 CASES: Final[dict[str, Case]] = {}
 
@@ -161,7 +172,9 @@ case("29 received above the commit", "0:RCS 1:R W=1", {0: ONCE, 1: PENDING})
 
 case("30 no commit at all", "0:R", {0: PENDING})
 
-case("31 rewound, and suppressed", "0:RCS 1:RCS W=2 W=1 1:RD W=2", {0: ONCE, 1: ONCE})
+case("31 rewound, and suppressed", "0:RCS 1:RCS W=2 W=1 1:RD W=2", {0: ONCE, 1: ONCE}, flags={1: Flag.REWOUND}, without={0: Flag.REWOUND})
+
+case("31b gone back to while nobody read", "0:CS 1:CS W=2", {0: ONCE, 1: ONCE}, flags={0: Flag.REWOUND, 1: Flag.REWOUND}).assign("w2", 0)
 
 case("32 jumped over", "0:RCS SEEK[1,4) 4:RCS W=5", {0: ONCE, 4: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK"))
 
@@ -208,68 +221,121 @@ case("41 two records of one key, both run", verdicts={0: ONCE, 1: ONCE}, logical
     "w1", "0:RCS 1:RCS W=2", key="k"
 )
 
-case("42 both run, days apart", verdicts={0: ONCE, 1: ONCE}, logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say(
-    "w1", "0:RCS", ago=3 * 86400, key="k"
-).say("w1", "1:RCS W=2", key="k")
+case(
+    "42 both run, days apart",
+    verdicts={0: ONCE, 1: ONCE},
+    logical={"k": LogicalVerdict.LOGICAL_DUPLICATE},
+    logical_flags={"k": Flag.BEYOND_TTL},
+).say("w1", "0:RCS", ago=3 * 86400, key="k").say("w1", "1:RCS W=2", key="k")
 
-case("43 a later attempt committed past is retried, not lost", verdicts={0: RETRYING}).say("w1", "0:CFB 0@2:CF W=1")
+case("61 a later attempt committed past is retried, not lost", verdicts={0: RETRYING}).say("w1", "0:CFB 0@2:CF W=1")
 
-case("44 a later attempt, and all topics drained since", verdicts={0: RETRY_LOST}).say("w1", "0:CFB 0@2:CF W=1", ago=7200, level=3).drain(
+case("62 a later attempt, and all topics drained since", verdicts={0: RETRY_LOST}).say("w1", "0:CFB 0@2:CF W=1", ago=7200, level=3).drain(
     60
 )
 
-case("45 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
+case("63 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
 
-case("46 run without a claim, twice", verdicts={0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w1", "0:S").say("w2", "0:S W=1")
+case("64 run without a claim, twice", verdicts={0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w1", "0:S").say("w2", "0:S W=1")
 
-case("46b run under a claim, and again without", "0:CS", {0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w2", "0:S W=1")
+case("64b run under a claim, and again without", "0:CS", {0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w2", "0:S W=1")
 
-case("47 a topic made anew", verdicts={}).say("w1", "0:CS", key="x", topic_id="a").say("w1", "0:CS W=1", topic_id="b")
+case("47 a topic made anew", apart={("a", "bill", 0, 0): ONCE, ("b", "bill", 0, 0): ONCE}).say("w1", "0:CS", key="x", topic_id="a").say(
+    "w1", "0:CS W=1", topic_id="b"
+)
 
-case("48 out of the log's range", "0:CS SEEK[1,3) 3:CS W=4", {0: ONCE, 3: ONCE}, absent=dict.fromkeys((1, 2), "SKIPPED_BY_SEEK"))
+case("47b a topic made anew, without an id, and two records of one offset", verdicts={0: UNKNOWN}, flags={0: Flag.RECREATED}).say(
+    "w1", "0:CS W=1", ago=7200, record_ts=NOW - 7300 * SECOND
+).say("w2", "0:CS W=1", record_ts=NOW - 100 * SECOND)
 
-case("49 two handlers of one topic, one failed", verdicts={}).say("w1", "0:CS W=1").say("w1", "0:CF", handler="other")
+case(
+    "47c a topic made anew, without an id, and newer records before older ones",
+    verdicts={64: ONCE, 0: ONCE},
+    falls=True,
+    absent=dict.fromkeys(range(1, 64), "GAP"),
+).say("w1", "64:CS W=65", ago=7200, record_ts=NOW - 7300 * SECOND).assign("w2", 64, at=NOW - 200 * SECOND).say(
+    "w2", "0:CS", record_ts=NOW - 100 * SECOND
+).say("w2", "GAP[1,64)")
 
-case("50 an intended replay", verdicts={}).say("w1", "0:CS W=1").say("w1", "0:CS", dedup_epoch=1)
+case(
+    "47d older records after newer ones, as clocks differ", "GAP[1,64)", {64: ONCE, 0: ONCE}, absent=dict.fromkeys(range(1, 64), "GAP")
+).say("w1", "64:CS", record_ts=NOW - 700 * SECOND).say("w1", "0:CS W=65", record_ts=NOW - 100 * SECOND)
 
-case("51 the first position comes from the assignment", absent={0: "NEVER_SEEN", 1: "NEVER_SEEN"}, verdicts={2: ONCE}).assign(
+case("48 deleted before it was read", verdicts={0: ONCE, 3: ONCE}, absent=dict.fromkeys((1, 2), "RETENTION_LOSS")).say("w1", "0:CS").say(
+    "w1", "SEEK[1,3)", attrs=OUT_OF_RANGE
+).say("w1", "3:CS W=4")
+
+case("48b deleted while nobody read", verdicts={3: ONCE}, absent=dict.fromkeys((1, 2), "RETENTION_LOSS")).say(
+    "w1", "SEEK[1,3)", attrs=json.dumps({"reason": "out-of-range", "goes_on_at": 3})
+).assign("w1", 3).say("w1", "3:CS W=4")
+
+case("48c gone back, since the log ends before", "0:CS W=4", {0: ONCE}, absent=dict.fromkeys((1, 2, 3), "SKIPPED_BY_SEEK")).say(
+    "w2", "SEEK[0,4)", attrs=json.dumps({"reason": "out-of-range", "goes_on_at": 0})
+)
+
+case("49 a commit that the broker refused is no commit", "0:RCS W=1 1:RCS", {0: ONCE, 1: ONCE}, domain=(0, 1))
+
+late = case("51 done, and a file that came late says so", "0:E 1:CS W=2", {0: ONCE, 1: ONCE}, without={0: Flag.PROVISIONAL}).say(
+    "w2", "0:RCS"
+)
+
+early = case("51b the same before that file came", verdicts={0: LOST, 1: ONCE}, flags={0: Flag.PROVISIONAL}, without={1: Flag.PROVISIONAL})
+early.say("w1", "0:E 1:CS W=2")
+
+case("51c so old that no file can be that late", verdicts={0: LOST}, without={0: Flag.PROVISIONAL}).say("w1", "0:E W=1", ago=61)
+
+case("58 missing at the tail, beyond the first words", "0:CS W=200", {0: ONCE}, absent=dict.fromkeys(range(1, 200), "NEVER_SEEN"))
+
+case("67 two handlers of one topic, one failed", apart={("", "bill", 0, 0): ONCE, ("", "other", 0, 0): LOST}).say("w1", "0:CS W=1").say(
+    "w1", "0:CF", handler="other"
+)
+
+case("68 an intended replay", apart={("", "bill", 0, 0): ONCE, ("", "bill", 1, 0): ONCE}).say("w1", "0:CS W=1").say(
+    "w1", "0:CS", dedup_epoch=1
+)
+
+case("69 the first position comes from the assignment", absent={0: "NEVER_SEEN", 1: "NEVER_SEEN"}, verdicts={2: ONCE}).assign(
     "w1", 0, from_commit=False
 ).say("w1", "2:CS W=3")
 
-case("52 a commit that was only found at the next assignment", "0:CS 1:C", {0: ONCE, 1: IN_FLIGHT}, flags={1: Flag.COMMITTED_PAST}).assign(
+case("70 a commit that was only found at the next assignment", "0:CS 1:C", {0: ONCE, 1: IN_FLIGHT}, flags={1: Flag.COMMITTED_PAST}).assign(
     "w2", 2
 )
 
-case("53 a position that was reset is no commit", "0:CS", {0: ONCE}).assign("w2", 5, from_commit=False)
+case("71 a position that was reset is no commit", "0:CS", {0: ONCE}).assign("w2", 5, from_commit=False)
 
-case("54 retry topics have no books", verdicts={0: ONCE}).say("w1", "0:CFB 0@2:CS W=1").assign("w1", 0, role="retry", topic="r").add(
+case("72 retry topics have no books", verdicts={0: ONCE}).say("w1", "0:CFB 0@2:CS W=1").assign("w1", 0, role="retry", topic="r").add(
     "w1", EventCode.COMMITTED, topic="r", partition=0, range_end=7
 )
 
-case("55 a copy whose origin is below the first position", verdicts={0: ONCE, 5: ONCE}).assign("w1", 5).say("w1", "0@2:CS 5:CS W=6")
+case("73 a copy whose origin is below the first position", verdicts={0: ONCE, 5: ONCE}).assign("w1", 5).say("w1", "0@2:CS 5:CS W=6")
 
 case("56 a level beyond the table", verdicts={0: RETRYING}).say("w1", "0:CFB W=1", ago=5, level=99)
 
-case("57 a claim was lost on the way", "0:CLS W=1", {0: ONCE}, flags={0: Flag.AMBIGUOUS_EXEC})
+case("75 a claim was lost on the way", "0:CLS W=1", {0: ONCE}, flags={0: Flag.AMBIGUOUS_EXEC})
 
-case("58 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
+case("76 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
 
 case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 17, topic=TOPIC, partition=0, offset=9).add("w1", 77)
 
-case("60 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
+case("78 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
 
-tail = case("61 what an async writer took with it", verdicts={0: ONCE, 1: UNKNOWN}, absent=dict.fromkeys((2, 3, 4), "UNKNOWN_EXPORT_GAP"))
+tail = case(
+    "50 what an async writer took with it that died before it could end its session",
+    verdicts={0: ONCE, 1: UNKNOWN},
+    absent=dict.fromkeys((2, 3, 4), "UNKNOWN_EXPORT_GAP"),
+)
 tail.start("w1", at=NOW - 2 * DAY, mode="async").assign("w1", 0, at=NOW - 2 * DAY, from_commit=False)
 tail.say("w1", "0:CS W=1 1:CF", ago=86400).assign("w2", 5)
 
-settled = case("62 what a writer that fsyncs took with it", verdicts={0: ONCE, 1: LOST}, absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN"))
+settled = case("50b what a writer that fsyncs took with it", verdicts={0: ONCE, 1: LOST}, absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN"))
 settled.start("w1", at=NOW - 2 * DAY).assign("w1", 0, at=NOW - 2 * DAY, from_commit=False)
 settled.say("w1", "0:CS W=1 1:CF", ago=86400).assign("w2", 5)
 
-case("63 an attempt without events", "0:CFB 0@3:CS W=1", {0: ONCE}, flags={0: Flag.ATTEMPT_HOLE})
+case("81 an attempt without events", "0:CFB 0@3:CS W=1", {0: ONCE}, flags={0: Flag.ATTEMPT_HOLE})
 
-case("64 suppressed without a hash", verdicts={0: UNKNOWN}).say("w1", "0:D W=1", dedup_hash=None)
+case("82 suppressed without a hash", verdicts={0: UNKNOWN}).say("w1", "0:D W=1", dedup_hash=None)
 
-case("65 a suppression after the time of judgement", verdicts={0: DUPLICATE}).say("w1", "0:D", ago=-30)
+case("83 a suppression after the time of judgement", verdicts={0: DUPLICATE}).say("w1", "0:D", ago=-30)
 
-case("66 a commit after the time of judgement", "0:CF", {0: PENDING}).say("w1", "W=1", ago=-30)
+case("84 a commit after the time of judgement", "0:CF", {0: PENDING}).say("w1", "W=1", ago=-30)

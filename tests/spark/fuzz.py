@@ -53,11 +53,17 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
                 fields |= {"exec_id": draw.choice([None, 1, 2**40, 2**60])}
             if draw.random() < 0.05:
                 fields |= {"dedup_hash": None}
+            if draw.random() < 0.8:
+                written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
+                fields |= {"record_ts": written}
             key = draw.choice([None, None, "a", "b"])
             history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)
         case "range":
             code = draw.choice(["RECEIVED_RANGE", "RECEIVED_RANGE", "GAP", "SEEK"])
-            history.say(writer, f"{code}[{offset},{offset + draw.choice([0, 1, 3, 8, 70])})", ago=ago)
+            reason = draw.choice([{}, {"reason": "operator"}, {"reason": "out-of-range"}, {"reason": "out-of-range", "goes_on_at": offset}])
+            history.say(
+                writer, f"{code}[{offset},{offset + draw.choice([0, 1, 3, 8, 70])})", ago=ago, attrs=json.dumps(reason) if reason else None
+            )
         case "commit":
             history.say(writer, f"W={offset + draw.choice([0, 1, 2, 64])}", ago=ago)
         case "assign":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from ackwise.spark.books import Book, domains, keep
 from ackwise.spark.config import ReconcileConfig
@@ -54,6 +55,8 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
     for row in stretches(found.words, absent()).collect():
         partition = partitions[row["key"]]
         rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
+    for row in count(found.words, {}, F.max("falls").alias("falls")).where("falls").collect():
+        rulings[partitions[row["key"]][1]].fallen.add(partitions[row["key"]])
     for row in logical(found.settled).collect():
         group, handler, epoch = scopes(found.facts)[row.scope]
         rulings[group[1]].logical[(*group, handler, epoch), row.dedup_hash] = LogicalVerdict(row.logical_verdict), Flag(row.logical_flags)

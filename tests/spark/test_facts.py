@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.facts import ROLES, Facts, Fate, Logs, SurveyRow, establish
+from ackwise.spark.facts import ROLES, Facts, Fate, KeyCollision, Logs, SurveyRow, establish
 
 SECOND = 1_000_000
 CONFIG = ReconcileConfig(writer_timeout=600)
@@ -136,10 +136,10 @@ def test_retries_are_drained_once_all_retry_partitions_are() -> None:
 
 
 def test_two_partitions_with_one_key_are_refused() -> None:
-    with pytest.raises(ValueError, match="two partitions have the key 7"):
+    with pytest.raises(KeyCollision, match="two partitions have the key 7"):
         establish([said(1, pk=7), said(1, pk=7)._replace(partition=1)], CONFIG)
 
 
 def test_two_handlers_with_one_key_are_refused() -> None:
-    with pytest.raises(ValueError, match="two handlers have the key 9"):
+    with pytest.raises(KeyCollision, match="two handlers have the key 9"):
         establish([said(1, pk=7, mk=9, message_events=1), said(1, pk=7, mk=9, message_events=1, handler="other")], CONFIG)

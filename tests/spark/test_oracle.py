@@ -22,11 +22,20 @@ def check(expected: Case, ruling: Ruling) -> None:
     found = first_partition(ruling)
     if expected.verdicts:
         assert {offset: verdict.name for offset, (verdict, _) in found.items()} == {o: v.name for o, v in expected.verdicts.items()}
+    if expected.apart:
+        apart = {(topic_id, *which): verdict for ((*_, topic_id, _), *which), (verdict, _) in ruling.messages.items()}
+        assert apart == expected.apart
     for offset, flags in expected.flags.items():
         assert flags in found[offset][1]
+    for offset, flags in expected.without.items():
+        assert not flags & found[offset][1]
     absent = [offsets for (_, _, topic, _, _), offsets in ruling.absent.items() if topic == TOPIC and offsets]
     assert absent == ([expected.absent] if expected.absent else [])
-    assert {hashed: verdict for (_, hashed), (verdict, _) in ruling.logical.items()} == {hash_of(k): v for k, v in expected.logical.items()}
+    logical = {hash_of(key): (verdict, expected.logical_flags.get(key, Flag(0))) for key, verdict in expected.logical.items()}
+    assert {hashed: found for (_, hashed), found in ruling.logical.items()} == logical
+    if expected.domain is not None:
+        assert [domain for (_, _, topic, _, _), domain in ruling.domains.items() if topic == TOPIC] == [expected.domain]
+    assert bool(ruling.fallen) == expected.falls
 
 
 @pytest.mark.parametrize("name", CASES)
