@@ -17,7 +17,8 @@ from mode.utils.aiter import aiter
 
 from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.disposition import Reject
-from ackwise.middleware.log import Log
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.whereabouts import where_raised
@@ -100,7 +101,7 @@ class Agent(faust.Agent):
         log.error(
             "an agent raises before it takes a message, it is begun again",
             handler=self.name,
-            error=type(error).__name__,
+            error=said(error) if isinstance(error, AckwiseError) else type(error).__name__,
             at=where_raised(error),
             retry_in=rest,
         )

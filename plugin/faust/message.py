@@ -13,7 +13,7 @@ from faust.types.tuples import Message as FaustMessage
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Message
 
-__all__ = ["AckedMessage", "StreamMessage", "decoder", "says_types"]
+__all__ = ["AckedEvent", "AckedMessage", "StreamMessage", "decoder", "says_types"]
 
 
 class AckedMessage(FaustMessage):
@@ -31,6 +31,17 @@ class AckedMessage(FaustMessage):
         acknowledge, self.acknowledge = self.acknowledge, None
         acknowledge()
         return True
+
+
+class AckedEvent(faust.Event):
+    """An event whose `async with` acknowledges it, except when an exception leaves the block: Faust's does so even then."""
+
+    __slots__ = ()
+
+    async def __aexit__(self, kind: Any = None, error: BaseException | None = None, traceback: Any = None) -> None:
+        """Acknowledge, unless the block failed; then the agent that goes on raising has the word."""
+        if error is None:
+            self.ack()
 
 
 class StreamMessage(Message[Any]):
@@ -75,6 +86,8 @@ def decoder(
             event = _completed(cast(Any, channel.decode(raw, propagate=True)))
         else:
             event = cast(Any, app).create_event(delivery.key, decode_value(delivery.value), raw.headers, raw)
+        if type(event) is faust.Event:  # an app may have a class of its own
+            cast(Any, event).__class__ = AckedEvent
         value = event.value.value if isinstance(event.value, ReqRepRequest) else event.value
         message = StreamMessage(delivery, value)
         message.event = event
