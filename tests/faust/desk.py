@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,6 +73,10 @@ class Client:
         self.answer: Callable[[asyncio.Future[Any]], None] = lambda report: report.set_result(None)
         self._reports: list[asyncio.Future[Any]] = []
 
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
     async def send(self, topic: str, value: bytes | None, **_: object) -> asyncio.Future[Any]:
         report = asyncio.get_running_loop().create_future()
         self.sent.append(value)
@@ -95,11 +99,12 @@ class Desk:
         self.publisher = publisher
         self.broker = Broker()
         self.client = Client()
-        cast(Any, app.producer)._producer = self.client
+        cast(Any, app.producer)._new_producer = lambda: self.client
         cast(Any, app)._consumer = self.broker
         self.topics = ("orders",)
 
     async def start(self) -> None:
+        await cast(Any, self.app.producer).start()
         await self.host.open(cast(Any, self.broker))
         for agent in self.app.agents.values():
             await cast(Any, agent).start()
@@ -110,7 +115,14 @@ class Desk:
         await self.host.drain()
         for agent in self.app.agents.values():
             await cast(Any, agent).stop()
-        await self.host.close()
+        with nullcontext() if self.fatal is None else pytest.raises(type(self.fatal)):
+            await self.host.close()
+        await cast(Any, self.app.producer).stop()
+
+    @property
+    def fatal(self) -> BaseException | None:
+        """What ends the worker."""
+        return cast(Any, self.host)._member.fatal  # type: ignore[no-any-return]  # of a member
 
     async def revoke(self) -> None:
         """As if another worker took the partition of the orders."""
@@ -158,9 +170,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(
-    monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **settings: Any
-) -> AsyncIterator[Desk]:
+async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **said: Any) -> AsyncIterator[Desk]:
     """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
     monkeypatch.setattr("ackwise.plugin.member.KafkaPublisher", lambda settings: publisher)
