@@ -7,11 +7,12 @@ spine, to the agent's stream, and back; the offsets that are committed are those
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Mapping, MutableSet, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +37,7 @@ from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.web import add_view
+from ackwise.plugin.garbage import collect_rarely
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.member import Member
@@ -191,6 +193,12 @@ class FaustHost:
 
     async def open(self, consumer: ReliableConsumer) -> None:
         """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
+        if self.app.in_worker:
+            collect_rarely()
+        with _told_last():
+            await self._open(consumer)
+
+    async def _open(self, consumer: ReliableConsumer) -> None:
         self.check()
         settings, self._declared = self.settings(), self.declared()
         self._consumer = consumer
@@ -237,6 +245,10 @@ class FaustHost:
 
     async def subscribed(self, topics: Iterable[str]) -> list[str]:
         """What the app must subscribe to besides, once the group's topics are there. Raises `AckwiseError`."""
+        with _told_last():
+            return await self._subscribed(topics)
+
+    async def _subscribed(self, topics: Iterable[str]) -> list[str]:
         member = self._opened_member()
         sources = sorted({topic for intake in self.intakes.values() for topic in intake.topics} & set(topics))
         if not sources:
@@ -442,6 +454,16 @@ class _Client:
 
     async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
         return cast(Mapping[TopicPartition, int], await self._consumer.call(_ends, partitions))
+
+
+@contextmanager
+def _told_last() -> Iterator[None]:
+    """Faust shows what ends a worker with its traceback, before all that it stops: a user's mistake is told once more, at the very end."""
+    try:
+        yield
+    except AckwiseError as error:
+        atexit.register(print, f"\nackwise: {error}", file=sys.__stderr__)  # Faust has put its log in the place of stderr
+        raise error.with_traceback(None) from None
 
 
 async def _beginnings(consumer: Any, partitions: list[TopicPartition]) -> Any:
