@@ -176,6 +176,8 @@ class Slots:
         facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
         if (dedup := self.dedup) is not None:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
+        if (keyed := self.dedup or self.transactional) is not None:
+            facts["namespace"] = keyed.namespace  # the events have a hash of each key, which only this lets anybody find again
         return open_sink(os.fspath(events.sink), group=group, mode=events.mode, facts=facts)
 
 

@@ -21,9 +21,8 @@ from ackwise.spark.config import ReconcileConfig
 
 if TYPE_CHECKING:
     from ackwise.spark.report import RunReport
-    from ackwise.spark.sources import Evidence
 
-__all__ = ["reconcile"]
+__all__ = ["reconcile", "time_of"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
 _OURS: Final = {"verdicts", "logical", "missing", "report.html", ".report.html", "summary.json", ".summary.json", ".live"}
@@ -70,7 +69,7 @@ def reconcile(
     events are missing that could show one.
     """
     config = ReconcileConfig(
-        as_of=None if as_of is None else _time(as_of),
+        as_of=None if as_of is None else time_of(as_of),
         grace=parse_duration(grace, what="--grace"),
         lateness=parse_duration(lateness, what="--lateness"),
         writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
@@ -99,7 +98,7 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
 
         from ackwise.spark.job import reconcile as judge
         from ackwise.spark.session import explain, local_session
-        from ackwise.spark.sources import check_root, gathered
+        from ackwise.spark.sources import check_root, gathered, refuse_nothing
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
     # A log that can't be rolled is read where it is, so nobody has to be told of each.
@@ -118,7 +117,7 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
         with _prepared(folder):
             progress("gathering the events")
             with gathered(roots, folder / ".live") as evidence:
-                _refuse_nothing(evidence)
+                refuse_nothing(evidence)
                 progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with local_session(evidence.size, master=master, driver_memory=driver_memory) as spark:
                     return judge(spark, evidence, out=folder, run_id=run_id, config=config, progress=progress)
@@ -151,22 +150,8 @@ def _prepared(folder: Path) -> Iterator[None]:
         raise
 
 
-def _refuse_nothing(evidence: Evidence) -> None:
-    """Raise `ConfigurationError` if there is nothing to judge: that is not the same as nothing being wrong."""
-    if evidence.files:
-        return
-    places = ", ".join(map(str, evidence.roots))
-    if evidence.unreadable:
-        raise ConfigurationError(f"no events below {places} can be read: {evidence.unreadable[0]}")
-    if evidence.foreign:
-        raise ConfigurationError(
-            f"no Parquet file below {places} is named as events are, {evidence.foreign[0].name} among them; "
-            "give the folder that Events was given"
-        )
-    raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")
-
-
-def _time(text: str) -> float:
+def time_of(text: str) -> float:
+    """Seconds since 1970 of an ISO 8601 time, in UTC where it does not say; raises `ConfigurationError`."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

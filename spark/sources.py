@@ -16,17 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.facts import Logs
-from ackwise.spark.schema import EVENT_SCHEMA
 from ackwise.stores.journal import recover, snapshot
 from ackwise.stores.journal.layout import writer_and_first_seq
 
-__all__ = ["Evidence", "check_root", "gathered", "read_events"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Evidence", "check_root", "gathered", "read_events", "refuse_nothing"]
 
 _FILE_NAME = re.compile(r"events-([0-9a-f]{16})-(\d{12,})-(\d{12,})\.parquet")
 _MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
@@ -66,10 +66,27 @@ def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
 
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     """The events in the schema of this version; columns that a file lacks are null."""
+    from ackwise.spark.schema import EVENT_SCHEMA  # here, since files are found without Spark, too
+
     if not evidence.files:
         return spark.createDataFrame([], EVENT_SCHEMA)
     # Paths are meant as they are: without this, Spark takes a bracket for a pattern and finds no file.
     return spark.read.option("__globPaths__", "false").schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+
+
+def refuse_nothing(evidence: Evidence) -> None:
+    """Raise `ConfigurationError` if there is nothing to judge: that is not the same as nothing being wrong."""
+    if evidence.files:
+        return
+    places = ", ".join(map(str, evidence.roots))
+    if evidence.unreadable:
+        raise ConfigurationError(f"no events below {places} can be read: {evidence.unreadable[0]}")
+    if evidence.foreign:
+        raise ConfigurationError(
+            f"no Parquet file below {places} is named as events are, {evidence.foreign[0].name} among them; "
+            "give the folder that Events was given"
+        )
+    raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")
 
 
 def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
