@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import difflib
-import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import UnionType
@@ -19,6 +18,7 @@ from ackwise.middleware.log import Log
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.explain import Explanation, explain
+from ackwise.plugin.garbage import collect_rarely
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
 from ackwise.plugin.observers import Observer
@@ -37,10 +37,6 @@ HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, Consume
 
 Usable = Policy | Middleware | Observer
 """What an app can use."""
-
-#: Objects made between two searches for garbage cycles. With Python's own 700 a batch of 500 is searched six times while it is
-#: worked on, which takes a third of the time per message (`docs/benchmarks.md`).
-_YOUNG_OBJECTS: Final = 20_000
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -182,7 +178,7 @@ class App:
 
         Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
-        _collect_rarely()
+        collect_rarely()
         asyncio.run(self._serve_until_signalled())
 
     async def _serve_until_signalled(self) -> None:
@@ -230,10 +226,3 @@ def _refuse_unknown(settings: Mapping[str, object]) -> None:
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
         raise ConfigurationError(f"App has no setting {name!r}; {advice}")
-
-
-def _collect_rarely() -> None:
-    """Who has switched the collector off, or made it rarer still, keeps that."""
-    young, *older = gc.get_threshold()
-    if 0 < young < _YOUNG_OBJECTS:
-        gc.set_threshold(_YOUNG_OBJECTS, *older)
