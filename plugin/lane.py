@@ -200,10 +200,12 @@ class Lane:
                     await self._wait()
                 elif pipeline is None:
                     self._alarm(batch)
-                elif self._overlapping:
-                    self._begin(pipeline, batch)
                 else:
-                    await self._run(pipeline, batch)
+                    self._running += batch
+                    if self._overlapping:
+                        self._begin(pipeline, batch)
+                    else:
+                        await self._run(pipeline, batch)
         finally:
             for task in self._batches:
                 task.cancel()
@@ -220,7 +222,6 @@ class Lane:
             task.result()
 
     async def _run(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
-        self._running += batch
         try:
             await pipeline([item.entry for item in batch], self)
         finally:

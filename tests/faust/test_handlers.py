@@ -29,7 +29,7 @@ class Payment(faust.Record):
 A, B, C = b'{"id": "a"}', b'{"id": "b"}', b'{"id": "c"}'
 
 
-def declaring(function: Callable[..., Any], *topics: str, **options: Any) -> Callable[[faust.App], None]:
+def declaring(function: Callable[..., Any], *topics: str, **options: Any) -> Callable[[faust.App], object]:
     return lambda app: handler(app, *(topics or ("orders",)), **options)(function)
 
 

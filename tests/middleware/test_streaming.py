@@ -1,49 +1,350 @@
-"""Batches that a loop works on in its own time, beside a message that runs alone."""
+"""A batch in the hands of a loop: what is settled while the rest is away, what is taken back, and what is never done early."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import pytest
+
+from ackwise.middleware.disposition import DONE, Duplicate, Later
 from ackwise.middleware.entry import Entry, Stage
-from ackwise.middleware.inflight import InFlight
+from ackwise.middleware.errors import AckwiseError, PublishUnavailable
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.inflight import InFlight, Where
+from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.streaming import StreamingPipeline
+
+SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
 
 
 class Stretch:
-    """What the pipeline asks of a partition, each of its batches a new one."""
+    """The lane that a batch came from, reduced to what the pipeline asks of it."""
 
     def __init__(self) -> None:
         self.cut_off = False
         self.turn = asyncio.Lock()
+        self.finished: list[int] = []
 
-    def finish(self, entries: Sequence[Entry]) -> None: ...
+    def finish(self, entries: Sequence[Entry]) -> None:
+        self.finished += [entry.delivery.offset for entry in entries if entry.stage is SETTLED]
 
 
-async def test_what_nobody_has_seen_makes_way_for_a_message_that_runs_alone_and_waits_for_no_company(make_spine: Any, succeed: Any) -> None:
-    spine, given = make_spine(succeed, dedup=True), asyncio.Queue[InFlight]()
+class Loop:
+    """A loop that does what the test says, behind the pipeline that feeds it."""
 
-    def hand_over(members: Sequence[InFlight]) -> None:
-        for member in members:
-            given.put_nowait(member)
+    def __init__(self, spine: Any) -> None:
+        self.spine = spine
+        self.stretch = Stretch()
+        self.given: list[InFlight] = []
+        self.flush: Callable[[], Any] = self._flush
+        self.pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=self.given.extend, flush=lambda: self.flush())
+        self.runs: list[asyncio.Task[None]] = []
 
-    async def flush() -> None: ...
+    async def _flush(self) -> None: ...
 
-    pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=hand_over, flush=flush)
-    batch, killer = spine.entries(3), spine.entry(200)
-    killer.alone = True
-    running = asyncio.create_task(pipeline(batch, Stretch()))
-    seen = await given.get()
-    seen.take(0.0)
-    for _ in batch[1:]:
-        await given.get()
-    alone = asyncio.create_task(pipeline([killer], Stretch()))
-    await asyncio.sleep(0)
-    assert given.empty()
-    seen.decide()
-    handed = await asyncio.wait_for(given.get(), 5.0)
-    assert (handed.entry, handed.limit) == (killer, 1)
-    handed.decide()
-    await asyncio.gather(running, alone)
-    assert [entry.stage for entry in (*batch, killer)] == [Stage.SETTLED, Stage.FETCHED, Stage.FETCHED, Stage.SETTLED]
+    async def begin(self, entries: Sequence[Entry]) -> asyncio.Task[None]:
+        """Run the pipeline until it waits for the loop."""
+        run = asyncio.create_task(self.pipeline(entries, self.stretch))
+        self.runs.append(run)
+        await self.rest()
+        return run
+
+    async def rest(self) -> None:
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    def take(self, *indexes: int) -> list[InFlight]:
+        taken = [self.given[index] for index in indexes or range(len(self.given))]
+        for member in taken:
+            member.take(self.spine.clock())
+        return taken
+
+
+@pytest.fixture
+async def loops(make_spine: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Loop]]:
+    """Makes loops over spines; a slice takes no time."""
+    monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0)
+    made: list[Loop] = []
+
+    def make(**options: Any) -> Loop:
+        made.append(Loop(make_spine(None, **options)))
+        return made[-1]
+
+    yield make
+    runs = [run for loop in made for run in loop.runs]
+    for run in runs:
+        run.cancel()
+    await asyncio.gather(*runs, return_exceptions=True)
+
+
+def stages(entries: Sequence[Entry]) -> list[Stage]:
+    return [entry.stage for entry in entries]
+
+
+async def test_what_the_loop_has_not_decided_is_not_settled(loops: Any) -> None:
+    loop = loops()
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    loop.take()
+    await loop.rest()
+    assert (run.done(), stages(entries)) == (False, [Stage.ADMITTED] * 2)
+
+
+async def test_two_store_calls_for_a_batch_that_a_loop_takes_one_by_one(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(50)
+    await loop.begin(entries)
+    for member in loop.take():
+        member.decide()
+    await loop.runs[0]
+    assert (len(loop.spine.store.trips), set(stages(entries))) == (2, {SETTLED})
+
+
+async def test_what_has_come_back_is_settled_while_one_is_away(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(3)
+    run = await loop.begin(entries)
+    first, _, last = loop.take()
+    first.decide()
+    last.decide(Later())
+    await loop.rest()
+    assert (run.done(), stages(entries)) == (False, [SETTLED, Stage.ADMITTED, SETTLED])
+    assert loop.stretch.finished == [100, 102]
+    assert loop.spine.sent() == [("billing.delay.10s", b"v102")]
+    assert [len(trip.completes) for trip in loop.spine.store.trips[1:]] == [1]
+
+
+async def test_what_can_not_be_published_is_not_tried_again_with_every_slice(loops: Any) -> None:
+    loop = loops()
+    tried: list[bytes | None] = []
+
+    def refuse(copy: Any) -> PublishUnavailable:
+        tried.append(copy.value)
+        return PublishUnavailable("no broker")
+
+    loop.spine.publisher.answer = refuse
+    await loop.begin(loop.spine.entries(2))
+    loop.take()[0].decide(Later())
+    await loop.rest()
+    assert tried == [b"v100"]
+    loop.spine.clock.now += 5
+    await loop.rest()
+    assert tried == [b"v100"] * 2
+
+
+async def test_a_second_decision_counts_for_nothing(loops: Any) -> None:
+    loop = loops()
+    entries = loop.spine.entries(1)
+    run = await loop.begin(entries)
+    (member,) = loop.take()
+    member.decide(Later())
+    member.decide(DONE)
+    member.leave_undecided()
+    await run
+    assert loop.spine.sent() == [("billing.delay.10s", b"v100")]
+
+
+# -- taken back
+
+
+async def test_what_nobody_has_seen_is_taken_back_and_what_is_taken_is_waited_for(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(3)
+    run = await loop.begin(entries)
+    (taken,) = loop.take(0)
+    for entry in entries:
+        assert entry.run is not None
+        entry.run.recall()
+    await loop.rest()
+    assert [member.where for member in loop.given] == [Where.TAKEN, Where.BACK, Where.BACK]
+    assert not run.done()
+    taken.decide()
+    await run
+    assert stages(entries) == [SETTLED, FETCHED, FETCHED]
+    await loop.spine.leases.flush()
+    assert [release.sent_back for release in loop.spine.store.trips[-1].releases] == [None, None]
+    assert loop.spine.sent() == []
+
+
+async def test_what_is_called_off_is_waited_for_no_longer_and_what_the_loop_says_later_counts_for_nothing(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(1)
+    run = await loop.begin(entries)
+    (member,) = loop.take()
+    member.call_off()
+    await run
+    member.decide()
+    assert stages(entries) == [FETCHED]
+    await loop.spine.leases.flush()
+    assert (loop.spine.sent(), len(loop.spine.store.trips[-1].releases)) == ([], 1)
+
+
+async def test_a_message_whose_claim_is_lost_in_the_loop_is_waited_for_so_that_it_never_runs_beside_itself(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(1)
+    run = await loop.begin(entries)
+    (member,) = loop.take()
+    loop.spine.clock.now += 31
+    loop.spine.store.fail = lambda exchange: bool(exchange.renews)
+    await loop.spine.leases.beat()
+    await loop.rest()
+    assert (entries[0].claim_lost, member.where, run.done()) == (True, Where.TAKEN, False)
+    member.decide(Later())
+    await run
+    assert (stages(entries), loop.spine.sent()) == ([Stage.RULED], [])  # published only if the claim is renewed
+
+
+async def test_a_message_whose_claim_is_lost_before_the_loop_has_seen_it_is_taken_back(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(1)
+    run = await loop.begin(entries)
+    loop.spine.clock.now += 31
+    loop.spine.store.fail = lambda exchange: bool(exchange.renews)
+    await loop.spine.leases.beat()
+    await run
+    assert (loop.given[0].where, stages(entries)) == (Where.BACK, [FETCHED])
+    assert EventCode.CLAIM_LOST in loop.spine.sink.codes(100)
+
+
+async def test_a_loop_that_was_cancelled_leaves_its_messages_undecided_and_no_attempt_is_counted(loops: Any) -> None:
+    loop = loops()
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    for member in loop.take():
+        member.leave_undecided()
+    await run
+    assert (stages(entries), loop.spine.sent()) == ([FETCHED] * 2, [])
+    assert min(entry.not_before for entry in entries) > loop.spine.clock.now
+
+
+async def test_a_batch_that_is_cancelled_lets_go_of_what_is_away(loops: Any) -> None:
+    loop = loops()
+    run = await loop.begin(loop.spine.entries(2))
+    loop.take(0)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    assert [(member.where, member.called_off) for member in loop.given] == [(Where.BACK, True)] * 2
+
+
+async def test_what_stops_the_app_leaves_its_claim_counted_as_lost_and_begins_nothing_more(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(3)
+    run = await loop.begin(entries)
+    first, second = loop.take(0, 1)
+    first.decide()
+    error = SystemExit(3)
+    second.stop(error)
+    assert loop.given[2].where is Where.BACK
+    with pytest.raises(HandlerStopped) as stopped:
+        await run
+    assert stopped.value.error is error
+    assert stages(entries) == [SETTLED, FETCHED, FETCHED]
+    await loop.spine.leases.flush()
+    released = [release.key for trip in loop.spine.store.trips for release in trip.releases]
+    assert released == [entries[2].key]
+
+
+# -- order
+
+
+async def test_batches_are_handed_over_in_order_though_the_store_answers_the_first_one_last(loops: Any) -> None:
+    loop = loops(dedup=True)
+    answer = asyncio.Event()
+    exchange = loop.spine.store.exchange
+
+    async def slow(asked: Any) -> Any:
+        if len(loop.spine.store.trips) == 0:
+            loop.spine.store.trips.append(asked)
+            await answer.wait()
+        return await exchange(asked)
+
+    loop.spine.store.exchange = slow
+    await loop.begin(loop.spine.entries(2))
+    await loop.begin(loop.spine.entries(2, start=102))
+    assert loop.given == []
+    answer.set()
+    await loop.rest()
+    assert [member.message.offset for member in loop.given] == [100, 101, 102, 103]
+
+
+async def test_a_batch_is_admitted_while_the_one_before_it_is_in_the_loop(loops: Any) -> None:
+    loop = loops()
+    await loop.begin(loop.spine.entries(2))
+    loop.take()
+    await loop.begin(loop.spine.entries(2, start=102))
+    assert len(loop.given) == 4
+
+
+async def test_a_duplicate_in_the_batch_is_not_handed_over_and_settled_with_its_leader(loops: Any) -> None:
+    loop = loops(dedup={"key": lambda message: "one"})
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    (member,) = loop.take()
+    member.decide()
+    await run
+    assert (stages(entries), entries[1].disposition) == ([SETTLED] * 2, Duplicate(leader="orders/3/100"))
+
+
+# -- what the loop sent
+
+
+async def test_nothing_is_settled_before_what_the_loop_sent_is_acknowledged(loops: Any) -> None:
+    loop = loops()
+    acknowledged = asyncio.Event()
+    loop.flush = acknowledged.wait
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    first, second = loop.take()
+    first.decide()
+    await loop.rest()
+    assert (stages(entries), loop.stretch.finished) == ([Stage.RULED, Stage.ADMITTED], [])
+    second.decide()
+    await loop.rest()
+    assert SETTLED not in stages(entries)
+    acknowledged.set()
+    await run
+    assert stages(entries) == [SETTLED] * 2
+
+
+@pytest.mark.parametrize("decided", [1, 2])
+async def test_what_the_loop_sent_and_nobody_accepted_settles_nothing(loops: Any, decided: int) -> None:
+    loop = loops()
+
+    async def refused() -> None:
+        raise AckwiseError("a change of a table was not accepted")
+
+    loop.flush = refused
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    for member in loop.take()[:decided]:
+        member.decide()
+    with pytest.raises(AckwiseError):
+        await run
+    assert SETTLED not in stages(entries)
+
+
+async def test_nothing_is_handed_over_while_the_event_log_is_not_durable(loops: Any) -> None:
+    loop = loops()
+    loop.spine.sink.broken = True
+    run = await loop.begin(loop.spine.entries(1))
+    loop.take()[0].decide()
+    await run
+    entries = loop.spine.entries(1, start=101)
+    await (await loop.begin(entries))
+    assert (len(loop.given), stages(entries)) == (1, [FETCHED])
+
+
+async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message(
+    loops: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.streaming.SLICE", 0.001)
+    monkeypatch.setattr("ackwise.middleware.streaming.HANG_WARNING", 0.002)
+    loop = loops()
+    await loop.begin(loop.spine.entries(2))
+    loop.take()
+    async with asyncio.timeout(5):
+        while "a handler does not come back" not in caplog.text:  # noqa: ASYNC110  # a log line wakes nobody
+            await asyncio.sleep(0.001)
+    assert "messages=2 topic=orders partition=3 offset=100" in caplog.text
