@@ -151,6 +151,7 @@ class ReliableThread(AIOKafkaConsumerThread):
                 await self._return_to(consumer, partition, cursor)
         most = (max_records or _FETCHED) if cursors else max_records
         fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most))
+        _put_behind(consumer, fetched)
         for partition, cursor in cursors.items():
             found = fetched.get(partition)
             begun = found[0].offset if found else _position(consumer, partition)
@@ -189,6 +190,13 @@ class ReliableThread(AIOKafkaConsumerThread):
     async def commit_exactly(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these next offsets. Raises what the broker answers."""
         await self._ensure_consumer().commit({TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()})
+
+
+def _put_behind(consumer: Any, served: Iterable[Any]) -> None:
+    """Let the others come first next time. The client would serve a partition until all it has fetched of it, a megabyte, is used up."""
+    for partition in served:
+        if partition in (waiting := consumer._fetcher._records):
+            waiting.move_to_end(partition)
 
 
 def _position(consumer: Any, partition: Any) -> int | None:

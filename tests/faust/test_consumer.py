@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -99,6 +100,21 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again(monkey
     assert (unanswered, unanswered.after, sought) == ({}, {}, [])
     assert (await thread._fetch_records(client, {orders})).after == {orders: (cursor, 3)}
     assert sought == [3]
+
+
+async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, calm = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    waiting = OrderedDict({busy: "more of it", calm: "a few"})
+
+    async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
+        return {busy: [SimpleNamespace(offset=0)]}
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    thread: Any = ReliableThread.__new__(ReliableThread)
+    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={}))
+    client = SimpleNamespace(assignment=set, _fetcher=SimpleNamespace(_records=waiting))
+    await thread._fetch_records(client, {busy, calm})
+    assert list(waiting) == [calm, busy]
 
 
 @pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
