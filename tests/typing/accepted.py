@@ -233,6 +233,23 @@ async def take_orders(orders: faust.StreamT[Order]) -> None:
         batch.later(batch[0], delay="5m")
 
 
+@agents.handler("orders", model=Order, max_batch=100, within="1s")
+async def count_orders(batch: Batch[Order]) -> None:
+    """A handler of batches on Faust."""
+    assert_type(batch[0].value, Order)
+
+
+@agents.handler(agents.topic("orders"), keep_ack_index_on_error=True)
+async def count_order(message: Message[Order]) -> ConsumeStatus:
+    """One of messages."""
+    return CONSUME_LATER if message.reconsume_times == 0 else CONSUME_SUCCESS
+
+
+@reliable_faust.handler(stock, "orders", name="by-value")
+async def count_value(order: Order) -> None:
+    """One of values, on a stock app."""
+
+
 def look(explained_app: reliable_faust.App) -> tuple[str, ...]:
     """What becomes of messages can be asked."""
     return explained_app.ackwise.explain().refusals

@@ -211,6 +211,17 @@ agents.use(commit_interval="1s")  # type: ignore[call-arg]  # a setting that Fau
 reliable_faust.use(agents, Dedup("memory://"), create_topic="auto")  # type: ignore[call-arg]  # a setting that there is not
 
 
+@agents.handler("orders", model=Order)  # type: ignore[arg-type]  # the model is not what the handler takes
+async def count_invoices(batch: Batch[Invoice]) -> None: ...
+
+
+agents.handler(7)  # type: ignore[call-overload]  # no topic
+
+
+@reliable_faust.handler(agents, "orders")  # type: ignore[type-var]  # a handler waits
+def count_at_once(batch: Batch[Order]) -> None: ...
+
+
 async def rule_wrongly() -> None:
     """What `current_batch` gives is a batch."""
     current_batch().ack_index = "3"  # type: ignore[assignment]  # an index is a whole number
