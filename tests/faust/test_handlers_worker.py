@@ -59,7 +59,7 @@ async def start(folder: Path, kafka: RawKafka, topic: str, group: str) -> asynci
 
 async def eventually(condition: Callable[[], object], process: asyncio.subprocess.Process, folder: Path) -> None:
     """Until `condition` holds, or the worker has ended; the caller has the deadline."""
-    while not condition():  # noqa: ASYNC110  # a file that another process writes wakes nobody
+    while not condition():  # a file that another process writes wakes nobody
         assert process.returncode is None, (folder / "log").read_text()[-4000:]
         await asyncio.sleep(0.1)
 
