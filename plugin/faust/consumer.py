@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.conductor import Conductor
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
@@ -268,7 +268,7 @@ class ReliableConsumer(Consumer):
         Nothing is flushed: what was settled was delivered before, and a producer that has stopped must not keep it from being said.
         """
         by_tp = {TP(*partition): offset for partition, offset in offsets.items()}
-        await self._thread.call_thread(self._thread.commit_exactly, offsets)
+        await self._in_thread(self._thread.commit_exactly, offsets)
         now = asyncio.get_running_loop().time()
         self._thread.tp_last_committed_at.update(dict.fromkeys(by_tp, now))
         self.app.tables.on_commit(by_tp)
@@ -276,8 +276,14 @@ class ReliableConsumer(Consumer):
         self.app.monitor.on_tp_commit(by_tp)
 
     async def call(self, ask: Any, *args: Any) -> Any:
-        """`await ask(consumer, *args)` where the client lives, in its own thread."""
-        return await self._thread.call_thread(ask, self._thread._ensure_consumer(), *args)
+        """`await ask(consumer, *args)` where the client lives, in its own thread. Raises `KafkaError`."""
+        return await self._in_thread(ask, self._thread._ensure_consumer(), *args)
+
+    async def _in_thread(self, ask: Any, *args: Any) -> Any:
+        """A crash ends the thread first: what was to be committed then is as one that no broker answered."""
+        if self._thread.should_stop:
+            raise KafkaConnectionError("the thread of the app's consumer has stopped")
+        return await self._thread.call_thread(ask, *args)
 
     # -- assignment
 
@@ -345,6 +351,13 @@ class ReliableProducer(Producer):
         self._buffered.discard(cast(FutureMessage, fut))
         if not fut.cancelled():
             fut.exception()  # the host is told by `send`; asyncio need not say that nobody has asked
+
+    async def flush(self) -> None:
+        """As Faust's. A buffer that has stopped with messages in it, which `deliver` tells of, does not keep the app from stopping."""
+        if not self.buffer.should_stop:
+            await super().flush()
+        elif self._producer is not None:
+            await self._producer.flush()
 
     async def deliver(self) -> None:
         """Return once all that was sent so far is acknowledged or refused. Raises `AckwiseError` if some of it will never be sent.

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
@@ -223,7 +223,23 @@ async def test_what_can_not_be_sent_any_more_is_not_taken_for_sent(monkeypatch: 
         await producer.deliver()
 
 
-async def test_what_is_settled_is_committed_though_the_producer_has_stopped() -> None:
+async def test_a_buffer_that_has_stopped_does_not_keep_the_rest_from_being_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+
+    async def flush() -> None:
+        flushed.append("client")
+
+    async def by_faust(self: object) -> None:
+        raise RuntimeError("Cannot flush: Producer not Running")
+
+    producer = producer_that_flushes_at_once(monkeypatch, stopped=True)
+    monkeypatch.setattr(Producer, "flush", by_faust)
+    producer._producer = SimpleNamespace(flush=flush)
+    await producer.flush()
+    assert flushed == ["client"]
+
+
+async def test_what_is_settled_is_committed_though_the_producer_has_stopped_and_not_where_the_client_has() -> None:
     committed = []
 
     async def call_thread(commit: object, offsets: object) -> None:
@@ -238,8 +254,12 @@ async def test_what_is_settled_is_committed_though_the_producer_has_stopped() ->
         tables=SimpleNamespace(on_commit=lambda offsets: None),
         monitor=SimpleNamespace(on_tp_commit=lambda offsets: None),
     )
-    consumer._thread = SimpleNamespace(call_thread=call_thread, commit_exactly=None, tp_last_committed_at={})
+    consumer._thread = SimpleNamespace(call_thread=call_thread, commit_exactly=None, tp_last_committed_at={}, should_stop=False)
     consumer._committed_offset = {}
     offsets = {TopicPartition("orders", 0): 7}
     await consumer.commit_settled(offsets)
+    assert committed == [offsets]
+    consumer._thread.should_stop = True
+    with pytest.raises(KafkaError, match="thread"):
+        await consumer.commit_settled(offsets)
     assert committed == [offsets]
