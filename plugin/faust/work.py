@@ -79,8 +79,12 @@ class Work:
         self.conclude(Raised(error))
 
     def conclude(self, result: Returned | Raised, *, keep_ack_index_on_error: bool = False) -> None:
-        """The agent did this with it; what it ruled on holds as in a handler."""
-        self._after_sends(partial(self._conclude, result=result, keep_ack_index_on_error=keep_ack_index_on_error))
+        """The agent did this with it; what it ruled on holds as in a handler. Where nothing can be done, nothing is waited for."""
+        then = partial(self._conclude, result=result, keep_ack_index_on_error=keep_ack_index_on_error)
+        if isinstance(result, Raised) and not keep_ack_index_on_error and (self._batch is None or not self._batch.rulings):
+            then(None)
+        else:
+            self._after_sends(then)
 
     def stop(self, error: BaseException) -> None:
         """The agent raised `error`, which stops the app: nothing is decided, and what was handed over with it is not begun."""

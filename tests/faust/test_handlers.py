@@ -316,6 +316,24 @@ async def test_a_handler_that_is_cancelled_with_its_worker_rules_on_nothing(monk
     assert (here.sent(), here.broker.commits[-1][here.orders]) == ([], 100)
 
 
+async def test_a_handler_that_is_cancelled_with_its_agent_alone_decides_nothing_and_no_attempt_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = asyncio.Event()
+
+    async def bill(message: Message[bytes]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with desk(monkeypatch, declaring(bill)) as here:
+        here.fetch(b"v")
+        await begun.wait()
+        cast(Any, here.app.agents["bill"]).cancel()
+        (lane,) = here.lanes()
+        await here.until(lambda: bool(lane.unsettled()), "the message given back")
+        assert (lane.unsettled()[0].disposition, here.sent(), lane.watermark.commit) == (None, [], 100)
+
+
 async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = asyncio.Event()
 

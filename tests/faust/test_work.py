@@ -73,6 +73,44 @@ async def test_what_a_filter_took_out_comes_back_if_the_agent_fails_before_its_s
     assert members[0].disposition is None
 
 
+async def test_what_an_agent_that_was_cancelled_had_is_not_decided() -> None:
+    members = taken(2)
+    work = Work(members, "bill")
+    work.batch.ack_index = 1
+    work.forsake()
+    assert [(member.where, member.disposition) for member in members] == [(Where.BACK, None)] * 2
+
+
+async def test_what_is_acknowledged_comes_back_if_something_that_was_sent_before_is_refused() -> None:
+    members = taken(1)
+    work = Work(members, "bill")
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    work.track(sent)
+    work.ack(members[0])
+    sent.set_exception(ConnectionError("refused"))
+    await asyncio.sleep(0)
+    assert isinstance(members[0].disposition, Later)
+    assert isinstance(members[0].error, ConnectionError)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_what_was_ruled_done_before_the_agent_raised_is_done_once_what_it_sent_is_accepted(refused: bool) -> None:
+    members = taken(2)
+    work = Work(members, "bill")
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    work.track(sent)
+    work.batch.done(work.batch[0])
+    work.fail(ValueError("broken"))
+    assert members[0].where is Where.TAKEN
+    if refused:
+        sent.set_exception(ConnectionError("refused"))
+    else:
+        sent.set_result(None)
+    await asyncio.sleep(0)
+    assert isinstance(members[0].disposition, Later) if refused else members[0].disposition is DONE
+    assert isinstance(members[1].disposition, Later)
+
+
 @pytest.fixture
 def uncollected() -> Iterator[None]:
     gc.disable()
