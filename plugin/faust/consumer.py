@@ -123,6 +123,7 @@ class ReliableThread(AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
         consumer._fetch_max_wait_ms = _FETCH_WAIT
+        consumer._isolation_level = "read_committed"  # what an aborted transaction wrote must not be consumed
         return consumer
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
