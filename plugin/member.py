@@ -137,9 +137,12 @@ class Member:
         if self.fatal is not None:
             raise self.fatal
 
-    async def ensure_topics(self, sources: Collection[str]) -> None:
-        """Create or check the group's topics for `sources`. Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them."""
-        await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels)
+    async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:
+        """Create or check the group's topics for `sources`, and wait for those of them that are `made` elsewhere in this worker.
+
+        Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
+        """
+        await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
 
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store

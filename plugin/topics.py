@@ -33,8 +33,12 @@ _NO_ERROR, _UNKNOWN_TOPIC, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 36, 41
 _SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas")
 
 
-async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Collection[str], *, levels: DelayLevels) -> None:
+async def ensure_topics(
+    settings: HostSettings, names: TopicNames, sources: Collection[str], *, levels: DelayLevels, made: Collection[str] = ()
+) -> None:
     """Return once every topic of the group is there and fits `sources`, the topics that its agents consume.
+
+    `made` are those of `sources` that another part of this worker is making now; they are waited for.
 
     What is missing is created or extended (`create_topics="auto"`), refused (`"never"`), or left to the broker's
     auto-creation (`"broker"`, which also checks partition counts only: such brokers may not tell more).
@@ -46,7 +50,7 @@ async def ensure_topics(settings: HostSettings, names: TopicNames, sources: Coll
         if settings.create_topics == "broker":
             await _await_broker(admin, names, sources)
         else:
-            await _await_plan(admin, settings, names, sources, levels.seconds[-1])
+            await _await_plan(admin, settings, names, sources, levels.seconds[-1], made)
 
 
 async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[str, Topic]:
@@ -91,11 +95,21 @@ def _admin(settings: HostSettings) -> AIOKafkaAdminClient:
 
 
 async def _await_plan(
-    admin: AIOKafkaAdminClient, settings: HostSettings, names: TopicNames, sources: Collection[str], longest_delay: float
+    admin: AIOKafkaAdminClient,
+    settings: HostSettings,
+    names: TopicNames,
+    sources: Collection[str],
+    longest_delay: float,
+    made: Collection[str],
 ) -> None:
     """Other workers start at the same time, and brokers learn of a new topic one by one: look until it is so."""
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
     while True:
-        plan = plan_topics(names, sources, await _look(admin, {*sources, *names.all}), longest_delay=longest_delay)
+        found = await _look(admin, {*sources, *names.all})
+        if not found.keys() >= set(made) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN)
+            continue
+        plan = plan_topics(names, sources, found, longest_delay=longest_delay)
         if not plan.create and not plan.extend:
             return
         if settings.create_topics == "never":

@@ -253,7 +253,7 @@ class FaustHost:
         sources = sorted({topic for intake in self.intakes.values() for topic in intake.topics} & set(topics))
         if not sources:
             return []
-        await member.ensure_topics(sources)
+        await member.ensure_topics(sources, made={topic for intake in self.intakes.values() for topic in intake.made} & set(sources))
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:

@@ -42,6 +42,7 @@ class Intake:
         self.name = name
         self.agent = agent
         self.topics = tuple(str(topic) for topic in channel.topics)
+        self.made = self.topics if channel.internal else ()  # by Faust, while its stream begins
         self.pipeline: Pipeline | None = None
         self.lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
         self._function = function

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from ackwise.plugin.localbroker import EmbeddedBroker
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topicnames import TopicNames
 from ackwise.plugin.topicplan import Topic, TopicReview, plan_topics, review_topics
-from ackwise.plugin.topics import ensure_topics
+from ackwise.plugin.topics import _look, ensure_topics
 
 LEVELS = DelayLevels("1s 1h")
 NAMES = TopicNames("billing", LEVELS)
@@ -179,8 +179,8 @@ class Group:
         response: Any = await self._admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
         assert [code for _, code, _ in response.topic_errors] == [0]
 
-    async def ensure(self, **settings: Any) -> None:
-        await ensure_topics(replace(self.settings, **settings), self.names, [self.source], levels=LEVELS)
+    async def ensure(self, *, made: Collection[str] = (), **settings: Any) -> None:
+        await ensure_topics(replace(self.settings, **settings), self.names, [self.source], levels=LEVELS, made=made)
 
     async def partitions(self) -> dict[str, int]:
         """How many partitions each topic of the group has."""
@@ -218,6 +218,23 @@ async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_noth
     config = await group.config(group.names.delays[0])
     assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(DAY), "delete")
     await group.ensure(create_topics="never")
+
+
+async def test_a_source_that_this_worker_is_making_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker answers before it lists a new topic, and agents of Faust make theirs while it is asked."""
+    asked = asyncio.Event()
+
+    async def look(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str, Topic]:
+        found = await _look(admin, topics)
+        asked.set()
+        return found
+
+    monkeypatch.setattr("ackwise.plugin.topics._look", look)
+    ensuring = asyncio.create_task(group.ensure(made=[group.source]))
+    await asked.wait()
+    await group.create(group.source)
+    await ensuring
+    assert await group.partitions() == WHOLE_GROUP
 
 
 async def test_narrow_topics_are_extended(group: Group) -> None:
