@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["reconcile", "time_of"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
-_OURS: Final = {"verdicts", "logical", "missing", "report.html", ".report.html", "summary.json", ".summary.json", ".live"}
+_OURS: Final = {"verdicts", "logical", "missing", "produced", "report.html", ".report.html", "summary.json", ".summary.json", ".live"}
 #: What must not be left of an earlier run while this one has not ended.
 _CONCLUSIONS: Final = ("summary.json", "report.html")
 
@@ -53,8 +53,16 @@ def reconcile(
     writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
     lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
     retention: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
+    produced: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="What was produced, as Parquet or JSON: says what was lost on the way, or never sent."),
+    ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 also if messages were run again, or may have been, and no verdict says so.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, or if nobody produced them.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of tables.")] = False,
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
@@ -79,7 +87,7 @@ def reconcile(
     )
     if _MEMORY.fullmatch(driver_memory) is None:
         raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")
-    report = _run(events, out, config, master, driver_memory)
+    report = _run(events, out, config, produced, master, driver_memory)
     if as_json:
         from ackwise.spark.report import to_json
 
@@ -91,12 +99,15 @@ def reconcile(
     raise typer.Exit(int(report.exit_code))
 
 
-def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, master: str, driver_memory: str) -> RunReport:
+def _run(
+    roots: Sequence[Path], out: Path | None, config: ReconcileConfig, produced: Path | None, master: str, driver_memory: str
+) -> RunReport:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
         from pyspark.errors import PySparkException
 
         from ackwise.spark.job import reconcile as judge
+        from ackwise.spark.produced import produced_files
         from ackwise.spark.session import explain, local_session
         from ackwise.spark.sources import check_root, gathered, refuse_nothing
     except ModuleNotFoundError as error:
@@ -112,6 +123,8 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
 
     for root in roots:
         check_root(root)
+    if produced is not None:
+        produced_files(produced)
     folder = out or roots[0] / "runs" / run_id
     try:
         with _prepared(folder):
@@ -120,7 +133,7 @@ def _run(roots: Sequence[Path], out: Path | None, config: ReconcileConfig, maste
                 refuse_nothing(evidence)
                 progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with local_session(evidence.size, master=master, driver_memory=driver_memory) as spark:
-                    return judge(spark, evidence, out=folder, run_id=run_id, config=config, progress=progress)
+                    return judge(spark, evidence, out=folder, run_id=run_id, config=config, produced=produced, progress=progress)
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:

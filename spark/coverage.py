@@ -18,7 +18,7 @@ _BITS = 64
 _SHIFT = 6  # the word of a number is number >> 6
 
 
-def points(rows: DataFrame, key: str, number: str, kind: str, *also: str) -> DataFrame:
+def points(rows: DataFrame, key: str, number: str, kind: str | Column, *also: str) -> DataFrame:
     """Evidence of `kind` for each `number` of a `key`, to be folded; with the columns `also`."""
     place = F.col(number).bitwiseAND(_BITS - 1)
     return rows.select(

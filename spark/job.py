@@ -4,21 +4,22 @@ survey     who wrote, about which partitions     → facts, and what "now" is
 holes      which events are missing              → what can't be known
 commits    how far each group got                → which offsets there are to account for
 fold       the state of each message             → its verdict
-words      which offsets no event is about       → theirs
+words      which offsets no event is about       → theirs, and what became of what was produced
 books      do they add up?
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from ackwise.spark.books import GAP, Book, check, domains, keep
+from ackwise.spark.accounts import Orphans, Production, keep_produced
+from ackwise.spark.books import Book, check, domains, keep
 from ackwise.spark.completeness import Around, Hole, blindness
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import context, delay_partitions
@@ -26,18 +27,32 @@ from ackwise.spark.coverage import count, stretches
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
 from ackwise.spark.fold import fold
-from ackwise.spark.ledger import absent, offset_words
+from ackwise.spark.ledger import absent, accounts, offset_words
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
+from ackwise.spark.produced import Produced, read_produced, unpublished_rows
 from ackwise.spark.report import PAGE, DeadLetters, RunReport, Tally, to_json
-from ackwise.spark.results import doubtful, findings, logical_rows, logical_tallies, missing_rows, names, offsets, tallies, verdict_rows
+from ackwise.spark.results import (
+    MISSING,
+    doubtful,
+    findings,
+    late_rows,
+    logical_rows,
+    logical_tallies,
+    missing_rows,
+    names,
+    offsets,
+    orphan_rows,
+    tallies,
+    verdict_rows,
+)
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.survey import around, committed, holes, passed, survey
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
-from ackwise.spark.vocabulary import Verdict
+from ackwise.spark.vocabulary import Account, Verdict
 
 __all__ = ["Judgement", "reconcile", "weigh"]
 
@@ -62,24 +77,34 @@ class Judgement:
     """One row per message: its state, its context, `verdict` and `flags`."""
     words: DataFrame
     """The offsets of each partition, see `ledger`."""
+    produced: Produced | None = None
 
 
 def reconcile(
-    spark: SparkSession, evidence: Evidence, *, out: Path, run_id: str, config: ReconcileConfig, progress: Progress = lambda step: None
+    spark: SparkSession,
+    evidence: Evidence,
+    *,
+    out: Path,
+    run_id: str,
+    config: ReconcileConfig,
+    produced: Path | None = None,
+    progress: Progress = lambda step: None,
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `report.html` and `summary.json` to the folder `out`.
 
-    `summary.json` is written last: a folder that has it is complete. `progress` is told what is being done. Raises
-    `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
+    `produced` is a file or folder that `read_produced` takes. `summary.json` is written last: a folder that has it is complete.
+    `progress` is told what is being done. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
-    found = weigh(spark, read_events(spark, evidence), config, evidence.logs, progress)
+    told = None if produced is None else read_produced(spark, produced)
+    found = weigh(spark, read_events(spark, evidence), config, evidence.logs, progress, told)
     try:
-        counts = _write_tables(spark, found, out, config.listed, progress)
+        counts = _write_tables(spark, found, out, config, progress)
     finally:
         found.judged.unpersist()
     books = keep(found.facts, found.commits, counts.booked, counts.absent)
     check(books)
-    report = _report(found, counts, books, evidence, run_id, str(out), config)
+    production = None if produced is None else _production(found, counts, str(produced))
+    report = replace(_report(found, counts, books, evidence, run_id, str(out), config), produced=production)
     _write_text(out / PAGE, render(report_data(report)))
     _write_text(out / "summary.json", to_json(report))
     return report
@@ -91,8 +116,9 @@ def weigh(
     config: ReconcileConfig,
     logs: Logs = NO_LOGS,
     progress: Progress = lambda step: None,
+    told: DataFrame | None = None,
 ) -> Judgement:
-    """Judge events in `EVENT_SCHEMA`."""
+    """Judge events in `EVENT_SCHEMA`, beside what was produced, in rows of `read_produced`."""
     events = project(events)
     progress("surveying the events")
     facts = establish(_collect(survey(events), SurveyRow), config, logs)
@@ -111,8 +137,13 @@ def weigh(
         micros(config.grace),
     ).persist()
     settled = mark_provisional(settle_suppressed(judged, facts.as_of), facts.as_of, micros(config.lateness))
-    words = offset_words(events, spark, domains(facts, commits), blind, micros(config.grace))
-    return Judgement(facts, gone, commits, judged, settled, words)
+    expected, grace = domains(facts, commits), micros(config.grace)
+    if told is None:
+        return Judgement(facts, gone, commits, judged, settled, offset_words(events, spark, expected, blind, grace))
+    progress("counting what was produced")
+    produced = Produced.survey(told, facts.as_of, grace)
+    words = offset_words(events, spark, expected, blind, grace, produced.evidence(spark, facts, expected, blind))
+    return Judgement(facts, gone, commits, judged, settled, words, produced)
 
 
 def _around(spark: SparkSession, events: DataFrame, gone: Sequence[Hole]) -> list[Around]:
@@ -128,49 +159,78 @@ class _Counts:
     tallies: Sequence[Tally]
     booked: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]
+    told: Mapping[int, Mapping[str, int]]
+    """By `pk` and `Account`."""
     fallen: Sequence[int]
     """The `pk` of partitions whose records get older as offsets grow."""
     findings: Sequence[Row]
     doubtful: Sequence[Row]
     missing: Sequence[Row]
     logical: Sequence[Row]
+    orphans: Sequence[Row]
     dead_letters: Sequence[DeadLetters]
     delays: Sequence[Delays]
     timeline: Timeline
 
 
-def _write_tables(spark: SparkSession, found: Judgement, out: Path, listed: int, progress: Progress) -> _Counts:
+def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: ReconcileConfig, progress: Progress) -> _Counts:
     """Write the tables and count. What is listed is asked for only where the counts say that there is something."""
     named, classes, time = names(spark, found.facts), absent(), _time(found.facts)
+    told = {} if found.produced is None else accounts()
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
     counted = tallies(found.settled, time).collect()
     kinds = tallies_of(found.facts, counted)
-    suspects = findings(found.settled, named, listed).collect() if any(kind.is_anomaly for kind in kinds) else []
-    doubts = doubtful(found.settled, named, listed).collect() if any(kind.is_doubtful for kind in kinds) else []
+    suspects = findings(found.settled, named, config.listed).collect() if any(kind.is_anomaly for kind in kinds) else []
+    doubts = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
     progress("comparing messages of one key")
     failed = logical(found.settled)
     hashes = logical_tallies(failed).collect()
     _write(logical_rows(found.settled, failed if hashes else failed.limit(0), named), out / "logical")
     progress("accounting for every offset")
-    partitions = count(found.words, classes, F.max("falls").alias("falls")).collect()
+    partitions = count(found.words, classes | told, F.max("falls").alias("falls")).collect()
     without = {row["key"]: {name: row[name] for name in classes} for row in partitions}
-    absentees = missing_rows(stretches(found.words, classes), named)
-    is_missing = any(number for of_partition in without.values() for name, number in of_partition.items() if name != GAP)
+    listed = {name: mask for name, mask in (classes | told).items() if name in MISSING}
+    absentees = missing_rows(stretches(found.words, listed), named)
+    is_missing = any(row[name] for row in partitions for name in listed)
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
-    first = absentees.orderBy("group_id", "topic", "partition", "start").limit(listed).collect() if is_missing else []
+    first = absentees.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect() if is_missing else []
     return _Counts(
         tallies=kinds,
         booked=_booked(found, counted),
         absent=without,
+        told={row["key"]: {name: row[name] for name in told} for row in partitions},
         fallen=[row["key"] for row in partitions if row["falls"]],
         findings=suspects,
         doubtful=doubts,
         missing=first,
         logical=hashes,
+        orphans=_write_produced(found, named, out, config),
         dead_letters=dead_letters_of(found.facts, counted),
         delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
+    )
+
+
+def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
+    """Write what is said of what was produced beside the verdicts; the first orphans."""
+    if found.produced is None:
+        return []
+    orphans = orphan_rows(stretches(found.words, {Account.ORPHAN: accounts()[Account.ORPHAN]}), named)
+    late = late_rows(unpublished_rows(found.produced.rows, found.facts.as_of, micros(config.grace)))
+    _write(orphans.unionByName(late, allowMissingColumns=True), out / "produced")
+    return orphans.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+
+
+def _production(found: Judgement, counts: _Counts, path: str) -> Production | None:
+    if found.produced is None:
+        return None
+    return Production(
+        path=path,
+        books=keep_produced(found.facts.partitions, counts.told, found.produced.partitions(found.facts)),
+        unpublished=found.produced.unpublished,
+        unread=found.produced.unread(found.facts),
+        orphans=[Orphans(row["group_id"], row["topic"], row["partition"], row["start"], row["end"]) for row in counts.orphans],
     )
 
 
@@ -234,6 +294,8 @@ def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence) -> li
             f"the records of {len(fallen)} partitions, such as {first.topic}/{first.partition} of {first.group[1]}, get older as offsets "
             "grow: if the topic was made anew, offsets of two topics are taken for one here, so keep the events of the older one apart"
         )
+    if found.produced is not None and (unread := found.produced.unread(found.facts)):
+        sentences.append(f"{unread} records were produced to partitions that no group has read, by these events, and were not judged")
     if found.facts.strange:
         sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")
     return sentences

@@ -9,20 +9,29 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
+from ackwise.spark.accounts import TOLD
 from ackwise.spark.books import GAP
 from ackwise.spark.completeness import Blindness, Span
 from ackwise.spark.coverage import fold_words, points, spans
+from ackwise.spark.produced import PRODUCED_KINDS
 from ackwise.spark.schema import is_about_a_message, is_any, is_retention
-from ackwise.spark.vocabulary import Verdict
+from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["absent", "offset_words"]
+__all__ = ["absent", "accounts", "offset_words"]
 
-_KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled")
+_KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
 
-def offset_words(events: DataFrame, spark: SparkSession, expected: Mapping[int, Span], blind: Blindness, grace: int) -> DataFrame:
-    """The words of all partitions (`key` is the `pk`), from projected events and what is known on the driver.
+def offset_words(
+    events: DataFrame,
+    spark: SparkSession,
+    expected: Mapping[int, Span],
+    blind: Blindness,
+    grace: int,
+    produced: Sequence[DataFrame] = (),
+) -> DataFrame:
+    """The words of all partitions (`key` is the `pk`), from projected events, what is known on the driver, and what was produced.
 
     `falls` says that all records of the word are older than all of an earlier word, by more than `grace` microseconds.
     """
@@ -36,7 +45,7 @@ def offset_words(events: DataFrame, spark: SparkSession, expected: Mapping[int, 
     known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
     seen = points(events.where(is_about_a_message()), "pk", "offset", "seen", "record_ts")
     oldest, newest = F.min("record_ts").alias("oldest"), F.max("record_ts").alias("newest")
-    words = fold_words([seen, spans(told.unionByName(known))], _KINDS, oldest, newest)
+    words = fold_words([seen, spans(told.unionByName(known)), *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 
@@ -48,14 +57,35 @@ def absent() -> dict[str, Column]:
     left = in_log.bitwiseAND(F.bitwise_not("deleted"))
     due = left.bitwiseAND(F.bitwise_not("seek"))
     received, never = due.bitwiseAND(F.col("received")), due.bitwiseAND(F.bitwise_not("received"))
+    produced, known = F.col("produced"), F.bitwise_not("unread")
     hidden = received.bitwiseAND(F.col("unsettled")).bitwiseOR(never.bitwiseAND(F.col("unread")))
     return {
-        GAP: nothing.bitwiseAND(F.col("gap")),
+        GAP: nothing.bitwiseAND(F.col("gap")).bitwiseAND(F.bitwise_not(produced)),
         Verdict.RETENTION_LOSS.name: in_log.bitwiseAND(F.col("deleted")),
         Verdict.SKIPPED_BY_SEEK.name: left.bitwiseAND(F.col("seek")),
         Verdict.LOST.name: received.bitwiseAND(F.bitwise_not("unsettled")),
-        Verdict.NEVER_SEEN.name: never.bitwiseAND(F.bitwise_not("unread")),
+        Verdict.LOST_PRODUCED.name: nothing.bitwiseAND(F.col("gap")).bitwiseOR(never.bitwiseAND(known)).bitwiseAND(produced),
+        Verdict.NEVER_SEEN.name: never.bitwiseAND(known).bitwiseAND(F.bitwise_not(produced)),
         Verdict.UNKNOWN_EXPORT_GAP.name: hidden,
+    }
+
+
+def accounts() -> dict[str, Column]:
+    """The classes of offsets that were produced, and of those that were consumed and were not: masks of a word. `TOLD` is all of them."""
+    told = F.col("produced").bitwiseOR(F.col("claimed")).bitwiseOR(F.col("earlier"))
+    unseen, lost = F.bitwise_not("seen"), absent()[Verdict.LOST_PRODUCED.name]
+    due = F.col("produced").bitwiseAND(unseen).bitwiseAND(F.col("expected"))
+    jumped = F.col("seek").bitwiseOR(F.col("deleted"))
+    before = F.col("claimed").bitwiseAND(unseen).bitwiseAND(F.bitwise_not(jumped))
+    return {
+        TOLD: told,
+        Account.HANDLED: told.bitwiseAND(F.col("seen")),
+        Account.LOST_PRODUCED: lost,
+        Account.LOST_BEFORE_START: before,
+        Account.EXPLAINED: due.bitwiseAND(F.bitwise_not(lost)),
+        Account.WAITING: F.col("produced").bitwiseAND(unseen).bitwiseAND(F.bitwise_not("expected")),
+        Account.EARLIER: F.col("claimed").bitwiseOR(F.col("earlier")).bitwiseAND(unseen).bitwiseAND(F.bitwise_not(before)),
+        Account.ORPHAN: F.col("seen").bitwiseAND(F.col("audited")).bitwiseAND(F.bitwise_not(told)),
     }
 
 

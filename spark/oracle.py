@@ -15,7 +15,7 @@ from typing import Any, Final
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, Account, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Event", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -41,6 +41,10 @@ class Ruling:
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     fallen: set[Partition] = field(default_factory=set)
     """Where records get older as offsets grow, as those of a topic that was made anew do."""
+    produced: dict[Partition, dict[int, Account]] = field(default_factory=dict)
+    """What became of each record that was produced, and which were consumed that were not."""
+    unpublished: dict[str, int] = field(default_factory=dict)
+    """By topic, the records that are late to get coordinates."""
 
 
 def rule(
@@ -50,19 +54,29 @@ def rule(
     *,
     held: Collection[int] = (),
     offsets: Collection[int] | None = None,
+    produced: Iterable[Mapping[str, Any]] = (),
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once.
 
     `unreadable` and `held` are the writers whose log could not be read to its end, and whose log is still written. Of offsets
-    without events only `offsets` are looked at, or all.
+    without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`.
     """
     known = {(event["writer_id"], event["seq"]): event for event in events}
-    return _Court([known[key] for key in sorted(known)], config, unreadable, held).rule(offsets) if known else Ruling()
+    return _Court([known[key] for key in sorted(known)], config, unreadable, held, list(produced)).rule(offsets) if known else Ruling()
 
 
 class _Court:
-    def __init__(self, events: list[Event], config: ReconcileConfig, unreadable: Collection[int], held: Collection[int]) -> None:
+    def __init__(
+        self,
+        events: list[Event],
+        config: ReconcileConfig,
+        unreadable: Collection[int],
+        held: Collection[int],
+        produced: list[Mapping[str, Any]],
+    ) -> None:
         self.events = events
+        self.reported = _grouped((row for row in produced if _is_published(row)), lambda row: _place(row))
+        self.held_back = [row for row in produced if not _is_published(row) and not row.get("aborted")]
         self.held = held
         self.config = config
         self.grace = round(config.grace * 1e6)
@@ -100,8 +114,14 @@ class _Court:
                 seen = {offset for (where, _, _, offset) in about if where == partition}
                 asked = range(*domain) if offsets is None else sorted({o for o in offsets if o in range(*domain)})
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
+            if partition[2:] in self.reported and self._is_source(partition):
+                ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
+        for row in self.held_back:
+            if row.get("timestamp") is None or row["timestamp"] < self.as_of - self.grace:
+                topic = row.get("topic") or ""
+                ruling.unpublished[topic] = ruling.unpublished.get(topic, 0) + 1
         return ruling
 
     # -- writers
@@ -179,21 +199,55 @@ class _Court:
 
     def _domain(self, partition: Partition) -> tuple[int, int] | None:
         events, end = self.by_partition[partition], self.commits[partition]
-        roles = {e.get("role") for e in events if e["event_type"] in (E.ASSIGNED, E.BROKER_OFFSETS)} & {"source", "retry", "delay"}
         starts = [at for e in events if (at := _read_from(e)) is not None and (e["event_type"] != E.ASSIGNED or _role(e) == "source")]
         starts += [e["offset"] for e in events if _is_retention(e) and e.get("offset") is not None]
-        if (roles and "source" not in roles) or not starts or end is None:
+        if not self._is_source(partition) or not starts or end is None:
             return None
         return min(starts), max(end, min(starts))
 
-    def _absent(self, partition: Partition, offset: int) -> str:
-        ranges = [
+    def _is_source(self, partition: Partition) -> bool:
+        looks = (e for e in self.by_partition[partition] if e["event_type"] in (E.ASSIGNED, E.BROKER_OFFSETS))
+        roles = {e.get("role") for e in looks} & {"source", "retry", "delay"}
+        return not roles or "source" in roles
+
+    def _told(self, partition: Partition) -> dict[int, list[int]]:
+        """When each offset was produced."""
+        rows = [row for row in self.reported.get(partition[2:], []) if not row.get("aborted")]
+        return {
+            offset: [row["timestamp"] for row in of if row.get("timestamp") is not None]
+            for offset, of in _grouped(rows, lambda row: row["offset"]).items()
+        }
+
+    def _accounts(self, partition: Partition, domain: tuple[int, int] | None, seen: set[int]) -> dict[int, Account]:
+        told, every = self._told(partition), [row["offset"] for row in self.reported[partition[2:]]]
+        accounts = {offset: self._account(partition, offset, times, domain, seen) for offset, times in told.items()}
+        orphans = (offset for offset in seen if min(every) <= offset <= max(every) and offset not in told)
+        return accounts | dict.fromkeys(orphans, Account.ORPHAN)
+
+    def _account(self, partition: Partition, offset: int, times: list[int], domain: tuple[int, int] | None, seen: set[int]) -> Account:
+        group = partition[:2]
+        since = _FOREVER if group in self.blind else min(e["event_ts"] for e in self.by_group[group])
+        if offset in seen:
+            return Account.HANDLED
+        if domain is None or offset >= domain[1]:
+            return Account.WAITING
+        if offset >= domain[0]:
+            is_lost = self._absent(partition, offset) == Verdict.LOST_PRODUCED.name
+            return Account.LOST_PRODUCED if is_lost else Account.EXPLAINED
+        is_claimed = any(at >= since for at in times) and not self._ranges(partition, offset, E.SEEK)
+        return Account.LOST_BEFORE_START if is_claimed else Account.EARLIER
+
+    def _ranges(self, partition: Partition, offset: int, *codes: E) -> list[Event]:
+        return [
             e for e in self.by_partition[partition] if e.get("range_end") is not None and e.get("offset") is not None
-            and e["event_type"] in (E.GAP, E.SEEK, E.RECEIVED_RANGE) and e["offset"] <= offset < e["range_end"]
+            and e["event_type"] in codes and e["offset"] <= offset < e["range_end"]
         ]  # fmt: skip
-        within = {e["event_type"] for e in ranges}
+
+    def _absent(self, partition: Partition, offset: int) -> str:
+        ranges = self._ranges(partition, offset, E.GAP, E.SEEK, E.RECEIVED_RANGE)
+        within, is_told = {e["event_type"] for e in ranges}, offset in self._told(partition)
         if E.GAP in within:
-            return "GAP"
+            return Verdict.LOST_PRODUCED.name if is_told else "GAP"
         if any(_is_retention(e) for e in ranges):
             return Verdict.RETENTION_LOSS.name
         if E.SEEK in within:
@@ -201,7 +255,9 @@ class _Court:
         received = E.RECEIVED_RANGE in within
         if _in(self.unsettled[partition] if received else self.unread[partition], offset):
             return Verdict.UNKNOWN_EXPORT_GAP.name
-        return Verdict.LOST.name if received else Verdict.NEVER_SEEN.name
+        if received:
+            return Verdict.LOST.name
+        return Verdict.LOST_PRODUCED.name if is_told else Verdict.NEVER_SEEN.name
 
     # -- groups
 
@@ -378,6 +434,16 @@ def _attempt(e: Event) -> int:
 
 def _hash(events: list[Event]) -> int | None:
     return _max(e.get("dedup_hash") for e in events)
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    return row["topic"], row.get("topic_id") or "", row["partition"]
+
+
+def _is_published(row: Mapping[str, Any]) -> bool:
+    """Whether it says where it was written."""
+    partition, offset = row.get("partition"), row.get("offset")
+    return bool(row.get("topic")) and partition is not None and partition >= 0 and offset is not None and offset >= 0
 
 
 def _is_recreated(events: list[Event]) -> bool:

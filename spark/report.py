@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.delays import Delays
@@ -135,6 +136,8 @@ class RunReport:
     warnings: Sequence[str]
     output: str
     config: ReconcileConfig
+    produced: Production | None = None
+    """None if nobody said what was produced."""
 
     @property
     def page(self) -> str:
@@ -149,6 +152,8 @@ class RunReport:
             found[tally.verdict] += tally.messages
         for book in self.books:
             found.update(book.absent)
+        if self.produced is not None and self.produced.lost_before_start:
+            found[Verdict.LOST_PRODUCED] += self.produced.lost_before_start
         return {verdict: found[verdict] for verdict in sorted(found)}
 
     @property
@@ -179,6 +184,11 @@ class RunReport:
         return self.flags.get(Flag.REPEATED, 0)
 
     @property
+    def orphaned(self) -> int:
+        """How many records were consumed of which nobody says that they were produced."""
+        return 0 if self.produced is None else self.produced.orphaned
+
+    @property
     def unlisted(self) -> int:
         """How many more messages are as those in `doubtful`."""
         return sum(tally.messages for tally in self.tallies if tally.is_doubtful) - len(self.doubtful)
@@ -195,16 +205,22 @@ class RunReport:
 
     @property
     def anomalies(self) -> int:
-        """How many messages, offsets and dedup hashes somebody should look at."""
+        """How many messages, offsets, dedup hashes and records that were not published somebody should look at."""
         messages = sum(tally.messages for tally in self.tallies if tally.is_anomaly)
         offsets = sum(number for book in self.books for verdict, number in book.absent.items() if verdict in ANOMALIES)
+        produced = 0 if self.produced is None else self.produced.lost_before_start + self.produced.not_published
         # A phantom hash is there already, by its suppressed messages.
-        return messages + offsets + sum(finding.hashes for finding in self.logical if finding.verdict is LogicalVerdict.LOGICAL_DUPLICATE)
+        return (
+            messages
+            + offsets
+            + produced
+            + sum(finding.hashes for finding in self.logical if finding.verdict is LogicalVerdict.LOGICAL_DUPLICATE)
+        )
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether messages that may have been run twice, or were without a claim, are the worst that was found."""
-        return bool(self.ambiguous or self.repeated) and not self.anomalies and not self._is_unknown
+        return bool(self.ambiguous or self.repeated or self.orphaned) and not self.anomalies and not self._is_unknown
 
     @property
     def _is_unknown(self) -> bool:
@@ -213,7 +229,7 @@ class RunReport:
     @property
     def exit_code(self) -> ExitCode:
         """An anomaly is one whatever else is unknown; to a strict configuration so is a doubt."""
-        if self.anomalies or (self.config.strict and (self.ambiguous or self.repeated)):
+        if self.anomalies or (self.config.strict and (self.ambiguous or self.repeated or self.orphaned)):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
 
@@ -232,6 +248,7 @@ def to_json(report: RunReport) -> str:
             "retries": _named(report.retries),
             "books": [_book(book) for book in report.books],
             "tallies": [_plain(tally) for tally in report.tallies],
+            "produced": None if report.produced is None else _produced(report.produced),
             "logical": [_plain(finding) for finding in report.logical],
             "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
             "ambiguous": report.ambiguous,
@@ -283,6 +300,28 @@ def _book(book: Book) -> dict[str, Any]:
         "gaps": book.gaps,
         "balance": book.balance,
         "rewound": book.rewound,
+    }
+
+
+def _produced(production: Production) -> dict[str, Any]:
+    return {
+        "path": production.path,
+        "books": [
+            {
+                "cluster": book.partition.group[0],
+                "group": book.partition.group[1],
+                "topic": book.partition.topic,
+                "topic_id": book.partition.topic_id,
+                "partition": book.partition.partition,
+                "produced": book.produced,
+                **{str(account): number for account, number in book.accounts.items()},
+                "orphans": book.orphans,
+            }
+            for book in production.books
+        ],
+        "unpublished": [each._asdict() for each in production.unpublished],
+        "unread": production.unread,
+        "orphans": [each._asdict() for each in production.orphans],
     }
 
 

@@ -10,13 +10,28 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.books import GAP
 from ackwise.spark.facts import Facts
 from ackwise.spark.fold import OTHER_REASON, RANK_BASE, RANKS
 from ackwise.spark.timeline import Buckets
-from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Account, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["doubtful", "findings", "logical_rows", "logical_tallies", "missing_rows", "names", "offsets", "tallies", "verdict_rows"]
+__all__ = [
+    "MISSING",
+    "doubtful",
+    "findings",
+    "late_rows",
+    "logical_rows",
+    "logical_tallies",
+    "missing_rows",
+    "names",
+    "offsets",
+    "orphan_rows",
+    "tallies",
+    "verdict_rows",
+]
+
+#: The classes of words that the table of missing offsets has.
+MISSING: Final = frozenset({*Verdict.__members__, Account.LOST_BEFORE_START})
 
 _MESSAGE: Final = ("cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset")
 _OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
@@ -66,7 +81,22 @@ def missing_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
     """One row per range of offsets that no event is about and that the broker may have: `start` to before `end`."""
     partitions = named.select("pk", *_OFFSETS).distinct()
     known = stretches.join(F.broadcast(partitions), stretches["key"] == partitions["pk"])
-    return known.select(*_OFFSETS, "start", "end", F.col("class").alias("verdict")).where(F.col("verdict") != GAP)
+    is_before = F.col("class") == Account.LOST_BEFORE_START
+    verdict = F.when(is_before, F.lit(Verdict.LOST_PRODUCED.name)).otherwise(F.col("class"))
+    return known.select(*_OFFSETS, "start", "end", verdict.alias("verdict"))
+
+
+def orphan_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per range of offsets that were consumed and not produced: `start` to before `end`."""
+    partitions = named.select("pk", *_OFFSETS).distinct()
+    known = stretches.join(F.broadcast(partitions), stretches["key"] == partitions["pk"])
+    return known.select(*_OFFSETS, "start", "end", F.lit(ProducedVerdict.ORPHAN_CONSUMED.name).alias("verdict"))
+
+
+def late_rows(unpublished: DataFrame) -> DataFrame:
+    """One row per record that should have coordinates by now, from `unpublished_rows`."""
+    late = unpublished.where("is_late")
+    return late.select("topic", "topic_id", "key", "timestamp", F.lit(ProducedVerdict.NOT_PUBLISHED.name).alias("verdict"))
 
 
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:

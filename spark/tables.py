@@ -11,16 +11,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
 from ackwise.spark.doubts import doubts, query
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
-from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, INCONCLUSIVE, ExitCode, Flag, Verdict
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    FLAG_MEANINGS,
+    INCONCLUSIVE,
+    PRODUCED_MEANINGS,
+    Account,
+    ExitCode,
+    Flag,
+    ProducedVerdict,
+    Verdict,
+)
 
 __all__ = ["show"]
 
 _DOUBTFUL: Final = (
-    "[yellow]in doubt[/]: every committed message is accounted for, but not each is known to have run once; exit code {code}{advice}"
+    "[yellow]in doubt[/]: every committed message is accounted for, but not each is known to have {been}; exit code {code}{advice}"
 )
 _OUTCOMES: Final = {
     ExitCode.CLEAN: "[green]clean[/]: every committed message is accounted for",
@@ -34,6 +45,8 @@ def show(report: RunReport, console: Console) -> None:
     """Print the report."""
     if report.books:
         console.print(_books(report.books))
+    if report.produced is not None:
+        console.print(_produced(report.produced))
     if report.verdicts:
         console.print(_verdicts(report))
     if report.findings or report.doubtful or report.missing:
@@ -43,6 +56,14 @@ def show(report: RunReport, console: Console) -> None:
     for finding in report.logical:
         name = f"[red]{finding.verdict.name}[/]"
         console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)
+    if report.produced is not None:
+        for kind, number in (
+            (ProducedVerdict.NOT_PUBLISHED, report.produced.not_published),
+            (ProducedVerdict.ORPHAN_CONSUMED, report.orphaned),
+        ):
+            if number:
+                colour = "red" if kind is ProducedVerdict.NOT_PUBLISHED else "yellow"
+                console.print(f"[{colour}]{kind.name}[/]: {number:,} records {PRODUCED_MEANINGS[kind]}", soft_wrap=True)
     for sentence in (*report.unreadable, *report.warnings):
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
     for sentence in doubts(report):
@@ -54,7 +75,8 @@ def show(report: RunReport, console: Console) -> None:
 
 def _outcome(report: RunReport) -> str:
     if report.is_in_doubt:
-        return _DOUBTFUL.format(code=int(report.exit_code), advice="" if report.config.strict else ", or 1 with --strict")
+        been = "run once" if report.ambiguous or report.repeated else "been produced"
+        return _DOUBTFUL.format(been=been, code=int(report.exit_code), advice="" if report.config.strict else ", or 1 with --strict")
     return _OUTCOMES[report.exit_code].format(anomalies=report.anomalies)
 
 
@@ -82,6 +104,26 @@ def _books(books: Sequence[Book]) -> Table:
         table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *offsets, *counts, f"{book.gaps:,}", balance)
     if len(books) > _SHOWN:
         table.caption = f"and {len(books) - _SHOWN} more partitions in summary.json"
+    return table
+
+
+def _produced(production: Production) -> Table:
+    table = Table(title="Produced, by what became of it", title_justify="left")
+    groups = {book.partition.group for book in production.books}
+    if len(groups) > 1:
+        table.add_column("group", overflow="fold")
+    table.add_column("partition", overflow="fold")
+    for name in ("produced", "received", "lost", "otherwise", "not come to", "earlier", "orphans"):
+        table.add_column(name, justify="right", overflow="fold")
+    for book in production.books[:_SHOWN]:
+        group = [escape(book.partition.group[1])] if len(groups) > 1 else []
+        counts = [book.produced, book.accounts[Account.HANDLED]]
+        lost = f"[red]{book.lost:,}[/]" if book.lost else "[dim]0[/]"
+        rest = [book.accounts[Account.EXPLAINED], book.accounts[Account.WAITING], book.accounts[Account.EARLIER], book.orphans]
+        cells = [*(f"{number:,}" for number in counts), lost, *(f"{number:,}" for number in rest)]
+        table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *cells)
+    if len(production.books) > _SHOWN:
+        table.caption = f"and {len(production.books) - _SHOWN} more partitions in summary.json"
     return table
 
 

@@ -17,10 +17,14 @@ __all__ = [
     "MEANINGS",
     "MENDABLE",
     "PLAIN",
+    "PRODUCED_ACTIONS",
+    "PRODUCED_MEANINGS",
     "UNDER_WAY",
+    "Account",
     "ExitCode",
     "Flag",
     "LogicalVerdict",
+    "ProducedVerdict",
     "Verdict",
 ]
 
@@ -29,6 +33,7 @@ class Verdict(enum.IntEnum):
     """What became of one message, worst first: an offset that several handlers read is booked by the smallest."""
 
     LOST = 1
+    LOST_PRODUCED = 2
     NEVER_SEEN = 3
     RETENTION_LOSS = 4
     RETRY_LOST = 5
@@ -53,6 +58,33 @@ class LogicalVerdict(enum.IntEnum):
     """More than one of them was run with success."""
     PHANTOM = 2
     """Suppressed, and none of them was ever done."""
+
+
+class ProducedVerdict(enum.IntEnum):
+    """What a table of what was produced shows beside the verdicts on offsets."""
+
+    NOT_PUBLISHED = 1
+    """It was to be produced, and never got coordinates."""
+    ORPHAN_CONSUMED = 2
+    """A group has it, and nobody says that it was produced."""
+
+
+class Account(enum.StrEnum):
+    """What each record that was produced is counted as, in the book of a partition; none is counted twice."""
+
+    HANDLED = "handled"
+    """Events are about it."""
+    LOST_PRODUCED = "lost"
+    LOST_BEFORE_START = "lost_before_start"
+    """Produced since the group began, and below the first offset that it read: LOST_PRODUCED too, but in no book of the group."""
+    EXPLAINED = "explained"
+    """No event is about it, and the books say why: jumped over, deleted, received and lost, or unknown."""
+    WAITING = "waiting"
+    """The group has not come to it."""
+    EARLIER = "earlier"
+    """From before the group began, by the events that there are."""
+    ORPHAN = "orphan"
+    """Not produced, by the table; counted beside the others."""
 
 
 class Flag(enum.IntFlag):
@@ -101,6 +133,7 @@ class ExitCode(enum.IntEnum):
 ANOMALIES: Final = frozenset(
     {
         Verdict.LOST,
+        Verdict.LOST_PRODUCED,
         Verdict.NEVER_SEEN,
         Verdict.RETENTION_LOSS,
         Verdict.RETRY_LOST,
@@ -119,6 +152,7 @@ PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
 LOSSES: Final = frozenset(
     {
         Verdict.LOST,
+        Verdict.LOST_PRODUCED,
         Verdict.NEVER_SEEN,
         Verdict.RETENTION_LOSS,
         Verdict.RETRY_LOST,
@@ -133,6 +167,7 @@ UNDER_WAY: Final = frozenset({Verdict.IN_FLIGHT, Verdict.RETRYING, Verdict.PENDI
 #: What each verdict says, in a few words.
 MEANINGS: Final = {
     Verdict.LOST: "received, committed past, and never finished",
+    Verdict.LOST_PRODUCED: "produced, and committed past without having been received",
     Verdict.NEVER_SEEN: "committed past without having been received",
     Verdict.RETENTION_LOSS: "deleted by the broker before it was received",
     Verdict.RETRY_LOST: "sent back, and its copy is nowhere",
@@ -168,6 +203,7 @@ FLAG_MEANINGS: Final = {
 #: What somebody should do. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {
     Verdict.LOST: "Send the origin records again.",
+    Verdict.LOST_PRODUCED: "They were produced, and the group passed them by: send the origin records again.",
     Verdict.NEVER_SEEN: "Fetch these offsets. If the broker has nothing there, some other worker of the group read the topic; "
     "else send the records again.",
     Verdict.RETENTION_LOSS: "The topic has them no longer: produce them again from where they came, and let the topic keep its records "
@@ -187,4 +223,13 @@ FLAG_ACTIONS: Final = {
 }
 LOGICAL_ACTIONS: Final = {
     LogicalVerdict.LOGICAL_DUPLICATE: "Undo the effects that were done again, if there are any. The table “logical” has the records.",
+}
+PRODUCED_MEANINGS: Final = {
+    ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",
+    ProducedVerdict.ORPHAN_CONSUMED: "consumed, though nobody says that they were produced",
+}
+PRODUCED_ACTIONS: Final = {
+    ProducedVerdict.NOT_PUBLISHED: "See whether the relay of the outbox runs. The table “produced” has the records.",
+    ProducedVerdict.ORPHAN_CONSUMED: "Their transactions were rolled back, or another producer writes to the topic: undo their effects, if "
+    "they should not be. The table “produced” has their offsets.",
 }

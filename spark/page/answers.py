@@ -15,10 +15,13 @@ from ackwise.spark.vocabulary import (
     LOGICAL_ACTIONS,
     LOSSES,
     MEANINGS,
+    PRODUCED_ACTIONS,
+    PRODUCED_MEANINGS,
     UNDER_WAY,
     ExitCode,
     Flag,
     LogicalVerdict,
+    ProducedVerdict,
     Verdict,
 )
 
@@ -30,8 +33,11 @@ def loss(report: RunReport) -> Answer:
     verdicts, question = report.verdicts, "Was anything lost?"
     lost = {verdict: number for verdict, number in verdicts.items() if verdict in LOSSES and number}
     risky, unknown = report.flags.get(Flag.COMMITTED_PAST, 0), sum(verdicts.get(verdict, 0) for verdict in INCONCLUSIVE)
-    if lost:
-        return Answer(question, "Yes", "bad", [f"{messages(sum(lost.values()))}: {listed(lost)}.", *_dead(report)])
+    late = _late(report)
+    if lost or late:
+        losses = [f"{messages(sum(lost.values()))}: {listed(lost)}."] if lost else []
+        losses += [f"{counted(late, 'record')} {were(late)} to be produced and never published."] if late else []
+        return Answer(question, "Yes", "bad", [*losses, *_dead(report)])
     if risky:
         return Answer(question, "Maybe", "doubt", [f"{messages(risky)} are open, and the group has committed past them.", *_dead(report)])
     if unknown or report.unreadable:
@@ -75,18 +81,22 @@ def _dead(report: RunReport) -> list[str]:
     return [f"{messages(dead)} in the dead-letter topic: not lost, and not done."] if dead else []
 
 
+def _late(report: RunReport) -> int:
+    return 0 if report.produced is None else report.produced.not_published
+
+
 def _keys(report: RunReport) -> int:
     return sum(finding.hashes for finding in report.logical if finding.verdict is LogicalVerdict.LOGICAL_DUPLICATE)
 
 
 def headline(report: RunReport) -> str:
     """Both answers in one line."""
-    if not report.verdicts and not report.unreadable:
+    if not report.verdicts and not report.unreadable and not _late(report):
         return "There is nothing to judge"
     if report.exit_code is ExitCode.INCONCLUSIVE and repeat(report).answer != "Yes":
         maybe = f", and {messages(report.ambiguous)} may have been done twice" if report.ambiguous else ""
         return f"No anomaly was found, but events are missing{maybe}"
-    lost = sum(number for verdict, number in report.verdicts.items() if verdict in LOSSES)
+    lost = sum(number for verdict, number in report.verdicts.items() if verdict in LOSSES) + _late(report)
     first = {
         "Yes": f"{messages(lost)} {were(lost)} lost",
         "Maybe": "Something may be lost",
@@ -115,6 +125,8 @@ def actions(report: RunReport) -> list[Action]:
     found += [_action(flag, flags.get(flag, 0), "message", FLAG_MEANINGS[flag], action) for flag, action in FLAG_ACTIONS.items()]
     meaning = "more than one record of the key was run with success"
     found += [_action(verdict, _keys(report), "key", meaning, action) for verdict, action in LOGICAL_ACTIONS.items()]
+    beside = {ProducedVerdict.NOT_PUBLISHED: _late(report), ProducedVerdict.ORPHAN_CONSUMED: report.orphaned}
+    found += [_action(kind, number, "record", PRODUCED_MEANINGS[kind], PRODUCED_ACTIONS[kind]) for kind, number in beside.items()]
     if report.unreadable:
         mend = "Mend or restore the files that are named under “Evidence”, and run reconcile again."
         found.append(Action("UNREADABLE", *_number(len(report.unreadable), "file"), "doubt", "could not be read to the end", mend))
@@ -130,7 +142,7 @@ def waiting(report: RunReport) -> str:
     return f"{messages(number)} {are(number)} still under way ({listed(open_still)}): a later run will tell the rest."
 
 
-def _action(kind: Verdict | Flag | LogicalVerdict, number: int, of: str, meaning: str, action: str) -> Action:
+def _action(kind: Verdict | Flag | LogicalVerdict | ProducedVerdict, number: int, of: str, meaning: str, action: str) -> Action:
     return Action(kind.name or "", *_number(number, of), tone_of(kind), meaning, action)
 
 

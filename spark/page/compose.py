@@ -7,21 +7,35 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from ackwise.middleware.duration import format_duration
+from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
 from ackwise.spark.doubts import query
 from ackwise.spark.facts import Fate, Writer
 from ackwise.spark.page.answers import actions, headline, loss, repeat, waiting
 from ackwise.spark.page.charts import delays_data, timeline_data
-from ackwise.spark.page.data import BookRow, BooksData, Number, ReasonRow, ReportData, SuspectRow, Tone, VerdictRow, WriterRow
+from ackwise.spark.page.data import (
+    BookRow,
+    BooksData,
+    Number,
+    ProducedData,
+    ProducedRow,
+    ReasonRow,
+    ReportData,
+    SuspectRow,
+    Tone,
+    VerdictRow,
+    WriterRow,
+)
 from ackwise.spark.page.tone import tone_of
 from ackwise.spark.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
-from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, ExitCode, Flag, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, ExitCode, Flag, Verdict
 
 __all__ = ["report_data"]
 
 _Kind = TypeVar("_Kind", Verdict, Flag)
+_NAMED: Final = 5  # places in a sentence
 _SHOWN: Final = 200  # rows of a table, before it says how many more there are
 
 _DOUBTFUL: Final[tuple[str, Tone]] = ("in doubt", "doubt")
@@ -48,6 +62,7 @@ def report_data(report: RunReport) -> ReportData:
         actions=actions(report),
         waiting=waiting(report),
         books=_books(report.books) if report.books else None,
+        produced=None if report.produced is None else _produced(report.produced),
         verdicts=_verdicts(report),
         flags=_rows(report, report.flags, FLAG_MEANINGS),
         suspects=_suspects(report),
@@ -106,6 +121,41 @@ def _book_row(book: Book, present: Iterable[Verdict]) -> BookRow:
         balance=book.balance,
         rewound=book.rewound,
     )
+
+
+def _produced(production: Production) -> ProducedData:
+    rows = [
+        ProducedRow(
+            group=book.partition.group[1],
+            partition=f"{book.partition.topic}/{book.partition.partition}",
+            produced=book.produced,
+            handled=book.accounts[Account.HANDLED],
+            lost=book.lost,
+            explained=book.accounts[Account.EXPLAINED],
+            waiting=book.accounts[Account.WAITING],
+            earlier=book.accounts[Account.EARLIER],
+            orphans=book.orphans,
+        )
+        for book in production.books
+    ]
+    lost, late = sum(row.lost for row in rows), production.not_published
+    tone: Tone = "bad" if lost or late else "doubt" if production.orphaned or production.unread else "good"
+    return ProducedData(_produced_sentences(production, lost), tone, rows[:_SHOWN], max(0, len(rows) - _SHOWN))
+
+
+def _produced_sentences(production: Production, lost: int) -> list[str]:
+    produced = sum(book.produced for book in production.books)
+    found = [
+        f"Of {counted(produced, 'record')} that {were(produced)} produced, {lost:,} {were(lost)} passed by without having been received."
+    ]
+    held = sum(each.rows for each in production.unpublished)
+    if held:
+        late = f"{production.not_published:,} of them for longer than the grace (NOT_PUBLISHED)"
+        found.append(f"{counted(held, 'record')} {were(held)} not published yet, {late}.")
+    if production.orphaned:
+        where = ", ".join(f"{each.topic}/{each.partition} {each.start}–{each.end - 1}" for each in production.orphans[:_NAMED])
+        found.append(f"{counted(production.orphaned, 'record')} {were(production.orphaned)} consumed and not produced: {where}.")
+    return found
 
 
 def _number(value: int, verdict: Verdict) -> Number:
@@ -198,6 +248,7 @@ def _read(report: RunReport) -> list[tuple[str, str]]:
         ("Files", f"{report.files:,} ({report.bytes / 1e6:,.1f} MB)"),
         ("Judged as of", instant(report.as_of) if report.as_of else "no event"),
         ("Tolerances", tolerances),
+        *([] if report.produced is None else [("Produced", report.produced.path)]),
         ("Run", report.run_id),
         ("Tables", report.output),
     ]

@@ -16,6 +16,8 @@ __all__ = [
     "Lane",
     "LateClass",
     "Number",
+    "ProducedData",
+    "ProducedRow",
     "ReasonRow",
     "ReportData",
     "SuspectRow",
@@ -84,6 +86,31 @@ class BooksData:
     columns: Sequence[str]
     rows: Sequence[BookRow]
     total: BookRow
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedRow:
+    """What became of the records that were produced to one partition, as one group reads it; `orphans` were not produced."""
+
+    group: str
+    partition: str
+    produced: int
+    handled: int
+    lost: int
+    explained: int
+    waiting: int
+    earlier: int
+    orphans: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedData:
+    """What was produced against what was consumed."""
+
+    sentences: Sequence[str]
+    tone: Tone
+    rows: Sequence[ProducedRow]
     hidden: int
 
 
@@ -214,6 +241,7 @@ class ReportData:
     waiting: str
     """A sentence on what is still under way; empty if nothing is."""
     books: BooksData | None
+    produced: ProducedData | None
     verdicts: Sequence[VerdictRow]
     flags: Sequence[VerdictRow]
     suspects: Sequence[SuspectRow]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from ackwise.spark.page.data import Tone
-from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["tone_of"]
 
 
-def tone_of(kind: Verdict | LogicalVerdict | Flag) -> Tone:
+def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
     """The tone of a verdict or a flag."""
     match kind:
         case LogicalVerdict():
             return "bad"
+        case ProducedVerdict():
+            return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "doubt"
         case Flag():
             return "bad" if kind is Flag.COMMITTED_PAST else "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED) else "plain"
         case Verdict.EXACTLY_ONCE:

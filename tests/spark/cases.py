@@ -15,7 +15,7 @@ from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
 
 __all__ = ["CASES", "CONFIG", "Case"]
 
@@ -46,6 +46,9 @@ class Case:
     domain: tuple[int, int] | None = None
     """The first offset that is booked, and the one after the last."""
     falls: bool = False
+    accounts: dict[int, Account] = field(default_factory=dict)
+    """Of what was produced, by offset."""
+    unpublished: int = 0
 
 
 OUT_OF_RANGE: Final = json.dumps({"reason": "out-of-range"})
@@ -53,9 +56,9 @@ OUT_OF_RANGE: Final = json.dumps({"reason": "out-of-range"})
 CASES: Final[dict[str, Case]] = {}
 
 
-def case(name: str, words: str = "", /, verdicts: dict[int, Verdict] | None = None, **expected: Any) -> History:
+def case(name: str, words: str = "", /, verdicts: dict[int, Verdict] | None = None, topic: str = TOPIC, **expected: Any) -> History:
     """A case whose first events are those of `words`, written by w1; more are told to the history that it answers."""
-    history = History(name)
+    history = History(name, topic=topic)
     if words:
         history.say("w1", words)
     CASES[name] = Case(history, verdicts or {}, **expected)
@@ -239,6 +242,57 @@ case("63 run without a claim", "0:S W=1", {0: ONCE}, flags={0: Flag.UNCLAIMED})
 case("64 run without a claim, twice", verdicts={0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w1", "0:S").say("w2", "0:S W=1")
 
 case("64b run under a claim, and again without", "0:CS", {0: ONCE}, flags={0: Flag.UNCLAIMED | Flag.REPEATED}).say("w2", "0:S W=1")
+
+HANDLED, MISSED, EXPLAINED, WAITING, ORPHAN = Account.HANDLED, Account.LOST_PRODUCED, Account.EXPLAINED, Account.WAITING, Account.ORPHAN
+
+
+def told(name: str, words: str, *offsets: int, accounts: dict[int, Account], **expected: Any) -> History:
+    """A case with a topic of its own, to which `offsets` were produced: what is told of a topic is held against all groups that read it."""
+    return case(name, words, topic=name, accounts=accounts, **expected).produce(*offsets)
+
+
+told(
+    "43 produced, and passed by",
+    "0:CS 2:CS W=4", 0, 1, 2,
+    verdicts={0: ONCE, 2: ONCE}, absent={1: "LOST_PRODUCED", 3: "NEVER_SEEN"}, accounts={0: HANDLED, 1: MISSED, 2: HANDLED},
+)  # fmt: skip
+
+told("43b produced, and a gap in the log", "0:CS GAP[1,3) W=3", 0, 1,
+     verdicts={0: ONCE}, absent={1: "LOST_PRODUCED", 2: "GAP"}, accounts={0: HANDLED, 1: MISSED})  # fmt: skip
+
+told("43c produced, and not come to", "0:CS W=1", 0, 1, 64, verdicts={0: ONCE}, accounts={0: HANDLED, 1: WAITING, 64: WAITING})
+
+told("43d produced, and nothing was ever committed", "0:R", 0, 1, verdicts={0: PENDING}, accounts={0: HANDLED, 1: WAITING})
+
+told("43e produced, and jumped over", "0:CS SEEK[1,3) 3:CS W=4", 1, 2,
+     verdicts={0: ONCE, 3: ONCE}, absent=dict.fromkeys((1, 2), "SKIPPED_BY_SEEK"), accounts={1: EXPLAINED, 2: EXPLAINED})  # fmt: skip
+
+told("43f produced and received, and nothing since", "RECEIVED_RANGE[0,2) 1:CS W=2", 0, 1,
+     verdicts={1: ONCE}, absent={0: "LOST"}, accounts={0: EXPLAINED, 1: HANDLED})  # fmt: skip
+
+told("43g produced, and events are missing", "0:CS", 1, verdicts={0: ONCE, 2: ONCE}, absent={1: "UNKNOWN_EXPORT_GAP"},
+     accounts={1: EXPLAINED}).skip("w1", 4).say("w1", "2:CS W=3")  # fmt: skip
+
+told("43h produced since the group began, and it began to read beyond", "5:CS W=6", 5, 3, verdicts={5: ONCE},
+     accounts={5: HANDLED, 3: Account.LOST_BEFORE_START, 2: Account.EARLIER, 1: Account.EARLIER}
+).produce(2, ago=11 * 86400).produce(1, ago=None)  # fmt: skip
+
+told("43i jumped over before it began to read", "SEEK[0,5) 5:CS W=6", 5, 3, verdicts={5: ONCE}, accounts={5: HANDLED, 3: Account.EARLIER})
+
+told("43j told twice", "0:CS W=2", 0, 0, 1, 1, verdicts={0: ONCE}, absent={1: "LOST_PRODUCED"}, accounts={0: HANDLED, 1: MISSED})
+
+told("44 produced in a transaction that was aborted", "0:CS GAP[1,3) W=3", 0, verdicts={0: ONCE}, absent=dict.fromkeys((1, 2), "GAP"),
+     accounts={0: HANDLED}).produce(1, aborted=True)  # fmt: skip
+
+told("44b consumed, though its transaction was aborted", "0:CS 1:CS W=2", 0, verdicts={0: ONCE, 1: ONCE},
+     accounts={0: HANDLED, 1: ORPHAN}).produce(1, aborted=True)  # fmt: skip
+
+unpublished = told("45 a row of an outbox without coordinates", "0:CS W=1", 0, verdicts={0: ONCE}, accounts={0: HANDLED}, unpublished=3)
+unpublished.produce(None, ago=601).produce(None, ago=None).produce(7, ago=601, partition=-1)
+unpublished.produce(None, ago=600).produce(None, ago=601, aborted=True)
+
+told("46 consumed without a row of the outbox", "0:CS 1:CS 2:CS 3:CS W=4", 0, 2, verdicts=dict.fromkeys(range(4), ONCE),
+     accounts={0: HANDLED, 1: ORPHAN, 2: HANDLED})  # fmt: skip
 
 case("47 a topic made anew", apart={("a", "bill", 0, 0): ONCE, ("b", "bill", 0, 0): ONCE}).say("w1", "0:CS", key="x", topic_id="a").say(
     "w1", "0:CS W=1", topic_id="b"

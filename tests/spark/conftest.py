@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
-from tests.spark.histories import write_parquet
+from tests.spark.histories import write_parquet, write_produced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,4 +35,5 @@ def bulk(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answe
     events = [event for history in histories for event in history.events]
     random.Random(3).shuffle(events)
     folder = tmp_path_factory.mktemp("bulk")
-    return run(spark, [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)], CONFIG)
+    produced = write_produced(folder / "produced.parquet", [row for history in histories for row in history.produced])
+    return run(spark, [write_parquet(folder / f"{n}.parquet", events[n::3]) for n in range(3)], CONFIG, produced)

@@ -19,7 +19,8 @@ def universe(number: int) -> History:
     """One made-up group; the same number gives the same one."""
     draw = random.Random(number)
     mode = draw.choice(["before_settle", "before_settle", "async"])
-    history = History(f"universe {number}", session={"levels": [1, 10, 60], "lease": draw.choice([30, 600])})
+    topic = f"orders {number}" if draw.random() < 0.4 else TOPIC
+    history = History(f"universe {number}", topic=topic, session={"levels": [1, 10, 60], "lease": draw.choice([30, 600])})
     if draw.random() < 0.2:
         history.events.clear()  # nobody says when it began
     base = draw.choice([0, 58, 120])
@@ -29,6 +30,12 @@ def universe(number: int) -> History:
             history.start(writer, at=_time(draw), mode=mode)
     for _ in range(draw.randint(5, 40)):
         _happen(history, draw, draw.choice(writers), base)
+    if topic != TOPIC:
+        for _ in range(draw.randint(1, 30)):
+            offset = draw.choice([None, *range(max(0, base - 5), base + 20)])
+            history.produce(
+                offset, ago=draw.choice([None, draw.uniform(0, 12 * 86400), 700]), aborted=draw.choice([None, False, False, True])
+            )
     if draw.random() < 0.5:
         history.look(draw.choice(writers), "delay", 5, 5, ago=draw.uniform(0, 3600))
         history.look(draw.choice(writers), "retry", 5, 5, ago=draw.uniform(0, 3600))
@@ -68,10 +75,10 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             history.say(writer, f"W={offset + draw.choice([0, 1, 2, 64])}", ago=ago)
         case "assign":
             role = draw.choice(["source", "source", "source", None, "retry"])
-            topic = f"{history.group}.retry" if role == "retry" else TOPIC
+            topic = f"{history.group}.retry" if role == "retry" else history.topic
             history.assign(writer, offset, role=role, topic=topic, at=_time(draw), from_commit=draw.random() < 0.5)
         case "revoke":
-            history.add(writer, EventCode.REVOKED, at=_time(draw), topic=TOPIC, partition=0, offset=offset)
+            history.add(writer, EventCode.REVOKED, at=_time(draw), topic=history.topic, partition=0, offset=offset)
         case "skip":
             history.skip(writer, draw.randint(1, 70))
         case "end":
@@ -82,7 +89,7 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             odd: dict[str, Any] = draw.choice(
                 [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
             )
-            history.add(writer, draw.choice([3, 17, 20, 26, 30, 99]), topic=TOPIC, dedup_hash=hash_of("a"), **odd)
+            history.add(writer, draw.choice([3, 17, 20, 26, 30, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
 
 
 def _time(draw: random.Random) -> int:

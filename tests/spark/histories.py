@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ackwise.middleware.events import SCHEMA_VERSION, EventCode
 from ackwise.stores.journal.parquet import SCHEMA
 
-__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "write_parquet"]
+__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "write_parquet", "write_produced"]
 
 SECOND: Final = 1_000_000
 DAY: Final = 86400 * SECOND
@@ -42,8 +42,10 @@ _RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d
 class History:
     """What happened in one group. Its first event lies ten days back, further than its store remembers."""
 
-    def __init__(self, group: str, *, session: Mapping[str, object] | None = None) -> None:
+    def __init__(self, group: str, *, topic: str = TOPIC, session: Mapping[str, object] | None = None) -> None:
         self.group = group
+        self.topic = topic
+        self.produced: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
         self._seqs: dict[str, int] = {}
@@ -62,7 +64,7 @@ class History:
             self._clock = NOW - round(ago * SECOND)
         for word in words.split():
             if word.startswith("W="):
-                self.add(writer, EventCode.COMMITTED, range_end=int(word[2:]), topic=TOPIC, partition=0, **fields)
+                self.add(writer, EventCode.COMMITTED, range_end=int(word[2:]), topic=self.topic, partition=0, **fields)
             elif found := _RANGE.match(word):
                 self._range(writer, found, fields)
             elif found := _STEP.match(word):
@@ -103,12 +105,22 @@ class History:
         position: int,
         *,
         role: str | None = "source",
-        topic: str = TOPIC,
+        topic: str | None = None,
         at: int | None = None,
         from_commit: bool = True,
     ) -> History:
-        """The writer gets partition 0 of `topic`."""
-        return self.add(writer, EventCode.ASSIGNED, at=at, topic=topic, partition=0, offset=position, role=role, from_commit=from_commit)
+        """The writer gets partition 0 of `topic`, or of the history's own."""
+        return self.add(
+            writer, EventCode.ASSIGNED, at=at, topic=topic or self.topic, partition=0, offset=position, role=role, from_commit=from_commit
+        )
+
+    def produce(self, *offsets: int | None, ago: float | None = 100, aborted: bool | None = None, partition: int = 0) -> History:
+        """Records were produced to the history's topic, `ago` seconds before `NOW`, or nobody knows when."""
+        for offset in offsets:
+            timestamp = None if ago is None else NOW - round(ago * SECOND)
+            row = {"topic": self.topic, "partition": partition, "offset": offset, "timestamp": timestamp, "aborted": aborted, "key": "k"}
+            self.produced.append(row)
+        return self
 
     def look(self, writer: str, role: str, committed: int | None, end: int, *, ago: float) -> History:
         """The writer looks at the ends of partition 0 of the group's topic of this role."""
@@ -123,7 +135,7 @@ class History:
 
     def _range(self, writer: str, found: re.Match[str], fields: Mapping[str, Any]) -> None:
         start, end = int(found["start"]), int(found["end"])
-        self.add(writer, EventCode[found["code"]], topic=TOPIC, partition=0, offset=start, range_end=end, **fields)
+        self.add(writer, EventCode[found["code"]], topic=self.topic, partition=0, offset=start, range_end=end, **fields)
 
     def _step(self, writer: str, found: re.Match[str], key: str | None, fields: Mapping[str, Any]) -> None:
         offset, attempt = int(found["offset"]), int(found["attempt"] or 1)
@@ -131,7 +143,7 @@ class History:
             code = LETTERS[letter]
             if letter == "C":
                 self._exec_ids[writer] = self._exec_ids.get(writer, self._writer_id(writer) << 20) + 1
-            values: dict[str, Any] = {"topic": TOPIC, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
+            values: dict[str, Any] = {"topic": self.topic, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
             values["dedup_hash"] = hash_of(key or f"{offset}")
             if letter in "CSFL":
                 values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
@@ -158,4 +170,15 @@ def write_parquet(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
     arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in SCHEMA]
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(arrays, schema=SCHEMA), path, compression="zstd")
+    return path
+
+
+def write_produced(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """What was produced, as a Parquet file."""
+    types = {
+        "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
+        "aborted": pa.bool_(), "key": pa.string(),
+    }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(types.items()))), path)
     return path

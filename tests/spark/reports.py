@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from ackwise.spark.accounts import Orphans, ProducedBook, Production, Unpublished
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import Fate, Partition, Writer
 from ackwise.spark.report import DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally
 from ackwise.spark.timeline import Timeline
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
 
-__all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "REPEATED", "REPORTS"]
+__all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "ORPHANED", "PRODUCED", "REPEATED", "REPORTS"]
 
 SECOND: Final = 1_000_000
 NOW: Final = 1_767_225_600 * SECOND
@@ -109,6 +110,50 @@ REPEATED: Final = replace(
 #: The same without the messages of which it is known that they ran twice.
 DOUBT: Final = replace(REPEATED, tallies=REPEATED.tallies[:2])
 
+PRODUCED: Final = replace(
+    CLEAN,
+    books=[Book(partition(0), 5, 500, False, {ONCE: 490}, {Verdict.LOST_PRODUCED: 2, Verdict.RETENTION_LOSS: 3}, 0)],
+    missing=[
+        Missing("billing", "orders", 0, 2, 4, Verdict.LOST_PRODUCED), Missing("billing", "orders", 0, 60, 62, Verdict.LOST_PRODUCED),
+        Missing("billing", "orders", 0, 70, 73, Verdict.RETENTION_LOSS),
+    ],
+    produced=Production(
+        "/outbox.parquet",
+        [
+            ProducedBook(
+                partition(0),
+                {
+                    Account.HANDLED: 480, Account.LOST_PRODUCED: 2, Account.LOST_BEFORE_START: 2, Account.EXPLAINED: 3,
+                    Account.WAITING: 7, Account.EARLIER: 1,
+                },
+                10,
+            )
+        ],
+        [Unpublished(HOSTILE, 3, 2)],
+        4,
+        [Orphans("billing", "orders", 0, 100, 110)],
+    ),
+    warnings=["4 records were produced to partitions that no group has read, by these events, and were not judged"],
+)  # fmt: skip
+
+#: The same without what was lost.
+ORPHANED: Final = replace(
+    CLEAN,
+    produced=Production(
+        "/outbox.parquet",
+        [
+            ProducedBook(
+                partition(0),
+                {account: 490 if account is Account.HANDLED else 0 for account in Account if account is not Account.ORPHAN},
+                10,
+            )
+        ],
+        [],
+        0,
+        [Orphans("billing", "orders", 0, 100, 110)],
+    ),
+)
+
 REPORTS: Final = {
     "clean": CLEAN,
     "anomalies": ANOMALIES,
@@ -116,4 +161,6 @@ REPORTS: Final = {
     "empty": EMPTY,
     "doubt": DOUBT,
     "repeated": REPEATED,
+    "produced": PRODUCED,
+    "orphaned": ORPHANED,
 }

@@ -10,17 +10,19 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from ackwise.spark.accounts import TOLD, ProducedBook, keep_produced
 from ackwise.spark.books import Book, domains, keep
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import scopes
 from ackwise.spark.coverage import count, stretches
 from ackwise.spark.job import Judgement, weigh
-from ackwise.spark.ledger import absent
+from ackwise.spark.ledger import absent, accounts
 from ackwise.spark.oracle import Ruling
+from ackwise.spark.produced import read_produced
 from ackwise.spark.results import offsets
 from ackwise.spark.schema import EVENT_SCHEMA
 from ackwise.spark.verdicts import logical
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Answer", "run"]
 
@@ -31,13 +33,15 @@ class Answer:
 
     rulings: Mapping[str, Ruling]
     books: Sequence[Book]
+    produced: Sequence[ProducedBook]
 
 
-def run(spark: SparkSession, paths: Sequence[Path], config: ReconcileConfig) -> Answer:
-    """The job's answer to the events in these files."""
-    found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config)
+def run(spark: SparkSession, paths: Sequence[Path], config: ReconcileConfig, produced: Path | None = None) -> Answer:
+    """The job's answer to the events in these files, beside what was produced."""
+    told = None if produced is None else read_produced(spark, produced)
+    found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config, told=told)
     try:
-        return Answer(_rulings(found), _books(found))
+        return Answer(_rulings(found), _books(found), _produced(found))
     finally:
         found.judged.unpersist()
 
@@ -57,10 +61,33 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
         rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
     for row in count(found.words, {}, F.max("falls").alias("falls")).where("falls").collect():
         rulings[partitions[row["key"]][1]].fallen.add(partitions[row["key"]])
+    _account(found, rulings, partitions)
     for row in logical(found.settled).collect():
         group, handler, epoch = scopes(found.facts)[row.scope]
         rulings[group[1]].logical[(*group, handler, epoch), row.dedup_hash] = LogicalVerdict(row.logical_verdict), Flag(row.logical_flags)
     return rulings
+
+
+def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mapping[int, tuple[str, str, str, str, int]]) -> None:
+    if found.produced is None:
+        return
+    for pk in found.produced.partitions(found.facts):
+        rulings[partitions[pk][1]].produced[partitions[pk]] = {}
+    masks = {name: mask for name, mask in accounts().items() if name != TOLD}
+    for row in stretches(found.words, masks).collect():
+        partition = partitions[row["key"]]
+        rulings[partition[1]].produced[partition] |= dict.fromkeys(range(row["start"], row["end"]), Account(row["class"]))
+    groups = {partition[2]: partition[1] for partition in partitions.values()}
+    for topic, _, late in found.produced.unpublished:
+        if late:
+            rulings[groups[topic]].unpublished[topic] = late
+
+
+def _produced(found: Judgement) -> list[ProducedBook]:
+    if found.produced is None:
+        return []
+    counted = {row["key"]: {name: row[name] for name in accounts()} for row in count(found.words, accounts()).collect()}
+    return keep_produced(found.facts.partitions, counted, found.produced.partitions(found.facts))
 
 
 def _books(found: Judgement) -> list[Book]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
-from tests.spark.histories import NOW, SECOND, History, write_parquet
+from tests.spark.histories import NOW, SECOND, History, write_parquet, write_produced
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import ConfigurationError
@@ -87,6 +87,40 @@ def test_anomalies_exit_with_1_and_are_named(tmp_path: Path, spark: SparkSession
     rows = spark.read.parquet(str(tmp_path / "out" / "logical")).orderBy("offset").collect()
     assert [(row["offset"], row["logical_verdict"]) for row in rows] == [(4, "LOGICAL_DUPLICATE"), (5, "LOGICAL_DUPLICATE")]
     assert "2–3" in result.output
+
+
+@pytest.mark.spark
+def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "0:CS 2:CS 4:CS W=5").produce(0, 1, 2).produce(None, ago=601).produce(9, partition=3)
+    history.produce(4, aborted=True)
+    produced = write_produced(tmp_path / "outbox" / "p.parquet", history.produced)
+    root = root_of(tmp_path / "root", history)
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", produced.parent)
+    assert result.exit_code == 1, result.output
+    found = summary(tmp_path / "out")
+    assert found["verdicts"] == {"LOST_PRODUCED": 1, "NEVER_SEEN": 1, "EXACTLY_ONCE": 3}
+    assert found["anomalies"] == 3
+    (book,) = found["produced"]["books"]
+    assert (book["produced"], book["handled"], book["lost"], book["orphans"]) == (3, 2, 1, 1)
+    assert found["produced"]["unpublished"] == [{"topic": "orders", "rows": 1, "late": 1}]
+    assert "1 records were produced to partitions that no group has read" in found["warnings"][0]
+    rows = spark.read.parquet(str(tmp_path / "out" / "produced")).orderBy("verdict").collect()
+    assert [(row["verdict"], row["topic"], row["partition"], row["start"], row["end"], row["key"]) for row in rows] == [
+        ("NOT_PUBLISHED", "orders", None, None, None, "k"),
+        ("ORPHAN_CONSUMED", "orders", 0, 4, 5, None),
+    ]
+    missing = spark.read.parquet(str(tmp_path / "out" / "missing")).orderBy("start").collect()
+    assert [(row["start"], row["verdict"]) for row in missing] == [(1, "LOST_PRODUCED"), (3, "NEVER_SEEN")]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_what_was_produced_may_be_lines_of_json(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=2"))
+    table = tmp_path / "produced.jsonl"
+    table.write_text('{"topic": "orders", "partition": 0, "offset": 1, "timestamp": "2025-12-31T23:00:00Z"}\n')
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", table)
+    assert (result.exit_code, summary(tmp_path / "out")["verdicts"]) == (1, {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 1})
 
 
 @pytest.mark.spark

@@ -73,6 +73,33 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not root.exists()
 
 
+def test_a_table_of_what_was_produced_that_is_not_there_is_named(tmp_path: Path) -> None:
+    events_below(tmp_path / "root")
+    nowhere, empty = tmp_path / "outbox.parquet", tmp_path / "empty"
+    empty.mkdir()
+    assert (
+        refusal(tmp_path / "root", "--produced", nowhere)
+        == f"{nowhere} is not there; give --produced a file or a folder of what was produced"
+    )
+    assert refusal(tmp_path / "root", "--produced", empty) == (
+        f"{empty} has no file that ends in .parquet or .json, .jsonl, .ndjson; give --produced one"
+    )
+    (empty / "a.parquet").touch()
+    (empty / "b.json").touch()
+    assert refusal(tmp_path / "root", "--produced", empty) == f"{empty} has both Parquet and JSON files; give --produced one kind"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_table_of_something_else_is_not_taken_for_what_was_produced(tmp_path: Path) -> None:
+    events_below(tmp_path / "root")
+    table = tmp_path / "other.json"
+    table.write_text('{"topic": "orders", "partition": 0}\n')
+    assert refusal(tmp_path / "root", "--produced", table) == (
+        f"{table} has no column 'offset'; what was produced is told by topic, topic_id, partition, offset, timestamp, aborted, key"
+    )
+
+
 def test_an_empty_folder_is_not_called_clean_and_stays_empty(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"there are no events below {tmp_path}; give the folder that Events was given"
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from tests.spark.test_oracle import check
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.oracle import rule
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,12 +35,12 @@ def root_with(root: Path, events: list[dict[str, Any]]) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_the_job_says_of_the_case_what_the_oracle_says(name: str, bulk: Answer) -> None:
     check(CASES[name], bulk.rulings[name])
-    assert bulk.rulings[name] == rule(CASES[name].history.events, CONFIG)
+    assert bulk.rulings[name] == rule(CASES[name].history.events, CONFIG, produced=CASES[name].history.produced)
 
 
 def test_the_job_says_of_every_universe_what_the_oracle_says(bulk: Answer) -> None:
     histories = [universe(number) for number in range(UNIVERSES)]
-    different = [history for history in histories if bulk.rulings[history.group] != rule(history.events, CONFIG)]
+    different = [history for history in histories if bulk.rulings[history.group] != rule(history.events, CONFIG, produced=history.produced)]
     assert [history.group for history in different] == []
 
 
@@ -95,8 +95,21 @@ def test_the_universes_have_every_verdict_and_every_flag(bulk: Answer) -> None:
     assert {verdict for ruling in rulings for verdict, _ in ruling.logical.values()} == set(LogicalVerdict)
     flags = {flag for ruling in rulings for _, each in (*ruling.messages.values(), *ruling.logical.values()) for flag in each}
     assert flags == set(Flag)
+    assert {account for ruling in rulings for each in ruling.produced.values() for account in each.values()} == set(Account)
+    assert any(ruling.fallen for ruling in rulings)
 
 
 def test_the_books_of_every_universe_balance(bulk: Answer) -> None:
     assert len(bulk.books) > UNIVERSES / 2
     assert [book for book in bulk.books if book.balance] == []
+
+
+def test_what_was_produced_is_accounted_for_in_every_universe(bulk: Answer) -> None:
+    """That the books add up is checked where they are kept: `keep_produced` refuses any that do not."""
+    produced = {history.group: history.produced for history in (universe(number) for number in range(UNIVERSES)) if history.produced}
+    books = {book.partition.group[1]: book for book in bulk.produced}
+    assert len(books) > UNIVERSES / 4
+    for group, book in books.items():
+        told = produced.get(group) or CASES[group].history.produced
+        published = {row["offset"] for row in told if row["offset"] is not None and row["partition"] == 0 and not row["aborted"]}
+        assert (group, book.produced) == (group, len(published))

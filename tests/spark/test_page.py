@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.spark.reports import ANOMALIES, CLEAN, DOUBT, EMPTY, HOSTILE, INCONCLUSIVE, REPEATED, REPORTS
+from tests.spark.reports import ANOMALIES, CLEAN, DOUBT, EMPTY, HOSTILE, INCONCLUSIVE, ORPHANED, PRODUCED, REPEATED, REPORTS
 
 from ackwise.spark.books import Book
 from ackwise.spark.page.compose import report_data
@@ -115,6 +115,29 @@ def test_what_is_missing_is_never_called_fine() -> None:
 def test_the_answers_follow_the_verdict_and_the_flag(verdict: Verdict, flag: Flag, lost: str, twice: str) -> None:
     report = replace(EMPTY, tallies=[Tally("g", "bill", "orders", verdict, flag, 3)])
     assert [answer.answer for answer in report_data(report).answers] == [lost, twice]
+
+
+def test_what_was_produced_and_lost_on_the_way_is_lost() -> None:
+    data = report_data(PRODUCED)
+    assert data.headline == "9 messages were lost, nothing was done twice"
+    assert [(action.name, action.number, action.of, action.tone) for action in data.actions] == [
+        ("LOST_PRODUCED", 4, "offsets", "bad"), ("RETENTION_LOSS", 3, "offsets", "bad"), ("NOT_PUBLISHED", 2, "records", "bad"),
+        ("ORPHAN_CONSUMED", 10, "records", "doubt"),
+    ]  # fmt: skip
+    assert data.produced is not None
+    assert data.produced.sentences == [
+        "Of 495 records that were produced, 4 were passed by without having been received.",
+        "3 records were not published yet, 2 of them for longer than the grace (NOT_PUBLISHED).",
+        "10 records were consumed and not produced: orders/0 100–109.",
+    ]
+    assert data.produced.tone == "bad"
+
+
+def test_what_was_consumed_and_not_produced_is_a_doubt() -> None:
+    data = report_data(ORPHANED)
+    assert (data.outcome, data.exit_code, [action.name for action in data.actions]) == ("in doubt", 0, ["ORPHAN_CONSUMED"])
+    assert report_data(replace(ORPHANED, config=replace(ORPHANED.config, strict=True))).exit_code == 1
+    assert report_data(CLEAN).produced is None
 
 
 def test_books_that_do_not_balance_say_so_first() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.spark.reports import ORPHANED, PRODUCED
 
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
@@ -26,6 +27,7 @@ from ackwise.spark.vocabulary import (
     ExitCode,
     Flag,
     LogicalVerdict,
+    ProducedVerdict,
     Verdict,
 )
 
@@ -181,6 +183,27 @@ def test_strict_makes_a_doubt_an_exit_code_of_1(flag: Flag) -> None:
     assert replace(EMPTY, config=ReconcileConfig(strict=True)).exit_code is ExitCode.CLEAN
 
 
+def test_what_was_produced_is_printed_and_counted() -> None:
+    text = printed(PRODUCED)
+    assert text.index("Books") < text.index("Produced, by what became of it") < text.index("Verdicts")
+    assert "NOT_PUBLISHED: 2 records to be produced, and long without coordinates" in text
+    assert "ORPHAN_CONSUMED: 10 records consumed, though nobody says that they were produced" in text
+    assert (PRODUCED.anomalies, PRODUCED.exit_code, PRODUCED.verdicts[Verdict.LOST_PRODUCED]) == (9, ExitCode.ANOMALIES, 4)
+    found = json.loads(to_json(PRODUCED))["produced"]
+    assert found["books"][0] | {"cluster": "c", "topic_id": ""} == {
+        "cluster": "c", "group": "billing", "topic": "orders", "topic_id": "", "partition": 0, "produced": 495, "handled": 480, "lost": 2,
+        "lost_before_start": 2, "explained": 3, "waiting": 7, "earlier": 1, "orphans": 10,
+    }  # fmt: skip
+    assert found["orphans"] == [{"group": "billing", "topic": "orders", "partition": 0, "start": 100, "end": 110}]
+    assert (found["unpublished"][0]["late"], found["unread"]) == (2, 4)
+
+
+def test_what_nobody_produced_is_in_doubt() -> None:
+    assert "in doubt: every committed message is accounted for, but not each is known to have been produced; exit code 0" in printed(
+        ORPHANED
+    )
+
+
 def test_what_is_known_to_have_run_twice_is_no_doubt() -> None:
     report = with_messages(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)
     assert (report.ambiguous, report.unlisted) == (0, 0)
@@ -205,7 +228,7 @@ def test_many_partitions_are_cut_short_with_a_word() -> None:
 
 def test_the_documentation_has_every_verdict_flag_and_exit_code() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reconcile.md").read_text("utf-8")
-    for name in (*Verdict.__members__, *LogicalVerdict.__members__, *Flag.__members__):
+    for name in (*Verdict.__members__, *LogicalVerdict.__members__, *ProducedVerdict.__members__, *Flag.__members__):
         assert f"`{name}`" in text
     for code in ExitCode:
         assert f"\n| {int(code)} | " in text
