@@ -1,0 +1,69 @@
+"""Why one message has its verdict, and what to do about it: what the tables of verdicts say of many, said of one. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ackwise.spark.vocabulary import ACTIONS, FLAG_ACTIONS, MEANINGS, Flag, LogicalVerdict, Verdict
+
+__all__ = ["GAP_RULE", "LOGICAL_RULES", "advice", "rule_of"]
+
+_RULES: Final = {
+    Verdict.LOST: "the group committed past it, and no event says that it was done, sent back, dead-lettered, skipped or suppressed",
+    Verdict.NEVER_SEEN: "the group committed past it, and no worker says that it fetched it or that the broker has nothing there",
+    Verdict.RETRY_LOST: "it was sent back, it is due for longer than the grace, all delay and retry topics were read to their ends "
+    "since then, and no later attempt has an outcome",
+    Verdict.PHANTOM_SUPPRESSED: "it was suppressed as done, no record of its key was done or is still open, and the events reach back as "
+    "far as the store remembers",
+    Verdict.STUCK: "its last claim has no outcome, the worker that had it is dead, and lease and grace are over",
+    Verdict.MULTI_EXECUTED: "more than one run of it succeeded, each under a claim",
+    Verdict.UNKNOWN_EXPORT_GAP: "it would be called lost, never seen, stuck or a phantom, but events are missing that may say otherwise",
+    Verdict.IN_FLIGHT: "its last claim has no outcome, and the worker that has it lives, or its lease and the grace are not over",
+    Verdict.RETRYING: "it was sent back, or a later attempt has no outcome yet, and nothing shows that its copy is nowhere",
+    Verdict.PENDING: "it was fetched, nothing has become of it, and the group has not committed past it",
+    Verdict.SKIPPED_BY_SEEK: "the group committed past it, nobody fetched it, and a worker jumped over it",
+    Verdict.DEAD_LETTERED: "its dead letter was acknowledged, and no run of it succeeded",
+    Verdict.SKIPPED: "it was passed over on purpose, and no run of it succeeded",
+    Verdict.DUPLICATE_SUPPRESSED: "it was not run, since another record of its key was done, or is on its way",
+    Verdict.EXACTLY_ONCE: "a run of it succeeded, and by the events no other did under a claim",
+}
+_ADVICE: Final = {
+    Verdict.LOST: "Send the origin record again.",
+    Verdict.NEVER_SEEN: "Fetch this offset. If the broker has nothing there, some other worker of the group read the topic; else send the "
+    "record again.",
+    Verdict.RETRY_LOST: "Send the origin record again.",
+    Verdict.PHANTOM_SUPPRESSED: "The store remembers what nobody did: remove this key from it, then send the record again.",
+    Verdict.STUCK: "See whether its partition is consumed at all; the next delivery runs it.",
+    Verdict.UNKNOWN_EXPORT_GAP: "Find the missing files or logs that are named below, and ask again.",
+    Verdict.IN_FLIGHT: "Wait; look at the worker if it takes long.",
+    Verdict.RETRYING: "Wait until it is due.",
+    Verdict.PENDING: "Wait; if the partition has no worker, start one.",
+    Verdict.DEAD_LETTERED: "Look at the dead letter, mend the cause, and send it again if it should still be done.",
+}
+_FLAG_ADVICE: Final = {
+    Flag.COMMITTED_PAST: "Nobody will deliver it again: unless it is found done when you ask again, send the origin record again.",
+    Flag.AMBIGUOUS_EXEC: "It may have run more than once: look up its effect in your own system, by its key.",
+    Flag.REPEATED: "It ran without a claim, so nothing could prevent it: turn deduplication on and give it a key.",
+}
+
+GAP_RULE: Final = "the broker has nothing at this offset: a transaction's marker, an aborted or a compacted record"
+LOGICAL_RULES: Final = {
+    LogicalVerdict.LOGICAL_DUPLICATE: "more than one record of this key was run with success under a claim",
+    LogicalVerdict.PHANTOM: "a record of this key was suppressed, and none was ever done",
+}
+
+
+def rule_of(verdict: Verdict) -> str:
+    """The rule that gives the verdict, as the end of a sentence."""
+    return _RULES.get(verdict, MEANINGS[verdict])
+
+
+def advice(verdict: Verdict, flags: Flag) -> list[str]:
+    """What to do, a sentence each; empty if nothing is to be done."""
+    found = [_ADVICE.get(verdict) or ACTIONS.get(verdict, "")]
+    found += [_FLAG_ADVICE.get(flag, FLAG_ACTIONS[flag]) for flag in FLAG_ACTIONS if flag in flags and not _is_said(verdict, flag)]
+    return [sentence for sentence in found if sentence]
+
+
+def _is_said(verdict: Verdict, flag: Flag) -> bool:
+    return flag is Flag.AMBIGUOUS_EXEC and verdict is Verdict.MULTI_EXECUTED

@@ -1,0 +1,29 @@
+"""`Place`: where a record is, as people write it: topic/partition/offset."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["Place", "place_of"]
+
+_WRITTEN: Final = re.compile(r"(.+)/([0-9]{1,10})/([0-9]{1,19})", re.DOTALL)
+
+
+class Place(NamedTuple):
+    """A topic, a partition of it, and an offset there."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+def place_of(text: str) -> Place | None:
+    """The place that is written so; `None` for a text that is none, or whose numbers no record can have."""
+    found = _WRITTEN.fullmatch(text)
+    if found is None or int(found[2]) >= 2**31 or int(found[3]) >= 2**63:
+        return None
+    return Place(found[1], int(found[2]), int(found[3]))
