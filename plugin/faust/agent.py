@@ -78,9 +78,9 @@ class Agent(faust.Agent):
                     return await self._give_way(aref, error)
                 rest = await self._fail(root, error, rest)  # raised by user code, of something else that was cancelled
             except STOPS as error:
-                is_told = any([stream.halt(error) for stream in _chain(root)])
+                told = [stream.halt(error) for stream in _chain(root)]
                 await self._leave(root, Stream.forsake)
-                if not is_told:
+                if not any(told):
                     raise
                 return None
             except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling

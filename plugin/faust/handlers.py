@@ -135,6 +135,8 @@ async def _call_in_a_loop(stream: Any) -> None:
     declared = source.handler
     async for work in cast(Stream, stream).works(together=declared.kind == "batch"):
         await _call(declared, work)
+        if is_cancelled():  # and the handler did not let it through
+            raise asyncio.CancelledError
 
 
 async def _call(declared: Handler, work: Work) -> None:

@@ -13,9 +13,15 @@ from pydantic import BaseModel
 from tests.faust.desk import desk
 
 from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, ConfigurationError, Dedup, Message
+from ackwise.middleware.agent import Agent as Handler
+from ackwise.middleware.entry import Entry
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.inflight import InFlight, Where
+from ackwise.middleware.message import Delivery, Origin
 from ackwise.plugin.around import CallNext
 from ackwise.plugin.faust import App, current_batch, handler
+from ackwise.plugin.faust.handlers import _call
+from ackwise.plugin.faust.work import Work
 
 
 class Order(BaseModel):
@@ -316,22 +322,22 @@ async def test_a_handler_that_is_cancelled_with_its_worker_rules_on_nothing(monk
     assert (here.sent(), here.broker.commits[-1][here.orders]) == ([], 100)
 
 
-async def test_a_handler_that_is_cancelled_with_its_agent_alone_decides_nothing_and_no_attempt_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_handler_that_is_cancelled_with_its_actor_decides_nothing_and_lets_the_actor_end() -> None:
     begun = asyncio.Event()
 
-    async def bill(message: Message[bytes]) -> None:
+    async def bill(batch: Batch[bytes]) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with desk(monkeypatch, declaring(bill)) as here:
-        here.fetch(b"v")
-        await begun.wait()
-        cast(Any, here.app.agents["bill"]).cancel()
-        (lane,) = here.lanes()
-        await here.until(lambda: bool(lane.unsettled()), "the message given back")
-        assert (lane.unsettled()[0].disposition, here.sent(), lane.watermark.commit) == (None, [], 100)
+    delivery = Delivery("orders", 3, 100, 0, None, b"v", (), Origin("orders", 3, 100, 0))
+    member = InFlight(Entry(delivery), Message(delivery, b"v"), 1)
+    member.take(0.0)
+    actor = asyncio.create_task(_call(Handler("bill", ("orders",), "batch", bill, lambda value: value), Work([member], "bill")))
+    await begun.wait()
+    actor.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await actor
+    assert (member.where, member.disposition) == (Where.TAKEN, None)
 
 
 async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
