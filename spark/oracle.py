@@ -100,6 +100,7 @@ class _Court:
         for e in (e for e in events if e["event_type"] == E.TX_SETTLED):
             for spans in (self.unread, self.unsettled):
                 spans[_partition(e)].add((e["offset"], e["range_end"]))
+        self.drained = {group: self._drained_at(group) for group in self.by_group}
         self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
@@ -330,7 +331,7 @@ class _Court:
         due = _max(e.get("due_ts") for e in back)
         if due is None and back:
             due = max(e["event_ts"] for e in back) + self._delay(group, _max(e.get("level") for e in back))
-        return max(due or 0, *(int(e["event_ts"]) for e in events)) + self.grace < self._drained_at(group)
+        return max(due or 0, *(int(e["event_ts"]) for e in events)) + self.grace < self.drained[group]
 
     def _flags(self, verdict: Verdict, of: Mapping[int, list[Event]], events: list[Event], attempt: int, past: bool) -> Flag:
         claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, E.SUCCEEDED, E.FAILED)]
