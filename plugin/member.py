@@ -113,14 +113,16 @@ class Member:
     # -- its parts
 
     @asynccontextmanager
-    async def opened(self, sources: Collection[str] | None) -> AsyncIterator[None]:
-        """With the group's topics there, everything that was used open, and the pipelines built.
+    async def opened(self, sources: Collection[str] | None, *, others: Iterable[str] = ()) -> AsyncIterator[None]:
+        """With everything that was used open, and the pipelines built; with `sources`, the group's topics are there as well.
+
+        `others` are agents whose pipelines the host makes itself.
 
         Raises `ConfigurationError` or another `AckwiseError` if something can't be opened, `KafkaError` if Kafka refuses a look at the
         topics, and at its end what stopped the member (`fatal`).
         """
-        group, names = self.settings.group, ", ".join(sorted(agent.name for agent in self._agents))
-        log.info("starting", group=group, brokers=self.settings.brokers, agents=names)
+        group, names = self.settings.group, sorted([*(agent.name for agent in self._agents), *others])
+        log.info("starting", group=group, brokers=self.settings.brokers, agents=", ".join(names))
         publisher = KafkaPublisher(self.settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
