@@ -40,8 +40,8 @@ HIGHEST_BIT: Final = 62
 def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
     """One row per (`mk`, `offset`) of projected events. Times are microseconds.
 
-    `bits` has a bit for each code; `attempts`, `claimed`, `settled` one for each attempt that was seen, claimed, or had
-    an outcome. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
+    `bits` has a bit for each code; `attempts`, `claimed`, `settled`, `sent` one for each attempt that was seen, claimed,
+    had an outcome, or was sent back. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
     failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter.
     """
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
@@ -59,6 +59,7 @@ def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
             F.bit_or(tried).alias("attempts"),
             F.coalesce(F.bit_or(F.when(claim, tried)), F.lit(0)).alias("claimed"),
             F.coalesce(F.bit_or(F.when(settling, tried)), F.lit(0)).alias("settled"),
+            F.coalesce(F.bit_or(F.when(sent_back, tried)), F.lit(0)).alias("sent"),
             F.max(attempt * RANK_BASE + _rank()).alias("last"),
             F.max(F.when(claim, attempt)).alias("last_claimed"),
             F.min(F.when(claim, exec_id)).alias("cx_min"),

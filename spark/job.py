@@ -34,6 +34,7 @@ from ackwise.spark.produced import Produced, read_produced, unpublished_rows
 from ackwise.spark.report import PAGE, DeadLetters, RunReport, Tally, to_json
 from ackwise.spark.results import (
     MISSING,
+    copy_tallies,
     doubtful,
     findings,
     late_rows,
@@ -46,13 +47,13 @@ from ackwise.spark.results import (
     tallies,
     verdict_rows,
 )
-from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, tallies_of
+from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.survey import around, committed, holes, passed, survey
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
-from ackwise.spark.vocabulary import Account, Verdict
+from ackwise.spark.vocabulary import Account, Flag, Verdict
 
 __all__ = ["Judgement", "reconcile", "weigh"]
 
@@ -168,6 +169,7 @@ class _Counts:
     missing: Sequence[Row]
     logical: Sequence[Row]
     orphans: Sequence[Row]
+    copies: Sequence[Row]
     dead_letters: Sequence[DeadLetters]
     delays: Sequence[Delays]
     timeline: Timeline
@@ -183,6 +185,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     kinds = tallies_of(found.facts, counted)
     suspects = findings(found.settled, named, config.listed).collect() if any(kind.is_anomaly for kind in kinds) else []
     doubts = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
+    copies = copy_tallies(found.settled).collect() if any(Flag.RETRIED in kind.flags for kind in kinds) else []
     progress("comparing messages of one key")
     failed = logical(found.settled)
     hashes = logical_tallies(failed).collect()
@@ -206,6 +209,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
         missing=first,
         logical=hashes,
         orphans=_write_produced(found, named, out, config),
+        copies=copies,
         dead_letters=dead_letters_of(found.facts, counted),
         delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
@@ -262,6 +266,7 @@ def _report(
         missing=[missing_of(row) for row in counts.missing],
         listed=config.listed,
         logical=[logical_of(facts, row) for row in counts.logical],
+        retry_books=retry_books_of(facts, counts.copies),
         dead_letters=counts.dead_letters,
         delays=counts.delays,
         timeline=counts.timeline if counts.timeline.counts else None,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, Account, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Event", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -43,6 +43,8 @@ class Ruling:
     """Where records get older as offsets grow, as those of a topic that was made anew do."""
     produced: dict[Partition, dict[int, Account]] = field(default_factory=dict)
     """What became of each record that was produced, and which were consumed that were not."""
+    copies: dict[tuple[Partition, str, int], dict[tuple[int, CopyFate], int]] = field(default_factory=dict)
+    """By partition, handler and dedup epoch: what became of the copies, by the attempt that was sent back."""
     unpublished: dict[str, int] = field(default_factory=dict)
     """By topic, the records that are late to get coordinates."""
 
@@ -119,6 +121,10 @@ class _Court:
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
+        for message, events in about.items():
+            for attempt, fate in _copies(events, settled[message]):
+                of_view = ruling.copies.setdefault(message[:3], {})
+                of_view[attempt, fate] = of_view.get((attempt, fate), 0) + 1
         for row in self.held_back:
             if row.get("timestamp") is None or row["timestamp"] < self.as_of - self.grace:
                 topic = row.get("topic") or ""
@@ -473,6 +479,17 @@ def _position(e: Event) -> int | None:
     if e["event_type"] == E.COMMITTED:
         return e.get("range_end")
     return e.get("offset") if e["event_type"] == E.ASSIGNED and e.get("from_commit") else None
+
+
+def _copies(events: list[Event], verdict: Verdict) -> list[tuple[int, CopyFate]]:
+    sent = sorted({min(_attempt(e), 62) for e in events if e["event_type"] == E.SENT_BACK})
+    last = max(min(_attempt(e), 62) for e in events)
+    open_still = {
+        Verdict.RETRYING: CopyFate.WAITING,
+        Verdict.RETRY_LOST: CopyFate.LOST,
+        Verdict.UNKNOWN_EXPORT_GAP: CopyFate.UNKNOWN,
+    }
+    return [(attempt, CopyFate.CAME if attempt < last else open_still.get(verdict, CopyFate.OVERTAKEN)) for attempt in sent]
 
 
 def _is_retention(e: Event) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.copies import RetryBook
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import Writer
 from ackwise.spark.timeline import Timeline
@@ -138,6 +139,7 @@ class RunReport:
     config: ReconcileConfig
     produced: Production | None = None
     """None if nobody said what was produced."""
+    retry_books: Sequence[RetryBook] = ()
 
     @property
     def page(self) -> str:
@@ -246,6 +248,7 @@ def to_json(report: RunReport) -> str:
             "verdicts": _named(report.verdicts),
             "flags": _named(report.flags),
             "retries": _named(report.retries),
+            "retry_books": [_retry_book(book) for book in report.retry_books],
             "books": [_book(book) for book in report.books],
             "tallies": [_plain(tally) for tally in report.tallies],
             "produced": None if report.produced is None else _produced(report.produced),
@@ -301,6 +304,11 @@ def _book(book: Book) -> dict[str, Any]:
         "balance": book.balance,
         "rewound": book.rewound,
     }
+
+
+def _retry_book(book: RetryBook) -> dict[str, Any]:
+    fates = {str(fate): number for fate, number in book.fates.items()}
+    return {"group": book.group, "handler": book.handler, "topic": book.topic, "attempt": book.attempt, "sent": book.sent, **fates}
 
 
 def _produced(production: Production) -> dict[str, Any]:

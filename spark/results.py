@@ -11,12 +11,13 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.facts import Facts
-from ackwise.spark.fold import OTHER_REASON, RANK_BASE, RANKS
+from ackwise.spark.fold import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
 from ackwise.spark.timeline import Buckets
-from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Account, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = [
     "MISSING",
+    "copy_tallies",
     "doubtful",
     "findings",
     "late_rows",
@@ -114,6 +115,21 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
         _lateness().alias("late"),
     )
     return kinds.groupBy(*kinds.columns).count()
+
+
+def copy_tallies(settled: DataFrame) -> DataFrame:
+    """`mk`, `attempt`, `fate`, `count`: what became of the copies that were sent back at each attempt."""
+    places = F.filter(F.sequence(F.lit(0), F.lit(HIGHEST_BIT)), lambda place: F.getbit("state.sent", place) == 1)
+    sent = settled.where(F.col("flags").bitwiseAND(int(Flag.RETRIED)) != 0).withColumn("attempt", F.explode(places))
+    later = F.call_function("shiftright", F.col("state.attempts"), (F.col("attempt") + 1).cast("int"))
+    fate = F.when(later != 0, F.lit(CopyFate.CAME.value)).otherwise(F.lit(CopyFate.OVERTAKEN.value))
+    for verdict, name in (
+        (Verdict.RETRYING, CopyFate.WAITING),
+        (Verdict.RETRY_LOST, CopyFate.LOST),
+        (Verdict.UNKNOWN_EXPORT_GAP, CopyFate.UNKNOWN),
+    ):
+        fate = F.when((later == 0) & (F.col("verdict") == verdict), F.lit(name.value)).otherwise(fate)
+    return sent.groupBy("mk", "attempt", fate.alias("fate")).count()
 
 
 def logical_tallies(failed: DataFrame) -> DataFrame:

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from pyspark.sql import Row
 
 from ackwise.spark.context import scopes
+from ackwise.spark.copies import RetryBook
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import Facts
 from ackwise.spark.fold import REASONS
 from ackwise.spark.report import OWN_REASON, DeadLetters, Finding, LogicalFinding, Missing, Tally
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import CopyFate, Flag, LogicalVerdict, Verdict
 
-__all__ = ["dead_letters_of", "delays_of", "finding_of", "logical_of", "missing_of", "tallies_of"]
+__all__ = ["dead_letters_of", "delays_of", "finding_of", "logical_of", "missing_of", "retry_books_of", "tallies_of"]
 
 
 def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
@@ -26,6 +27,15 @@ def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
         topic = facts.partitions[view.pk].topic
         found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["count"]
     return [Tally(*kind, number) for kind, number in sorted(found.items())]
+
+
+def retry_books_of(facts: Facts, rows: Iterable[Row]) -> list[RetryBook]:
+    """What became of the copies of each handler and topic, by the attempt that was sent back."""
+    views, found = {view.mk: view for view in facts.views}, defaultdict[tuple[str, str, str, int], Counter[CopyFate]](Counter)
+    for row in rows:
+        view = views[row["mk"]]
+        found[view.group[1], view.handler, facts.partitions[view.pk].topic, row["attempt"]][CopyFate(row["fate"])] += row["count"]
+    return [RetryBook(*kind, {fate: fates[fate] for fate in CopyFate}) for kind, fates in sorted(found.items())]
 
 
 def dead_letters_of(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:

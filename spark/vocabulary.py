@@ -21,6 +21,7 @@ __all__ = [
     "PRODUCED_MEANINGS",
     "UNDER_WAY",
     "Account",
+    "CopyFate",
     "ExitCode",
     "Flag",
     "LogicalVerdict",
@@ -85,6 +86,21 @@ class Account(enum.StrEnum):
     """From before the group began, by the events that there are."""
     ORPHAN = "orphan"
     """Not produced, by the table; counted beside the others."""
+
+
+class CopyFate(enum.StrEnum):
+    """What became of a copy that was sent back, in the retry book; each has one."""
+
+    CAME = "came"
+    """A later attempt of the message was seen."""
+    WAITING = "waiting"
+    """It is not due, or the topics have not been read since: RETRYING."""
+    LOST = "lost"
+    """RETRY_LOST."""
+    UNKNOWN = "unknown"
+    """UNKNOWN_EXPORT_GAP."""
+    OVERTAKEN = "overtaken"
+    """Its message got another end without it, such as by a delivery of the origin after a crash."""
 
 
 class Flag(enum.IntFlag):

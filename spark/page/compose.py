@@ -21,6 +21,7 @@ from ackwise.spark.page.data import (
     ProducedRow,
     ReasonRow,
     ReportData,
+    RetryRow,
     SuspectRow,
     Tone,
     VerdictRow,
@@ -30,7 +31,7 @@ from ackwise.spark.page.tone import tone_of
 from ackwise.spark.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
-from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, ExitCode, Flag, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, CopyFate, ExitCode, Flag, Verdict
 
 __all__ = ["report_data"]
 
@@ -67,6 +68,10 @@ def report_data(report: RunReport) -> ReportData:
         flags=_rows(report, report.flags, FLAG_MEANINGS),
         suspects=_suspects(report),
         suspects_sentence=_suspects_sentence(report),
+        retries=[
+            RetryRow(book.group, book.handler, book.topic, book.attempt, book.sent, *(book.fates[fate] for fate in CopyFate))
+            for book in report.retry_books[:_SHOWN]
+        ],
         delays=delays_data(report.delays, _SHOWN) if report.delays else None,
         dead_letters=_dead_letters(report),
         timeline=None if report.timeline is None else timeline_data(report.timeline, _untimed(report)),

@@ -20,6 +20,7 @@ __all__ = [
     "ProducedRow",
     "ReasonRow",
     "ReportData",
+    "RetryRow",
     "SuspectRow",
     "TimelineData",
     "Tone",
@@ -112,6 +113,22 @@ class ProducedData:
     tone: Tone
     rows: Sequence[ProducedRow]
     hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRow:
+    """What became of the copies of one handler's messages that were sent back at one attempt."""
+
+    group: str
+    handler: str
+    topic: str
+    attempt: int
+    sent: int
+    came: int
+    waiting: int
+    lost: int
+    unknown: int
+    overtaken: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +263,7 @@ class ReportData:
     flags: Sequence[VerdictRow]
     suspects: Sequence[SuspectRow]
     suspects_sentence: str
+    retries: Sequence[RetryRow]
     delays: DelaysData | None
     dead_letters: Sequence[ReasonRow]
     timeline: TimelineData | None

@@ -15,7 +15,7 @@ from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 __all__ = ["CASES", "CONFIG", "Case"]
 
@@ -49,6 +49,8 @@ class Case:
     accounts: dict[int, Account] = field(default_factory=dict)
     """Of what was produced, by offset."""
     unpublished: int = 0
+    copies: dict[tuple[int, CopyFate], int] = field(default_factory=dict)
+    """Of copies that were sent back, by attempt; compared if given."""
 
 
 OUT_OF_RANGE: Final = json.dumps({"reason": "out-of-range"})
@@ -393,3 +395,13 @@ case("82 suppressed without a hash", verdicts={0: UNKNOWN}).say("w1", "0:D W=1",
 case("83 a suppression after the time of judgement", verdicts={0: DUPLICATE}).say("w1", "0:D", ago=-30)
 
 case("84 a commit after the time of judgement", "0:CF", {0: PENDING}).say("w1", "W=1", ago=-30)
+
+case(
+    "85 the retry book has every copy once",
+    verdicts={0: ONCE, 1: RETRYING, 2: RETRY_LOST, 3: DEAD, 4: ONCE},
+    copies={
+        (1, CopyFate.CAME): 4, (2, CopyFate.CAME): 1, (2, CopyFate.WAITING): 1, (2, CopyFate.LOST): 1, (1, CopyFate.OVERTAKEN): 1,
+    },
+).say("w1", "0:CFB 0@2:CFB 0@3:CS 2:CFB 2@2:CFB 3:CFB 3@2:CFX 4:CFB 4:CS", ago=7200, due_ts=NOW - 7100 * SECOND).drain(60).say(
+    "w1", "1:CFB 1@2:CFB W=5", due_ts=NOW + SECOND
+)  # fmt: skip

@@ -8,11 +8,12 @@ from typing import Final
 from ackwise.spark.accounts import Orphans, ProducedBook, Production, Unpublished
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.copies import RetryBook
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import Fate, Partition, Writer
 from ackwise.spark.report import DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally
 from ackwise.spark.timeline import Timeline
-from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 __all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "ORPHANED", "PRODUCED", "REPEATED", "REPORTS"]
 
@@ -77,6 +78,10 @@ ANOMALIES: Final = replace(
     doubtful=[Finding("billing", "bill", "orders", 0, at, ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in (30, 31, 32)],
     missing=[Missing("billing", "orders", 0, 60, 65, NEVER)],
     logical=[LogicalFinding("billing", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)],
+    retry_books=[
+        RetryBook("billing", "bill", "orders", 1, dict(zip(CopyFate, (90, 2, 1, 3, 4), strict=True))),
+        RetryBook("mail", HOSTILE, HOSTILE, 12, dict(zip(CopyFate, (0, 1, 0, 0, 0), strict=True))),
+    ],
     dead_letters=[DeadLetters("billing", "bill", "undecodable", 3), DeadLetters("billing", "bill", "max-reconsume-times", 9)],
     delays=[Delays("billing", "bill", {-40: 1, 510: 4, 1200: 1, 64_000: 1}), Delays("mail", HOSTILE, {700: 2})],
     timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {LOST: [0, 4, 0, 0, 0, 0], DEAD: [0, 0, 6, 6, 0, 0], ONCE: [1, 1, 1, 400, 400, 0]}),

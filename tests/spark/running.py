@@ -19,10 +19,10 @@ from ackwise.spark.job import Judgement, weigh
 from ackwise.spark.ledger import absent, accounts
 from ackwise.spark.oracle import Ruling
 from ackwise.spark.produced import read_produced
-from ackwise.spark.results import offsets
+from ackwise.spark.results import copy_tallies, offsets
 from ackwise.spark.schema import EVENT_SCHEMA
 from ackwise.spark.verdicts import logical
-from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Answer", "run"]
 
@@ -61,6 +61,10 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
         rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
     for row in count(found.words, {}, F.max("falls").alias("falls")).where("falls").collect():
         rulings[partitions[row["key"]][1]].fallen.add(partitions[row["key"]])
+    for row in copy_tallies(found.settled).collect():
+        partition, handler, epoch = views[row["mk"]]
+        copies = rulings[partition[1]].copies.setdefault((partition, handler, epoch), {})
+        copies[row["attempt"], CopyFate(row["fate"])] = row["count"]
     _account(found, rulings, partitions)
     for row in logical(found.settled).collect():
         group, handler, epoch = scopes(found.facts)[row.scope]

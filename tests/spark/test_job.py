@@ -17,7 +17,7 @@ from tests.spark.test_oracle import check
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.oracle import rule
-from ackwise.spark.vocabulary import Account, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +96,8 @@ def test_the_universes_have_every_verdict_and_every_flag(bulk: Answer) -> None:
     flags = {flag for ruling in rulings for _, each in (*ruling.messages.values(), *ruling.logical.values()) for flag in each}
     assert flags == set(Flag)
     assert {account for ruling in rulings for each in ruling.produced.values() for account in each.values()} == set(Account)
+    fates = {fate for ruling in rulings for each in ruling.copies.values() for _, fate in each}
+    assert fates == set(CopyFate)
     assert any(ruling.fallen for ruling in rulings)
 
 

@@ -38,6 +38,8 @@ def check(expected: Case, ruling: Ruling) -> None:
         assert [domain for (_, _, where, _, _), domain in ruling.domains.items() if where == topic] == [expected.domain]
     assert bool(ruling.fallen) == expected.falls
     assert list(ruling.produced.values()) == ([expected.accounts] if expected.accounts else [])
+    if expected.copies:
+        assert list(ruling.copies.values()) == [expected.copies]
     assert sum(ruling.unpublished.values()) == expected.unpublished
 
 

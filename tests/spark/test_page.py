@@ -21,7 +21,7 @@ from ackwise.spark.books import Book
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
 from ackwise.spark.page.words import duration
-from ackwise.spark.report import RunReport, Tally
+from ackwise.spark.report import RunReport, Tally, to_json
 from ackwise.spark.vocabulary import ACTIONS, Flag, Verdict
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -131,6 +131,15 @@ def test_what_was_produced_and_lost_on_the_way_is_lost() -> None:
         "10 records were consumed and not produced: orders/0 100–109.",
     ]
     assert data.produced.tone == "bad"
+
+
+def test_every_copy_that_was_sent_back_is_in_the_retry_book() -> None:
+    row, _ = report_data(ANOMALIES).retries
+    assert (row.attempt, row.sent, row.came, row.waiting, row.lost, row.unknown, row.overtaken) == (1, 100, 90, 2, 1, 3, 4)
+    assert json.loads(to_json(ANOMALIES))["retry_books"][0] == {
+        "group": "billing", "handler": "bill", "topic": "orders", "attempt": 1, "sent": 100, "came": 90, "waiting": 2, "lost": 1,
+        "unknown": 3, "overtaken": 4,
+    }  # fmt: skip
 
 
 def test_what_was_consumed_and_not_produced_is_a_doubt() -> None:
