@@ -60,7 +60,7 @@ class Excerpt:
         The oracle takes every number that it is not given for an event that is lost.
         """
         kept: dict[int, dict[int, Event]] = defaultdict(dict)
-        for event in (*self.events, *messages):
+        for event in (*map(_without_message, self.events), *messages):
             kept[event["writer_id"]][event["seq"]] = event
         return [event for writer, events in kept.items() for event in _close_ranks(events, self.holes.get(writer, ()))]
 
@@ -246,6 +246,16 @@ def _holes(spans: Iterable[Span]) -> list[Span]:
     """What is missing from 0 to the largest number."""
     there = _joined(spans)
     return [(before, first) for (_, before), (first, _) in zip([(0, 0), *there], there, strict=False) if before < first]
+
+
+def _without_message(event: Event) -> Event:
+    """What an event tells beyond its own message, which nobody asked for: that its writer lived, and how far it had read."""
+    if event["event_type"] >= E.COMMITTED:
+        return event
+    is_message = event["event_type"] in set(E) and None not in (event["topic"], event["partition"], event["offset"])
+    if not is_message or event["phys_topic"] is not None:
+        return {**event, "event_type": int(E.HEARTBEAT), "topic": None}
+    return {**event, "event_type": int(E.RECEIVED_RANGE), "range_end": event["offset"] + 1}
 
 
 def _close_ranks(events: Mapping[int, Event], holes: Sequence[Span]) -> Iterator[Event]:

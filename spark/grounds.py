@@ -11,6 +11,7 @@ __all__ = ["GAP_RULE", "LOGICAL_RULES", "advice", "rule_of"]
 _RULES: Final = {
     Verdict.LOST: "the group committed past it, and no event says that it was done, sent back, dead-lettered, skipped or suppressed",
     Verdict.NEVER_SEEN: "the group committed past it, and no worker says that it fetched it or that the broker has nothing there",
+    Verdict.RETENTION_LOSS: "the broker had deleted it before anybody fetched it, and a worker had to jump over it",
     Verdict.RETRY_LOST: "it was sent back, it is due for longer than the grace, all delay and retry topics were read to their ends "
     "since then, and no later attempt has an outcome",
     Verdict.PHANTOM_SUPPRESSED: "it was suppressed as done, no record of its key was done or is still open, and the events reach back as "
@@ -31,6 +32,8 @@ _ADVICE: Final = {
     Verdict.LOST: "Send the origin record again.",
     Verdict.NEVER_SEEN: "Fetch this offset. If the broker has nothing there, some other worker of the group read the topic; else send the "
     "record again.",
+    Verdict.RETENTION_LOSS: "The topic has it no longer: produce it again from where it came, and let the topic keep its records for "
+    "longer than the group may be away.",
     Verdict.RETRY_LOST: "Send the origin record again.",
     Verdict.PHANTOM_SUPPRESSED: "The store remembers what nobody did: remove this key from it, then send the record again.",
     Verdict.STUCK: "See whether its partition is consumed at all; the next delivery runs it.",

@@ -84,7 +84,7 @@ def inquire(
     read_at = {
         Place(e["phys_topic"], e["phys_partition"], e["phys_offset"]) for e in messages if message_of(e) in wanted and e["phys_topic"]
     }
-    around = files.around(_places(messages) | read_at, min(_last(messages).values()))
+    around = files.around(_places(messages) | read_at, _open_since(messages))
     offsets = {event["offset"] for event in origins}
     ruling = rule(around.renumbered(messages), config, evidence.logs.unreadable, held=evidence.logs.held, offsets=offsets)
     workers = _workers(around, messages, evidence, config)
@@ -209,6 +209,13 @@ def _places(events: Iterable[Event]) -> set[Place]:
 
 def _origin(event: Event) -> Place:
     return Place(event["topic"], event["partition"], event["offset"])
+
+
+def _open_since(messages: Iterable[Event]) -> int | None:
+    """The first of the last events of messages without an outcome: what delay and retry topics show later may prove them lost."""
+    messages = list(messages)
+    settled = {message_of(event) for event in messages if event["event_type"] in _DONE}
+    return min((at for message, at in _last(messages).items() if message not in settled), default=None)
 
 
 def _last(messages: Iterable[Event]) -> dict[Message, int]:

@@ -114,7 +114,7 @@ class Workers:
 
     def name(self, writer: int) -> str:
         """Host and process where the session says them, and always enough of the writer's number to find its files."""
-        return f"{self._names.get(writer, '')} {writer & (2**64 - 1):016x}".strip()[: len(self._names.get(writer, "")) + 9].strip()
+        return f"{self._names.get(writer, '')} {writer & (2**64 - 1):016x}"[:-8].strip()
 
     def vanished(self, writer: int, successors: Iterable[Event]) -> Event | None:
         """Its last event, if it said no goodbye and is silent for too long or `successors` have its partition; else `None`."""

@@ -40,6 +40,9 @@ def why(
     grace: Annotated[
         str, typer.Option(metavar="DURATION", help="How late a retry or a lease may be before it counts as lost or stuck.")
     ] = "1m",
+    lateness: Annotated[
+        str, typer.Option(metavar="DURATION", help="How late events may come to the folders: until then an anomaly is provisional.")
+    ] = "0s",
     writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
     lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
     retention: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
@@ -56,6 +59,7 @@ def why(
     config = ReconcileConfig(
         as_of=None if as_of is None else time_of(as_of),
         grace=parse_duration(grace, what="--grace"),
+        lateness=parse_duration(lateness, what="--lateness"),
         writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
         lease=None if lease is None else parse_duration(lease, what="--lease"),
         retention=None if retention is None else parse_duration(retention, what="--retention"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.spark.cases import CASES
 from tests.spark.histories import NOW, SECOND, History
 from tests.spark.test_cli import AS_OF, BLOCKED, root_of
 from typer.testing import CliRunner, Result
@@ -23,6 +24,8 @@ from typer.testing import CliRunner, Result
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.identity import Identity, business_id, producer_id
+from ackwise.spark.grounds import advice, rule_of
+from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
 from ackwise.spark.why import why
 from ackwise.stores.journal import Journal
 
@@ -214,6 +217,18 @@ def test_without_pyarrow_it_says_what_to_install(root: Path) -> None:
     call = f"why('orders/0/3', [Path({str(root)!r})])"
     answer = subprocess.run([sys.executable, "-c", program + call], capture_output=True, text=True, check=False)
     assert "why needs pyarrow, which is not installed: pip install 'ackwise[events]'" in answer.stderr
+
+
+@pytest.mark.parametrize("verdict", sorted({v for case in CASES.values() for v in case.verdicts.values()}))
+def test_each_verdict_on_a_message_is_told_with_its_rule_and_each_anomaly_with_what_to_do(verdict: Verdict) -> None:
+    assert rule_of(verdict) != MEANINGS[verdict]
+    assert bool(advice(verdict, Flag(0))) or verdict not in ANOMALIES
+
+
+def test_what_flags_ask_for_is_told_beside_the_verdict() -> None:
+    assert advice(Verdict.EXACTLY_ONCE, Flag.HAD_FAILURES) == []
+    assert advice(Verdict.IN_FLIGHT, Flag.COMMITTED_PAST)[1].startswith("Nobody will deliver it again")
+    assert len(advice(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)) == 1
 
 
 @asynccontextmanager
