@@ -1,43 +1,25 @@
-"""The jars of a real Apache Kafka, downloaded once per user with the Ivy that PySpark brings."""
+"""The jars of a real Apache Kafka."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import importlib.util
-import os
-import ssl
-import struct
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.plugin.ivyjars import Jars, fetch_jars
 from ackwise.plugin.java import JavaHome
 
 __all__ = ["KAFKA_VERSION", "kafka_jars"]
 
 KAFKA_VERSION: Final = "4.2.0"
 
-_SIZE = "44 MB"
-_TRIES = 3
-_DOWNLOAD_TIMEOUT = 900.0  # seconds for one try; what a try has fetched, the next one keeps
-
-# `bundle` is how scala-logging is packaged: a broker without it dies with NoClassDefFoundError. Kafka brings no
-# binding for its logging interface; slf4j-simple makes it say why it does not start.
-_TYPES = ["jar", "bundle"]
-_IVY_MODULE = f"""
-<ivy-module version="2.0">
-  <info organisation="ackwise" module="local-kafka"/>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default"/>
-    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default"/>
-  </dependencies>
-</ivy-module>
-"""
+#: Kafka brings no binding for its logging interface; slf4j-simple makes it say why it does not start.
+_JARS: Final = Jars(
+    title=f"Apache Kafka {KAFKA_VERSION}",
+    folder=f"kafka-{KAFKA_VERSION}",
+    artifacts=(f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36"),
+    size="44 MB",
+)
 
 
 def kafka_jars(java: JavaHome, say: Callable[[str], None]) -> Path:
@@ -46,100 +28,4 @@ def kafka_jars(java: JavaHome, say: Callable[[str], None]) -> Path:
     `say` is told before the download starts. Raises `ConfigurationError` if PySpark is not installed or the cache
     can't be written, and `Unavailable` if the download fails.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ackwise"
-    jars = cache / f"kafka-{KAFKA_VERSION}"
-    if jars.is_dir():
-        return jars
-    ivy = _ivy()
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with _turn(cache / f"kafka-{KAFKA_VERSION}.lock"), tempfile.TemporaryDirectory(prefix=".kafka-", dir=cache) as work:
-            if not jars.is_dir():  # somebody else may have been faster
-                say(f"downloading Apache Kafka {KAFKA_VERSION} into {jars} ({_SIZE}, once per user) …")
-                _download(java, ivy, Path(work))
-                (Path(work) / "jars").rename(jars)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Apache Kafka can't be kept in {cache} ({error.strerror}); set XDG_CACHE_HOME to a folder that can be written"
-        ) from error
-    return jars
-
-
-def _ivy() -> Path:
-    # Found and not imported: PySpark takes a second, and only `spark/` may import it.
-    package = importlib.util.find_spec("pyspark")
-    found = sorted((Path(package.origin).parent / "jars").glob("ivy-*.jar")) if package is not None and package.origin else []
-    if not found:
-        raise ConfigurationError(
-            "a local Kafka is downloaded with PySpark's Ivy, and PySpark is not installed: pip install 'ackwise[spark]'"
-        )
-    return found[-1]
-
-
-@contextmanager
-def _turn(lock: Path) -> Iterator[None]:
-    """One process at a time."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _download(java: JavaHome, ivy: Path, work: Path) -> None:
-    module = work / "ivy.xml"
-    module.write_text(_IVY_MODULE)
-    retrieve = f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"
-    command = [str(java.executable), *_trust(work), "-jar", str(ivy), "-ivy", str(module), "-cache", str(work / "cache")]
-    command += ["-confs", "default", "-retrieve", retrieve, "-types", *_TYPES]
-    words = ""
-    for _ in range(_TRIES):
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT, check=False)
-        except subprocess.TimeoutExpired:
-            words = f"no end after {_DOWNLOAD_TIMEOUT:.0f} s"
-            continue
-        if ended.returncode == 0:
-            return
-        words = _last_words(ended.stdout + ended.stderr)
-    raise Unavailable(f"Apache Kafka {KAFKA_VERSION} could not be downloaded in {_TRIES} tries; check the network. Ivy says: {words}")
-
-
-def _last_words(output: str) -> str:
-    """Ivy's own problem lines: they are indented, and one of them is enough."""
-    problems = [line.strip() for line in output.splitlines() if "error" in line.lower() or "not found" in line.lower()]
-    return problems[-1] if problems else " ".join(output.split()[-30:])
-
-
-def _trust(work: Path) -> list[str]:
-    """Java options to trust whom Python trusts, which has just installed PySpark with it.
-
-    A Java from a wheel brings its own list, which knows nothing of a company's certificate authority.
-    """
-    authorities = ssl.create_default_context().get_ca_certs(binary_form=True)
-    if not authorities:
-        return []
-    store = work / "trust.jks"
-    store.write_bytes(_key_store(authorities))
-    return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStoreType=JKS"]
-
-
-def _key_store(certificates: list[bytes]) -> bytes:
-    """Certificates in Java's own format, JKS version 2.
-
-    Its trailing digest, with a fixed word in it, guards against accidents only and is not checked without a password.
-    """
-    entries = b"".join(
-        struct.pack(">I", 2)  # a trusted certificate
-        + _java_text(f"authority-{number}")
-        + struct.pack(">Q", 0)  # made at the epoch
-        + _java_text("X.509")
-        + struct.pack(">I", len(certificate))
-        + certificate
-        for number, certificate in enumerate(certificates)
-    )
-    content = struct.pack(">III", 0xFEEDFEED, 2, len(certificates)) + entries
-    return content + hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + content, usedforsecurity=False).digest()
-
-
-def _java_text(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack(">H", len(encoded)) + encoded
+    return fetch_jars(java, _JARS, say)
