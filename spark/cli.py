@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["reconcile", "time_of"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
-_OURS: Final = {"verdicts", "logical", "missing", "produced", "report.html", ".report.html", "summary.json", ".summary.json", ".live"}
+_OURS: Final = {
+    "verdicts", "logical", "missing", "produced", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl", "report.html", ".report.html",
+    "summary.json", ".summary.json", ".live",
+}  # fmt: skip
 #: What must not be left of an earlier run while this one has not ended.
-_CONCLUSIONS: Final = ("summary.json", "report.html")
+_CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progress.jsonl")
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
@@ -64,6 +67,9 @@ def reconcile(
             help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, or if nobody produced them.",
         ),
     ] = False,
+    plan_provisional: Annotated[
+        bool, typer.Option("--plan-provisional", help="Put anomalies that events may still mend into the repair plan, too.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of tables.")] = False,
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = "2g",
@@ -84,6 +90,7 @@ def reconcile(
         lease=None if lease is None else parse_duration(lease, what="--lease"),
         retention=None if retention is None else parse_duration(retention, what="--retention"),
         strict=strict,
+        plan_provisional=plan_provisional,
     )
     if _MEMORY.fullmatch(driver_memory) is None:
         raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")

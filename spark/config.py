@@ -35,6 +35,9 @@ class ReconcileConfig:
     strict: bool = False
     """Whether messages that were run again, or may have been, make the exit code 1, though no verdict says so."""
 
+    plan_provisional: bool = False
+    """Whether the repair plan has steps for messages that are PROVISIONAL, too."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             for value in _numbers(getattr(self, field.name)):

@@ -18,6 +18,8 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from ackwise.middleware.repair import NAME as PLAN
+from ackwise.middleware.repair import Summary, Title, write_plan
 from ackwise.spark.accounts import Orphans, Production, keep_produced
 from ackwise.spark.books import Book, check, domains, keep
 from ackwise.spark.completeness import Around, Hole, blindness
@@ -26,11 +28,12 @@ from ackwise.spark.context import context, delay_partitions
 from ackwise.spark.coverage import count, stretches
 from ackwise.spark.delays import Delays
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
-from ackwise.spark.fold import fold
+from ackwise.spark.folded import Folded, FoldedEvents
 from ackwise.spark.ledger import absent, accounts, offset_words
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
 from ackwise.spark.produced import Produced, read_produced, unpublished_rows
+from ackwise.spark.repairs import of_keys, of_messages, of_offsets, steps
 from ackwise.spark.report import PAGE, DeadLetters, RunReport, Tally, to_json
 from ackwise.spark.results import (
     MISSING,
@@ -50,12 +53,12 @@ from ackwise.spark.results import (
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
-from ackwise.spark.survey import around, committed, holes, passed, survey
+from ackwise.spark.survey import committed, passed
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
 from ackwise.spark.vocabulary import Account, Flag, Verdict
 
-__all__ = ["Judgement", "reconcile", "weigh"]
+__all__ = ["Judgement", "conclude", "reconcile", "weigh"]
 
 #: As many bars as a narrow screen can still show.
 _MOST_BUCKETS: Final = 60
@@ -68,7 +71,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What `weigh` found. Frames are not computed before somebody asks; `judged` is kept, so `unpersist` it at the end."""
+    """What `conclude` found. Frames are not computed before somebody asks; `judged` is kept, so `unpersist` it at the end."""
 
     facts: Facts
     holes: Sequence[Hole]
@@ -91,7 +94,7 @@ def reconcile(
     produced: Path | None = None,
     progress: Progress = lambda step: None,
 ) -> RunReport:
-    """Judge the events of `evidence` and write tables, `report.html` and `summary.json` to the folder `out`.
+    """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
     `produced` is a file or folder that `read_produced` takes. `summary.json` is written last: a folder that has it is complete.
     `progress` is told what is being done. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
@@ -100,12 +103,13 @@ def reconcile(
     found = weigh(spark, read_events(spark, evidence), config, evidence.logs, progress, told)
     try:
         counts = _write_tables(spark, found, out, config, progress)
+        books = keep(found.facts, found.commits, counts.booked, counts.absent)
+        check(books)
+        plan = _write_plan(spark, found, counts, out, run_id, config)
     finally:
         found.judged.unpersist()
-    books = keep(found.facts, found.commits, counts.booked, counts.absent)
-    check(books)
     production = None if produced is None else _production(found, counts, str(produced))
-    report = replace(_report(found, counts, books, evidence, run_id, str(out), config), produced=production)
+    report = replace(_report(found, counts, books, evidence, run_id, str(out), config), produced=production, plan=plan)
     _write_text(out / PAGE, render(report_data(report)))
     _write_text(out / "summary.json", to_json(report))
     return report
@@ -120,18 +124,28 @@ def weigh(
     told: DataFrame | None = None,
 ) -> Judgement:
     """Judge events in `EVENT_SCHEMA`, beside what was produced, in rows of `read_produced`."""
-    events = project(events)
+    return conclude(spark, FoldedEvents(spark, project(events)), config, logs, progress, told)
+
+
+def conclude(
+    spark: SparkSession,
+    folded: Folded,
+    config: ReconcileConfig,
+    logs: Logs = NO_LOGS,
+    progress: Progress = lambda step: None,
+    told: DataFrame | None = None,
+) -> Judgement:
+    """Judge what was folded: here all is decided that depends on knowing the whole."""
     progress("surveying the events")
-    facts = establish(_collect(survey(events), SurveyRow), config, logs)
+    facts = establish(_collect(folded.survey, SurveyRow), config, logs)
     progress("looking for missing events")
-    numbers = [(writer.writer_id, 0, writer.last_seq + 1) for writer in facts.writers]
-    gone = _collect(holes(events, spark.createDataFrame(numbers, "key long, start long, end long")), Hole)
-    blind = blindness(facts, gone, [*_around(spark, events, gone), *_collect(passed(events), Around)])
+    gone = folded.holes(facts.writers)
+    blind = blindness(facts, gone, [*folded.around(gone), *_collect(passed(folded.steps), Around)])
     progress("reading the commits")
-    commits = {row.pk: row for row in _collect(committed(events, facts.as_of, delay_partitions(spark, facts)), Committed)}
+    commits = {row.pk: row for row in _collect(committed(folded.steps, facts.as_of, delay_partitions(spark, facts)), Committed)}
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
     judged = judge(
-        fold(events, facts.live_writers),
+        folded.messages(facts.live_writers),
         context(spark, facts, commits, blind),
         spark.createDataFrame(unsettled, "pk long, start long, end long"),
         facts.as_of,
@@ -140,17 +154,11 @@ def weigh(
     settled = mark_provisional(settle_suppressed(judged, facts.as_of), facts.as_of, micros(config.lateness))
     expected, grace = domains(facts, commits), micros(config.grace)
     if told is None:
-        return Judgement(facts, gone, commits, judged, settled, offset_words(events, spark, expected, blind, grace))
+        return Judgement(facts, gone, commits, judged, settled, offset_words(folded, spark, expected, blind, grace))
     progress("counting what was produced")
     produced = Produced.survey(told, facts.as_of, grace)
-    words = offset_words(events, spark, expected, blind, grace, produced.evidence(spark, facts, expected, blind))
+    words = offset_words(folded, spark, expected, blind, grace, produced.evidence(spark, facts, expected, blind))
     return Judgement(facts, gone, commits, judged, settled, words, produced)
-
-
-def _around(spark: SparkSession, events: DataFrame, gone: Sequence[Hole]) -> list[Around]:
-    if not gone:
-        return []
-    return _collect(around(events, spark.createDataFrame(gone, "writer_id long, first long, after long")), Around)
 
 
 @dataclass(frozen=True)
@@ -224,6 +232,22 @@ def _write_produced(found: Judgement, named: DataFrame, out: Path, config: Recon
     late = late_rows(unpublished_rows(found.produced.rows, found.facts.as_of, micros(config.grace)))
     _write(orphans.unionByName(late, allowMissingColumns=True), out / "produced")
     return orphans.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+
+
+def _write_plan(spark: SparkSession, found: Judgement, counts: _Counts, out: Path, run_id: str, config: ReconcileConfig) -> Summary:
+    """Write what would repair what was found, as one file that is streamed through the driver."""
+    named = names(spark, found.facts)
+    frames = []
+    if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
+        frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
+    if counts.logical:
+        frames.append(of_keys(found.settled, logical(found.settled), named))
+    if counts.missing:
+        frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
+    path = out / PLAN
+    planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames) if frames else iter(()))
+    left_out = sum(kind.messages for kind in counts.tallies if Flag.PROVISIONAL in kind.flags and not config.plan_provisional)
+    return Summary(str(path), planned, left_out)
 
 
 def _production(found: Judgement, counts: _Counts, path: str) -> Production | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ackwise.middleware.repair import Summary
 from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
@@ -140,6 +141,8 @@ class RunReport:
     produced: Production | None = None
     """None if nobody said what was produced."""
     retry_books: Sequence[RetryBook] = ()
+    plan: Summary | None = None
+    """What would repair it; None in reports that were made without."""
 
     @property
     def page(self) -> str:
@@ -268,6 +271,7 @@ def to_json(report: RunReport) -> str:
             "roots": list(report.roots),
             "files": report.files,
             "bytes": report.bytes,
+            "plan": None if report.plan is None else _plan(report.plan),
             "output": report.output,
             "report": report.page,
             "config": {field.name: getattr(report.config, field.name) for field in fields(report.config)},
@@ -309,6 +313,11 @@ def _book(book: Book) -> dict[str, Any]:
 def _retry_book(book: RetryBook) -> dict[str, Any]:
     fates = {str(fate): number for fate, number in book.fates.items()}
     return {"group": book.group, "handler": book.handler, "topic": book.topic, "attempt": book.attempt, "sent": book.sent, **fates}
+
+
+def _plan(plan: Summary) -> dict[str, Any]:
+    actions = {each.action: {"steps": each.steps, "offsets": each.offsets} for each in plan.planned}
+    return {"path": plan.path, "actions": actions, "provisional": plan.provisional}
 
 
 def _produced(production: Production) -> dict[str, Any]:

@@ -20,15 +20,19 @@ __all__ = [
     "copy_tallies",
     "doubtful",
     "findings",
+    "is_anomaly",
+    "last_event",
     "late_rows",
     "logical_rows",
     "logical_tallies",
     "missing_rows",
+    "name_of",
     "names",
     "offsets",
     "orphan_rows",
     "tallies",
     "verdict_rows",
+    "with_names",
 ]
 
 #: The classes of words that the table of missing offsets has.
@@ -56,9 +60,9 @@ def names(spark: SparkSession, facts: Facts) -> DataFrame:
 
 def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
     """One row per message. `state` has what it was judged by; it is null where nobody will ask."""
-    return _with_names(settled, named).select(
+    return with_names(settled, named).select(
         *_MESSAGE,
-        _name_of("verdict", Verdict).alias("verdict"),
+        name_of("verdict", Verdict).alias("verdict"),
         _flag_names("flags").alias("flags"),
         "exec_id",
         "dedup_hash",
@@ -69,12 +73,12 @@ def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
 
 def logical_rows(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFrame:
     """One row per message whose dedup hash has a logical verdict."""
-    return _with_names(settled.join(failed, ["scope", "dedup_hash"]), named).select(
+    return with_names(settled.join(failed, ["scope", "dedup_hash"]), named).select(
         *_MESSAGE,
         "dedup_hash",
-        _name_of("logical_verdict", LogicalVerdict).alias("logical_verdict"),
+        name_of("logical_verdict", LogicalVerdict).alias("logical_verdict"),
         _flag_names("logical_flags").alias("logical_flags"),
-        _name_of("verdict", Verdict).alias("verdict"),
+        name_of("verdict", Verdict).alias("verdict"),
     )
 
 
@@ -145,28 +149,30 @@ def offsets(settled: DataFrame) -> DataFrame:
 
 def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     """The worst messages, at most `limit` of them, as the fields of `Finding`."""
-    return _listed(settled.where(_is_anomaly()), named, limit)
+    return _listed(settled.where(is_anomaly()), named, limit)
 
 
 def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     """The first of the messages that were run again, or may have been, and are no anomaly, as the fields of `Finding`."""
-    return _listed(settled.where((F.col("flags").bitwiseAND(int(DOUBTS)) != 0) & ~_is_anomaly()), named, limit)
+    return _listed(settled.where((F.col("flags").bitwiseAND(int(DOUBTS)) != 0) & ~is_anomaly()), named, limit)
 
 
-def _is_anomaly() -> Column:
+def is_anomaly() -> Column:
+    """Whether somebody should look at the message."""
     committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
     return F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past
 
 
 def _listed(suspects: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["verdict", "group_id", "topic", "partition", "offset", "handler"]
-    return _with_names(suspects, named).orderBy(*order).limit(limit).select(
+    return with_names(suspects, named).orderBy(*order).limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags",
-        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), _last_event().alias("last_event"), "state.last_ts",
+        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
     )  # fmt: skip
 
 
-def _with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
+def with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
+    """The rows of messages with the names of `names` instead of `mk`."""
     return rows.join(F.broadcast(named.where("mk IS NOT NULL").drop("pk")), "mk")
 
 
@@ -187,7 +193,8 @@ def _is_booked() -> Column:
     return F.coalesce((F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("committed")), F.lit(False))
 
 
-def _last_event() -> Column:
+def last_event() -> Column:
+    """The name of what happened last, or of what counts most, by `state`."""
     found = F.lit("")
     for code, rank in RANKS.items():
         found = F.when(F.col("state.last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
@@ -196,7 +203,8 @@ def _last_event() -> Column:
     return found
 
 
-def _name_of(column: str, kind: Iterable[IntEnum]) -> Column:
+def name_of(column: str, kind: Iterable[IntEnum]) -> Column:
+    """The name of the member of `kind` whose number is in `column`, or null."""
     found = F.lit(None).cast("string")
     for value in kind:
         found = F.when(F.col(column) == int(value), F.lit(value.name)).otherwise(found)
