@@ -12,9 +12,10 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.accounts import TOLD
 from ackwise.spark.books import GAP
 from ackwise.spark.completeness import Blindness, Span
-from ackwise.spark.coverage import fold_words, points, spans
+from ackwise.spark.coverage import fold_words, spans
+from ackwise.spark.folded import Folded
 from ackwise.spark.produced import PRODUCED_KINDS
-from ackwise.spark.schema import is_about_a_message, is_any, is_retention
+from ackwise.spark.schema import is_any, is_retention
 from ackwise.spark.vocabulary import Account, Verdict
 
 __all__ = ["absent", "accounts", "offset_words"]
@@ -24,14 +25,14 @@ _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", Ev
 
 
 def offset_words(
-    events: DataFrame,
+    folded: Folded,
     spark: SparkSession,
     expected: Mapping[int, Span],
     blind: Blindness,
     grace: int,
     produced: Sequence[DataFrame] = (),
 ) -> DataFrame:
-    """The words of all partitions (`key` is the `pk`), from projected events, what is known on the driver, and what was produced.
+    """The words of all partitions (`key` is the `pk`), from what is folded, what is known on the driver, and what was produced.
 
     `falls` says that all records of the word are older than all of an earlier word, by more than `grace` microseconds.
     """
@@ -39,13 +40,12 @@ def offset_words(
     for code, name in _RANGES.items():
         kind = F.when(is_any(code), F.lit(name)).otherwise(kind)
     kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
-    told = events.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
+    told = folded.steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
-    seen = points(events.where(is_about_a_message()), "pk", "offset", "seen", "record_ts")
-    oldest, newest = F.min("record_ts").alias("oldest"), F.max("record_ts").alias("newest")
-    words = fold_words([seen, spans(told.unionByName(known)), *produced], _KINDS, oldest, newest)
+    oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
+    words = fold_words([folded.seen, spans(told.unionByName(known)), *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 

@@ -1,0 +1,87 @@
+"""What is folded from events before anything is judged, so that no verdict depends on how it was folded, or when.
+
+Nothing here knows the whole: who lives, what "now" is and how far a group got is decided from it (`facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ackwise.spark import survey
+from ackwise.spark.completeness import Around, Hole
+from ackwise.spark.coverage import points
+from ackwise.spark.facts import Writer
+from ackwise.spark.fold import fold
+from ackwise.spark.schema import is_about_a_message
+
+__all__ = ["Folded", "FoldedEvents"]
+
+
+class Folded(Protocol):
+    """What is known of a set of events. Frames are not computed before somebody asks."""
+
+    @property
+    def survey(self) -> DataFrame:
+        """Rows of `SurveyRow`, one of each writer, partition and handler."""
+        ...
+
+    @property
+    def steps(self) -> DataFrame:
+        """The events about partitions, as `project` has them, and maybe others."""
+        ...
+
+    @property
+    def seen(self) -> DataFrame:
+        """Which offsets any message event is about, as `points` of the kind `seen`; `oldest` and `newest` are record times."""
+        ...
+
+    def holes(self, writers: Sequence[Writer]) -> list[Hole]:
+        """Which sequence numbers of the writers are missing."""
+        ...
+
+    def around(self, holes: Sequence[Hole]) -> list[Around]:
+        """What is said of each partition before and after each hole."""
+        ...
+
+    def messages(self, live_writers: Collection[int]) -> DataFrame:
+        """The states of the messages, as `fold` has them."""
+        ...
+
+
+class FoldedEvents:
+    """Projected events, folded whenever somebody asks."""
+
+    def __init__(self, spark: SparkSession, events: DataFrame) -> None:
+        self._spark = spark
+        self._events = events
+
+    @property
+    def survey(self) -> DataFrame:
+        return survey.survey(self._events)
+
+    @property
+    def steps(self) -> DataFrame:
+        return self._events
+
+    @property
+    def seen(self) -> DataFrame:
+        return points(self._events.where(is_about_a_message()), "pk", "offset", "seen", "record_ts", "record_ts").toDF(
+            "key", "word", "kind", "mask", "oldest", "newest"
+        )
+
+    def holes(self, writers: Sequence[Writer]) -> list[Hole]:
+        written = [(writer.writer_id, 0, writer.last_seq + 1) for writer in writers]
+        found = survey.holes(self._events, self._spark.createDataFrame(written, "key long, start long, end long"))
+        return [Hole(*row) for row in found.collect()]
+
+    def around(self, holes: Sequence[Hole]) -> list[Around]:
+        if not holes:
+            return []
+        found = survey.around(self._events, self._spark.createDataFrame(holes, "writer_id long, first long, after long"))
+        return [Around(*row) for row in found.collect()]
+
+    def messages(self, live_writers: Collection[int]) -> DataFrame:
+        return fold(self._events, live_writers)
