@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.facts import Logs
@@ -26,9 +26,9 @@ from ackwise.stores.journal.layout import writer_and_first_seq
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Evidence", "check_root", "gathered", "read_events", "refuse_nothing"]
+__all__ = ["Evidence", "Exported", "check_root", "exported", "gathered", "read_events", "refuse_nothing", "writer_of"]
 
-_FILE_NAME = re.compile(r"events-([0-9a-f]{16})-(\d{12,})-(\d{12,})\.parquet")
+_FILE_NAME: Final = re.compile(r"events-[0-9a-f]{16}-\d{12,}-\d{12,}\.parquet")
 _MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
 _SMALLEST: Final = 12  # bytes: two magics and the length of the footer
 
@@ -47,6 +47,30 @@ class Evidence:
     """Each a sentence."""
     foreign: tuple[Path, ...]
     """Parquet files that are not named as events are; not read."""
+
+
+class Exported(NamedTuple):
+    """The Parquet files of one root, each list in order."""
+
+    files: Sequence[Path]
+    torn: Sequence[Path]
+    """Named as events are, and not whole."""
+    foreign: Sequence[Path]
+    """Not named as events are."""
+
+
+def exported(root: Path) -> Exported:
+    """The Parquet files below `root`, but those that are not finished. Raises `OSError` if a folder can't be listed."""
+    there = [path for path in _parquet_files(root / "events") if not path.name.startswith((".", "_"))]
+    found: dict[str, list[Path]] = {"files": [], "torn": [], "foreign": []}
+    for path in there:
+        found["foreign" if _FILE_NAME.fullmatch(path.name) is None else "files" if _is_whole(path) else "torn"].append(path)
+    return Exported(**found)
+
+
+def writer_of(path: Path) -> int:
+    """Who wrote the events of a file that is named as they are."""
+    return int(path.name.split("-")[1], 16)
 
 
 @contextmanager
@@ -104,17 +128,11 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
         # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
         files.extend(snapshot(recovery.live, scratch))
         held.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
-        for path in _parquet_files(root / "events"):
-            name = _FILE_NAME.fullmatch(path.name)
-            if path.name.startswith((".", "_")):
-                continue
-            if name is None:
-                foreign.append(path)
-            elif _is_whole(path):
-                files.append(path)
-            else:
-                unreadable.append(f"{path} is torn; its events count as missing")
-                writers.add(int(name[1], 16))
+        there = exported(root)
+        files.extend(there.files)
+        foreign.extend(there.foreign)
+        unreadable.extend(f"{path} is torn; its events count as missing" for path in there.torn)
+        writers.update(writer_of(path) for path in there.torn)
     size = sum(path.stat().st_size for path in files)
     logs = Logs(frozenset(writers), frozenset(held))
     return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))
