@@ -1,4 +1,4 @@
-"""Brokers and databases for all tests: each is started once per run, by the first test that asks for it."""
+"""Brokers and databases for all tests: each is started once in each process of a run, by the first test that asks for it."""
 
 from __future__ import annotations
 
