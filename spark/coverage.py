@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-__all__ = ["count", "fold_words", "points", "spans", "stretches"]
+__all__ = ["bit_of", "count", "first_from", "fold_words", "points", "spans", "stretches", "word_of"]
 
 _BITS = 64
 _SHIFT = 6  # the word of a number is number >> 6
@@ -20,10 +20,28 @@ _SHIFT = 6  # the word of a number is number >> 6
 
 def points(rows: DataFrame, key: str, number: str, kind: str | Column, *also: str) -> DataFrame:
     """Evidence of `kind` for each `number` of a `key`, to be folded; with the columns `also`."""
-    place = F.col(number).bitwiseAND(_BITS - 1)
     return rows.select(
-        F.col(key).alias("key"), F.shiftright(number, _SHIFT).alias("word"), F.lit(kind).alias("kind"), _bit(place).alias("mask"), *also
+        F.col(key).alias("key"), word_of(number).alias("word"), F.lit(kind).alias("kind"), bit_of(number).alias("mask"), *also
     )
+
+
+def word_of(number: str) -> Column:
+    """The word that the number is in."""
+    return F.shiftright(number, _SHIFT)
+
+
+def bit_of(number: str) -> Column:
+    """The number's bit in its word."""
+    return F.call_function("shiftleft", F.lit(1).cast("long"), F.col(number).bitwiseAND(_BITS - 1).cast("int"))
+
+
+def first_from(word: Column, mask: Column, number: Column) -> Column:
+    """The first number of a word's mask that is not below `number`; null if there is none."""
+    left = mask.bitwiseAND(_from(F.greatest(F.least(number - word * _BITS, F.lit(_BITS)), F.lit(0))))
+    # The highest bit is the sign, and would overflow.
+    low = left.bitwiseAND(2 ** (_BITS - 1) - 1)
+    place = F.bit_count(low.bitwiseAND(F.bitwise_not(low) + 1) - 1)
+    return F.when(low != 0, word * _BITS + place).when(left != 0, word * _BITS + _BITS - 1)
 
 
 def spans(rows: DataFrame) -> DataFrame:
@@ -63,10 +81,6 @@ def stretches(words: DataFrame, classes: Mapping[str, Column]) -> DataFrame:
         .agg(F.min("number").alias("start"), (F.max("number") + 1).alias("end"))
         .select("key", "class", "start", "end")
     )
-
-
-def _bit(place: Column) -> Column:
-    return F.call_function("shiftleft", F.lit(1).cast("long"), place.cast("int"))
 
 
 def _from(place: Column) -> Column:

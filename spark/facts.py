@@ -65,6 +65,7 @@ class SurveyRow(NamedTuple):
     mk: int
     first_ts: int
     last_ts: int
+    first_seq: int
     last_seq: int
     ended: int
     strange: int

@@ -6,17 +6,17 @@ exported twice, came late or stand in any file, and Spark keeps it in one hash a
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from ackwise.middleware.disposition import OUR_REASONS
 from ackwise.middleware.events import EventCode
 from ackwise.spark.schema import is_about_a_message, is_any
 
-__all__ = ["HIGHEST_BIT", "OTHER_REASON", "RANKS", "RANK_BASE", "REASONS", "attempt_bit", "fold"]
+__all__ = ["HIGHEST_BIT", "OTHER_REASON", "RANKS", "RANK_BASE", "REASONS", "attempt_bit", "fold", "fold_by_writer", "merge"]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
 RANK_BASE: Final = 16
@@ -27,6 +27,7 @@ RANKS: Final = {
     EventCode.CLAIMED: 3,
     EventCode.FAILED: 4,
     EventCode.SENT_BACK: 5,
+    EventCode.REDELIVERED: 6,  # a copy was sent, whatever became of this attempt
 }
 
 #: Why a message is a dead letter, as a number. What handlers say themselves is one: it may be any text, and hold data.
@@ -36,6 +37,16 @@ OTHER_REASON: Final = 0
 #: Attempts beyond share this bit: a long has no more.
 HIGHEST_BIT: Final = 62
 
+#: How two states of one message become one.
+_MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
+    F.bit_or: ("bits", "attempts", "claimed", "settled", "sent"),
+    F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
+    F.max: (
+        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
+        *("last_ts", "record_ts", "dedup_hash", "lost", "took"),
+    ),
+}
+
 
 def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
     """One row per (`mk`, `offset`) of projected events. Times are microseconds.
@@ -44,48 +55,68 @@ def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
     had an outcome, or was sent back. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
     failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter.
     """
+    live = F.max(F.when(is_any(EventCode.CLAIMED) & _is_one_of(live_writers), F.col("ts")))
+    return _of_messages(events).agg(*_state(), live.alias("live_claim"))
+
+
+def fold_by_writer(events: DataFrame) -> DataFrame:
+    """The same, one row per (`mk`, `offset`, `writer_id`) and without `live_claim`: what can be said before it is known who lives."""
+    return _of_messages(events, "writer_id").agg(*_state())
+
+
+def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
+    """What `fold` would say of the events of several `fold_by_writer`, in any order and however often the same one is among them."""
+    live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
+    how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
+    merged = [how[name](name).alias(name) for name in states.columns if name in how]
+    return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"))
+
+
+def _of_messages(events: DataFrame, *also: str) -> GroupedData:
+    return events.where(is_about_a_message()).groupBy("mk", "offset", *also)
+
+
+def _is_one_of(writers: Collection[int]) -> Column:
+    return F.col("writer_id").isin(list(writers)) if writers else F.lit(False)
+
+
+def _state() -> list[Column]:
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
     outcome = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
     settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
-    live = F.col("writer_id").isin(list(live_writers)) if live_writers else F.lit(False)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)
-    return (
-        events.where(is_about_a_message())
-        .groupBy("mk", "offset")
-        .agg(
-            F.bit_or(_bit(F.col("code"))).alias("bits"),
-            F.bit_or(tried).alias("attempts"),
-            F.coalesce(F.bit_or(F.when(claim, tried)), F.lit(0)).alias("claimed"),
-            F.coalesce(F.bit_or(F.when(settling, tried)), F.lit(0)).alias("settled"),
-            F.coalesce(F.bit_or(F.when(sent_back, tried)), F.lit(0)).alias("sent"),
-            F.max(attempt * RANK_BASE + _rank()).alias("last"),
-            F.max(F.when(claim, attempt)).alias("last_claimed"),
-            F.min(F.when(claim, exec_id)).alias("cx_min"),
-            F.max(F.when(claim, exec_id)).alias("cx_max"),
-            F.min(F.when(success, exec_id)).alias("sx_min"),
-            F.max(F.when(success, exec_id)).alias("sx_max"),
-            F.min(F.when(outcome, exec_id)).alias("ox_min"),
-            F.max(F.when(outcome, exec_id)).alias("ox_max"),
-            F.max(F.when(sent_back, F.col("level"))).alias("level"),
-            F.max(F.when(sent_back, F.col("due"))).alias("due"),
-            F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
-            F.max(F.when(claim, ts)).alias("claim_ts"),
-            F.max(F.when(claim & live, ts)).alias("live_claim"),
-            F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
-            F.min(F.when(success, ts)).alias("ok_ts"),
-            F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
-            F.max(F.when(is_any(EventCode.DEAD_LETTERED), _reason())).alias("reason"),
-            F.min(ts).alias("first_ts"),
-            F.max(ts).alias("last_ts"),
-            F.max("record_ts").alias("record_ts"),
-            F.min("record_ts").alias("first_record_ts"),
-            F.max("dedup_hash").alias("dedup_hash"),
-            F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
-            F.coalesce(F.max("took"), F.lit(0)).alias("took"),
-        )
-    )
+    return [
+        F.bit_or(_bit(F.col("code"))).alias("bits"),
+        F.bit_or(tried).alias("attempts"),
+        F.coalesce(F.bit_or(F.when(claim, tried)), F.lit(0)).alias("claimed"),
+        F.coalesce(F.bit_or(F.when(settling, tried)), F.lit(0)).alias("settled"),
+        F.coalesce(F.bit_or(F.when(sent_back, tried)), F.lit(0)).alias("sent"),
+        F.max(attempt * RANK_BASE + _rank()).alias("last"),
+        F.max(F.when(claim, attempt)).alias("last_claimed"),
+        F.min(F.when(claim, exec_id)).alias("cx_min"),
+        F.max(F.when(claim, exec_id)).alias("cx_max"),
+        F.min(F.when(success, exec_id)).alias("sx_min"),
+        F.max(F.when(success, exec_id)).alias("sx_max"),
+        F.min(F.when(outcome, exec_id)).alias("ox_min"),
+        F.max(F.when(outcome, exec_id)).alias("ox_max"),
+        F.max(F.when(sent_back, F.col("level"))).alias("level"),
+        F.max(F.when(sent_back, F.col("due"))).alias("due"),
+        F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
+        F.max(F.when(claim, ts)).alias("claim_ts"),
+        F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
+        F.min(F.when(success, ts)).alias("ok_ts"),
+        F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
+        F.max(F.when(is_any(EventCode.DEAD_LETTERED), _reason())).alias("reason"),
+        F.min(ts).alias("first_ts"),
+        F.max(ts).alias("last_ts"),
+        F.max("record_ts").alias("record_ts"),
+        F.min("record_ts").alias("first_record_ts"),
+        F.max("dedup_hash").alias("dedup_hash"),
+        F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
+        F.coalesce(F.max("took"), F.lit(0)).alias("took"),
+    ]
 
 
 def attempt_bit(attempt: Column) -> Column:

@@ -14,7 +14,7 @@ from ackwise.spark.coverage import fold_words, points, spans, stretches
 from ackwise.spark.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 
-__all__ = ["around", "committed", "holes", "passed", "survey"]
+__all__ = ["around", "committed", "committed_position", "holes", "is_drained", "passed", "reached", "read_from", "survey"]
 
 
 def survey(events: DataFrame) -> DataFrame:
@@ -32,6 +32,7 @@ def survey(events: DataFrame) -> DataFrame:
         .agg(
             F.min(ts).alias("first_ts"),
             F.max(ts).alias("last_ts"),
+            F.min(seq).alias("first_seq"),
             F.max(seq).alias("last_seq"),
             F.max(is_any(EventCode.SESSION_END).cast("int")).alias("ended"),
             F.count_if(~is_message & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))).alias("strange"),
@@ -42,9 +43,9 @@ def survey(events: DataFrame) -> DataFrame:
             F.max(F.when(assigned, ts)).alias("assigned_ts"),
             F.max(F.when(assigned, offset)).alias("assigned_to"),
             F.min(F.when(source | received | _read_here() | is_retention(), offset)).alias("start"),
-            F.max(_reached()).alias("reached"),
-            F.max(_committed_position()).alias("settled_to"),
-            F.max(F.when(_drained(), ts)).alias("drained_ts"),
+            F.max(reached()).alias("reached"),
+            F.max(committed_position()).alias("settled_to"),
+            F.max(F.when(is_drained(), ts)).alias("drained_ts"),
         )
     )
     return rows.select(*SurveyRow._fields)
@@ -60,11 +61,11 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame) -> DataFr
     before = F.max("position").over(Window.partitionBy("pk").orderBy("ts", "writer_id", "seq").rowsBetween(Window.unboundedPreceding, -1))
     fell = position < F.col("earlier")
     about = is_any(EventCode.COMMITTED, EventCode.ASSIGNED, EventCode.BROKER_OFFSETS) & (ts <= as_of)
-    timely = _drained() & (ts <= F.col("before"))
+    timely = is_drained() & (ts <= F.col("before"))
     rows = (
         events.where(about)
         .join(F.broadcast(retry_drained), "pk", "left")
-        .select("pk", "ts", "writer_id", "seq", _committed_position().alias("position"), timely.alias("is_timely"))
+        .select("pk", "ts", "writer_id", "seq", committed_position().alias("position"), timely.alias("is_timely"))
         .withColumn("earlier", before)
         .groupBy("pk")
         .agg(
@@ -92,14 +93,14 @@ def around(events: DataFrame, holes: DataFrame) -> DataFrame:
     A partition that it was assigned only afterwards is not among them: of that one, the hole hides nothing.
     """
     hole = ["writer_id", "first", "after", "pk"]
-    read = _reached().isNotNull() | _committed_position().isNotNull()
+    read = reached().isNotNull() | committed_position().isNotNull()
     each = events.where("topic != ''").where(read).join(F.broadcast(holes), "writer_id")
     earlier = F.col("seq") < F.col("first")
-    before = each.where(earlier).groupBy(*hole).agg(F.max(_reached()).alias("reached"), F.max(_committed_position()).alias("settled_to"))
+    before = each.where(earlier).groupBy(*hole).agg(F.max(reached()).alias("reached"), F.max(committed_position()).alias("settled_to"))
     beyond = F.col("position") >= F.coalesce(F.col("reached"), F.lit(0))
     after = (
         each.where(~earlier)
-        .select(*hole, is_any(EventCode.ASSIGNED).alias("is_assigned"), _read_from().alias("position"))
+        .select(*hole, is_any(EventCode.ASSIGNED).alias("is_assigned"), read_from().alias("position"))
         .join(before, hole, "left")
         .groupBy(*hole)
         .agg(F.min(F.when(beyond, F.col("position"))).alias("resumed"), F.max("is_assigned").alias("is_assigned"))
@@ -108,11 +109,13 @@ def around(events: DataFrame, holes: DataFrame) -> DataFrame:
     return before.join(after, hole, "full").where(had_it).select(*Around._fields)
 
 
-def _read_from() -> Column:
+def read_from() -> Column:
+    """The position at which the event says that its partition was read, after `project`."""
     return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE) | _read_here(), F.col("offset"))
 
 
-def _reached() -> Column:
+def reached() -> Column:
+    """The position up to which the event says that its partition was read."""
     received, assigned = is_any(EventCode.RECEIVED_RANGE), is_any(EventCode.ASSIGNED)
     return F.when(_read_here(), F.col("offset") + 1).when(received, F.col("range_end")).when(assigned, F.col("offset"))
 
@@ -121,12 +124,14 @@ def _read_here() -> Column:
     return is_about_a_message() & F.col("at_origin")
 
 
-def _committed_position() -> Column:
+def committed_position() -> Column:
+    """The position that the event says was committed."""
     found = is_any(EventCode.ASSIGNED) & F.coalesce(F.col("from_commit"), F.lit(False))
     return F.when(is_any(EventCode.COMMITTED), F.col("range_end")).when(found, F.col("offset"))
 
 
-def _drained() -> Column:
+def is_drained() -> Column:
+    """Whether the event says that its partition was read to its end."""
     known = F.get_json_object("attrs", "$.committed").try_cast("long")
     return is_any(EventCode.BROKER_OFFSETS) & (known >= F.col("range_end"))
 

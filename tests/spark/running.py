@@ -24,7 +24,7 @@ from ackwise.spark.schema import EVENT_SCHEMA
 from ackwise.spark.verdicts import logical
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
-__all__ = ["Answer", "run"]
+__all__ = ["Answer", "answer", "run"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ class Answer:
 def run(spark: SparkSession, paths: Sequence[Path], config: ReconcileConfig, produced: Path | None = None) -> Answer:
     """The job's answer to the events in these files, beside what was produced."""
     told = None if produced is None else read_produced(spark, produced)
-    found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config, told=told)
+    return answer(weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config, told=told))
+
+
+def answer(found: Judgement) -> Answer:
+    """What the job says in these frames."""
     try:
         return Answer(_rulings(found), _books(found), _produced(found))
     finally:
