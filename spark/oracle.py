@@ -25,7 +25,7 @@ Message = tuple[Partition, str, int, int]  # partition, handler, dedup epoch, of
 Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _FOREVER: Final = 2**62
-_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5}
+_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6}
 _DONE: Final = {E.SUCCEEDED, E.DEAD_LETTERED, E.SKIPPED}
 
 
@@ -310,6 +310,8 @@ class _Court:
             verdict = Verdict.DEAD_LETTERED
         elif E.SKIPPED in of:
             verdict = Verdict.SKIPPED
+        elif rank == _PROGRESS[E.REDELIVERED]:
+            verdict = retry
         elif E.DUP_SUPPRESSED in of or (E.STALE in of and E.SENT_BACK not in of):
             verdict = Verdict.DUPLICATE_SUPPRESSED
         elif rank == _PROGRESS[E.SENT_BACK]:

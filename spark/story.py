@@ -192,7 +192,7 @@ def _steps_around(place: Place, mine: Sequence[Event], around: Sequence[Event], 
     group = _group_of(mine[0])
     same = [event for event in around if _group_of(event) == group and event["event_type"] >= E.COMMITTED]
     read_at = dict.fromkeys(
-        [(place, 1)] + [(_read_at(event), max(event.get("attempt") or 1, 1)) for event in mine if event.get("phys_topic")]
+        [(place, 1)] + [(_read_at(event), max(event.get("attempt") or 1, 1)) for event in mine if _is_copy(event)]
     )
     for where, attempt in read_at:
         yield from _steps_of_partition(where, [event for event in same if _is_at(event, where)], workers, attempt)
@@ -257,7 +257,7 @@ def _step(event: Event, workers: Workers, what: str, attempt: int | None = None)
 
 def _in_words(event: Event, run: str) -> str:
     error, took = event.get("error"), _took(event)
-    copy = f" (copy {_read_at(event)})" if event.get("phys_topic") else ""
+    copy = f" (copy {_read_at(event)})" if _is_copy(event) else ""
     match E(event["event_type"]):
         case E.RECEIVED:
             what = "fetched"
@@ -310,6 +310,11 @@ def _named(session: Event) -> str:
     facts = _attributes(session)
     host, pid = facts.get("host"), facts.get("pid")
     return f"{host}:{pid}" if host else session.get("client") or ""
+
+
+def _is_copy(event: Event) -> bool:
+    """Whether it was read elsewhere than at its origin; of a copy that was only sent, nobody knows the offset."""
+    return event.get("phys_offset") is not None
 
 
 def _read_at(event: Event) -> Place:

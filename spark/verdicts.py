@@ -107,6 +107,7 @@ def _verdict(as_of: int, grace: int) -> Column:
         F.when(_has(EventCode.SUCCEEDED), F.when(several, _lit(Verdict.MULTI_EXECUTED)).otherwise(_lit(Verdict.EXACTLY_ONCE)))
         .when(_has(EventCode.DEAD_LETTERED), _lit(Verdict.DEAD_LETTERED))
         .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
+        .when(rank == RANKS[EventCode.REDELIVERED], retrying)
         .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
         .when(rank == RANKS[EventCode.SENT_BACK], retrying)
         .when(rank == RANKS[EventCode.CLAIMED], F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))

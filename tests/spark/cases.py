@@ -1,7 +1,8 @@
 """The named cases: a history in a few letters, and what must be said of it.
 
-One case is one group, so that all of them are judged by a single job. R C S F B X D E K L T stand for received,
-claimed, succeeded, failed, sent back, dead-lettered, dup-suppressed, in flight elsewhere, skipped, claim lost, stale.
+One case is one group, so that all of them are judged by a single job. R C S F B X D E K L T A stand for received,
+claimed, succeeded, failed, sent back, dead-lettered, dup-suppressed, in flight elsewhere, skipped, claim lost, stale, sent
+again by a repair plan.
 Leases and grace are 600 s here, and so is the silence after which a writer counts as dead.
 """
 
@@ -405,3 +406,26 @@ case(
 ).say("w1", "0:CFB 0@2:CFB 0@3:CS 2:CFB 2@2:CFB 3:CFB 3@2:CFX 4:CFB 4:CS", ago=7200, due_ts=NOW - 7100 * SECOND).drain(60).say(
     "w1", "1:CFB 1@2:CFB W=5", due_ts=NOW + SECOND
 )  # fmt: skip
+
+case(
+    "86 sent again by a repair plan, and not come yet",
+    verdicts={0: RETRYING, 1: RETRYING, 2: RETRYING, 3: RETRYING, 4: RETRYING, 5: ONCE},
+    absent={},
+).say("w1", "0:RCF 2:D 3:CFB 4:C 5:CS W=6", ago=7200).say("repair", "0:A 1:A 2:A 3:A 4:A")
+
+case(
+    "87 sent again by a repair plan, and run",
+    verdicts={0: ONCE, 1: ONCE, 2: ONCE, 3: ONCE, 4: ONCE, 5: DUPLICATE, 6: ONCE, 7: DUPLICATE},
+    flags={2: Flag.DUP_AND_OK},
+    without={0: Flag.ATTEMPT_HOLE, 1: Flag.ATTEMPT_HOLE},
+).say("w1", "0:RCF 2:D 3:CFB 4:C 6:CS W=8", ago=7200).say("w1", "5:CF 7:CF", ago=7200, key="6").say(
+    "repair", "0:A 1:A 2:A 3:A 4:A", ago=3600
+).say("repair", "5:A 7:D", ago=3600, key="6").say("w2", "0@2:CS 1@2:CS 2@2:CS 3@2:CS 4@2:CS").say("w2", "5@2:D", key="6")  # fmt: skip
+
+case("88 what a repair plan sent is lost, too", verdicts={0: RETRY_LOST, 1: DEAD}).say("w1", "0:RCF W=2", ago=9000).say(
+    "repair", "0:A 1:A", ago=7200
+).say("w1", "1@2:CFX", ago=7100).drain(60)  # fmt: skip
+
+case("89 a repair plan sends what lies before the first offset, which stays the first", verdicts={3: RETRYING, 9: ONCE}, domain=(9, 10)).assign(
+    "w1", 9
+).say("w1", "9:RCS W=10").say("repair", "3:A")  # fmt: skip

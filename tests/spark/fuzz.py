@@ -12,7 +12,7 @@ from ackwise.middleware.events import EventCode
 
 __all__ = ["universe"]
 
-_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLT"
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTA"
 
 
 def universe(number: int) -> History:

@@ -34,6 +34,7 @@ LETTERS: Final = {
     "K": EventCode.SKIPPED,
     "L": EventCode.CLAIM_LOST,
     "T": EventCode.STALE,
+    "A": EventCode.REDELIVERED,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
 _RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
@@ -149,6 +150,8 @@ class History:
                 values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
             if attempt > 1:
                 values |= {"phys_topic": f"{self.group}.retry", "phys_partition": 0, "phys_offset": offset}
+            if letter == "A":
+                values |= {"phys_topic": f"{self.group}.retry", "phys_partition": 0}
             self.add(writer, code, **(values | dict(fields)))
 
     def _writer_id(self, writer: str) -> int:
