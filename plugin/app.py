@@ -169,7 +169,7 @@ class App:
 
     def group(self) -> Group:
         """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
-        return group_of(self.settings, self._slots, {topic for agent in self.agents() for topic in agent.topics})
+        return group_of(self.settings, self._slots, self.agents())
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.

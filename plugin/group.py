@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from typing import NamedTuple
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.settings import HostSettings
@@ -24,23 +25,27 @@ class Group(NamedTuple):
     levels: DelayLevels
     dedup: Dedup | Transactional | None
     events: Events | None
+    agents: tuple[Agent, ...]  #: as a worker has them, down to how they decode
+    slots: Slots
 
     def expected(self, found: Container[str]) -> tuple[str, ...]:
         """The sources that must be there, of which `found` are; those that the host makes count once they are."""
         return tuple(source for source in self.sources if source in found or source not in self.made)
 
 
-def group_of(settings: HostSettings, slots: Slots, sources: Collection[str], *, made: Collection[str] = ()) -> Group:
-    """The group of these settings and policies, which reads `sources`; `made` are those that its host makes itself.
+def group_of(settings: HostSettings, slots: Slots, agents: Sequence[Agent], *, made: Collection[str] = ()) -> Group:
+    """The group of these settings, policies and agents; of the topics that they read, `made` are those that its host makes itself.
 
     Raises `ConfigurationError` for what a start would refuse.
     """
     return Group(
         settings=settings,
         names=TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic),
-        sources=tuple(sorted(sources)),
+        sources=tuple(sorted({topic for agent in agents for topic in agent.topics})),
         made=frozenset(made),
         levels=slots.later.levels,
         dedup=slots.dedup or slots.transactional,
         events=slots.events,
+        agents=tuple(agents),
+        slots=slots,
     )

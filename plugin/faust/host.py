@@ -11,7 +11,7 @@ import atexit
 import functools
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -22,10 +22,11 @@ from faust.transport.drivers.aiokafka import Transport
 from faust.types import TP
 from faust.types.enums import ProcessingGuarantee
 
+from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.message import Delivery
+from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.config import Config
 from ackwise.plugin.delay import DelayRelay
@@ -34,6 +35,7 @@ from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import Cursor, Fetched, ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declared import Declared, declared, discover, is_fed
 from ackwise.plugin.faust.intake import Intake
+from ackwise.plugin.faust.message import decoder, says_types
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.web import add_view
@@ -137,7 +139,13 @@ class FaustHost:
     def group(self) -> Group:
         """What the app needs of Kafka and of this machine. Raises `ConfigurationError`."""
         found = self._seen()
-        return group_of(self.settings(), self.slots, found.topics, made=found.internal)
+        agents = [replace(agent, message=self._decoder(agent, found)) for agent in found.agents]
+        return group_of(self.settings(), self.slots, agents, made=found.internal)
+
+    def _decoder(self, agent: Handler, found: Declared) -> Callable[[Delivery], Message[Any]]:
+        channel: Any = self.app.agents[agent.name].channel
+        function = found.function(agent.name)
+        return decoder(self.app, channel, None if function is None or says_types(channel) else function.decode)
 
     def explain(self) -> Explanation:
         """What the app does with its messages, and where each setting comes from; nothing is connected to or started.
