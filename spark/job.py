@@ -1,4 +1,4 @@
-"""The reconciliation: events in, verdicts, books and a report out. The only module that sets Spark to work.
+"""The reconciliation: events in, verdicts, books and a report out. Only this module and `exhibition` set Spark to work.
 
 survey     who wrote, about which partitions     → facts, and what "now" is
 holes      which events are missing              → what can't be known
@@ -27,6 +27,7 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import context, delay_partitions
 from ackwise.spark.coverage import count, stretches
 from ackwise.spark.delays import Delays
+from ackwise.spark.exhibition import Judged, exhibit
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
 from ackwise.spark.folded import Folded, FoldedEvents
 from ackwise.spark.ledger import absent, accounts, offset_words
@@ -53,6 +54,7 @@ from ackwise.spark.results import (
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
+from ackwise.spark.state import State, brought_up
 from ackwise.spark.survey import committed, passed
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
@@ -92,24 +94,33 @@ def reconcile(
     run_id: str,
     config: ReconcileConfig,
     produced: Path | None = None,
+    state: State | None = None,
     progress: Progress = lambda step: None,
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
-    `produced` is a file or folder that `read_produced` takes. `summary.json` is written last: a folder that has it is complete.
+    `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again. `summary.json` is
+    written last: a folder that has it is complete.
     `progress` is told what is being done. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     told = None if produced is None else read_produced(spark, produced)
-    found = weigh(spark, read_events(spark, evidence), config, evidence.logs, progress, told)
+    events = read_events(spark, evidence)
+    folded = FoldedEvents(spark, project(events)) if state is None else brought_up(spark, state, evidence, progress)
+    found = conclude(spark, folded, config, evidence.logs, progress, told)
     try:
         counts = _write_tables(spark, found, out, config, progress)
         books = keep(found.facts, found.commits, counts.booked, counts.absent)
         check(books)
         plan = _write_plan(spark, found, counts, out, run_id, config)
+        progress("drawing the page")
+        judged = Judged(
+            found.facts, found.holes, project(events), found.judged, found.settled, books, counts.kinds, counts.findings, counts.missing
+        )
+        exhibits = exhibit(spark, judged, out, evidence, config)
     finally:
         found.judged.unpersist()
     production = None if produced is None else _production(found, counts, str(produced))
-    report = replace(_report(found, counts, books, evidence, run_id, str(out), config), produced=production, plan=plan)
+    report = replace(_report(found, counts, books, evidence, run_id, str(out), config), produced=production, plan=plan, exhibits=exhibits)
     _write_text(out / PAGE, render(report_data(report)))
     _write_text(out / "summary.json", to_json(report))
     return report
@@ -165,6 +176,8 @@ def conclude(
 class _Counts:
     """What was counted, in part as Spark gave it."""
 
+    kinds: Sequence[Row]
+    """Of `results.tallies`."""
     tallies: Sequence[Tally]
     booked: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]
@@ -207,6 +220,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
     first = absentees.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect() if is_missing else []
     return _Counts(
+        kinds=counted,
         tallies=kinds,
         booked=_booked(found, counted),
         absent=without,

@@ -16,6 +16,7 @@ from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.copies import RetryBook
 from ackwise.spark.delays import Delays
+from ackwise.spark.exhibits import NO_EXHIBITS, Exhibits
 from ackwise.spark.facts import Writer
 from ackwise.spark.timeline import Timeline
 from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
@@ -143,6 +144,7 @@ class RunReport:
     retry_books: Sequence[RetryBook] = ()
     plan: Summary | None = None
     """What would repair it; None in reports that were made without."""
+    exhibits: Exhibits = NO_EXHIBITS
 
     @property
     def page(self) -> str:

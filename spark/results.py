@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from ackwise.middleware.events import EventCode
 from ackwise.spark.facts import Facts
 from ackwise.spark.fold import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
+from ackwise.spark.strips import BINS
 from ackwise.spark.timeline import Buckets
 from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
@@ -108,7 +109,8 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     """How many messages there are of each kind, as `count`, for the driver to add up in whatever way it likes.
 
     A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the `reason` of
-    a dead letter, as `fold` numbers them, and `late`: by how many milliseconds a retry was.
+    a dead letter, as `fold` numbers them, `late`: by how many milliseconds a retry was, the last `attempt`, and the `bin` of
+    the book that it is in, of what was not done once: offsets grow with time, so bins add few kinds.
     """
     bucket = F.floor((F.col("told_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
@@ -117,6 +119,8 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
         F.greatest(F.least(bucket, F.lit(time.number - 1)), F.lit(0)).alias("bucket"),
         F.when(F.col("verdict") == Verdict.DEAD_LETTERED, F.coalesce("state.reason", F.lit(OTHER_REASON))).alias("reason"),
         _lateness().alias("late"),
+        F.coalesce(F.expr(f"state.last DIV {RANK_BASE}"), F.lit(1)).alias("attempt"),
+        F.when(_is_booked() & (F.col("verdict") != Verdict.EXACTLY_ONCE), _bin()).alias("bin"),
     )
     return kinds.groupBy(*kinds.columns).count()
 
@@ -166,7 +170,7 @@ def is_anomaly() -> Column:
 def _listed(suspects: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["verdict", "group_id", "topic", "partition", "offset", "handler"]
     return with_names(suspects, named).orderBy(*order).limit(limit).select(
-        "group_id", "handler", "topic", "partition", "offset", "verdict", "flags",
+        "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
         F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
     )  # fmt: skip
 
@@ -187,6 +191,11 @@ def _lateness() -> Column:
     late = F.when(came, F.floor((run - F.col("state.due")) / 1000))
     unit = F.pow(F.lit(10), F.greatest(F.floor(F.log10(F.greatest(F.abs(late), F.lit(1)))) - 1, F.lit(0)))
     return (F.floor(late / unit) * unit).cast("long")
+
+
+def _bin() -> Column:
+    width = F.greatest(F.ceil((F.col("committed") - F.col("start")) / BINS), F.lit(1))
+    return F.floor((F.col("offset") - F.col("start")) / width)
 
 
 def _is_booked() -> Column:

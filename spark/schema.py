@@ -88,6 +88,7 @@ def project(events: DataFrame) -> DataFrame:
         "range_end",
         F.unix_micros("record_ts").alias("record_ts"),
         F.col("phys_topic").isNull().alias("at_origin"),
+        *("phys_topic", "phys_partition", "phys_offset", "duration_us"),
         F.greatest(F.coalesce(F.col("attempt"), F.lit(1)), F.lit(1)).cast("long").alias("attempt"),
         F.col("level").cast("int").alias("level"),
         F.unix_micros("due_ts").alias("due"),

@@ -1,0 +1,81 @@
+"""How many attempts messages took, and what became of those that reached each attempt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ackwise.spark.vocabulary import ANOMALIES, UNDER_WAY, Verdict
+
+__all__ = ["Attempts", "Ending", "Reached"]
+
+
+class Ending(StrEnum):
+    """How it went on at an attempt."""
+
+    DONE = "done"
+    """Run with success."""
+    AGAIN = "again"
+    """A later attempt was seen."""
+    DEAD = "dead"
+    """In the dead-letter topic."""
+    OPEN = "open"
+    """In flight, waiting for a copy, or not begun."""
+    ANOMALY = "anomaly"
+    OTHER = "other"
+    """Suppressed, skipped or unknown."""
+
+
+_ENDINGS: Final = {Verdict.EXACTLY_ONCE: Ending.DONE, Verdict.MULTI_EXECUTED: Ending.DONE, Verdict.DEAD_LETTERED: Ending.DEAD}
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The messages that reached one attempt, by how it went on."""
+
+    attempt: int
+    endings: Mapping[Ending, int]
+
+    @property
+    def messages(self) -> int:
+        """How many reached it."""
+        return sum(self.endings.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The messages of one handler and topic by their last attempt and its verdict."""
+
+    group: str
+    handler: str
+    topic: str
+    last: Mapping[tuple[int, Verdict], int]
+
+    @property
+    def by_number(self) -> Mapping[int, int]:
+        """How many messages took so many attempts."""
+        found: Counter[int] = Counter()
+        for (attempt, _), messages in self.last.items():
+            found[attempt] += messages
+        return dict(sorted(found.items()))
+
+    @property
+    def funnel(self) -> list[Reached]:
+        """From the first attempt to the last. Whoever reached one, reached all before it."""
+        rows = []
+        for attempt in range(1, max(self.by_number, default=0) + 1):
+            endings: Counter[Ending] = Counter()
+            for (last, verdict), messages in self.last.items():
+                if last >= attempt:
+                    endings[Ending.AGAIN if last > attempt else _ending(verdict)] += messages
+            rows.append(Reached(attempt, {ending: endings[ending] for ending in Ending}))
+        return rows
+
+
+def _ending(verdict: Verdict) -> Ending:
+    if verdict in _ENDINGS:
+        return _ENDINGS[verdict]
+    return Ending.ANOMALY if verdict in ANOMALIES else Ending.OPEN if verdict in UNDER_WAY else Ending.OTHER

@@ -1,0 +1,59 @@
+"""What earlier runs on the same folders found, from the `summary.json` that each left beside this one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ackwise.spark.vocabulary import ExitCode, Verdict
+
+__all__ = ["EarlierRun", "earlier_runs"]
+
+#: As many as a person compares; the last ones.
+_MOST: Final = 12
+#: Names of runs sort by time, so of a folder with very many of them only the last are opened.
+_OPENED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """One run that ended."""
+
+    run_id: str
+    as_of: int
+    """Microseconds."""
+    exit_code: ExitCode
+    anomalies: int
+    ambiguous: int
+    verdicts: Mapping[Verdict, int]
+
+
+def earlier_runs(out: Path, roots: Sequence[str], as_of: int) -> list[EarlierRun]:
+    """The runs in folders beside `out` that judged the same folders, as of this microsecond or before; the oldest first.
+
+    What is no summary of ours is passed over: the folders beside `out` may be anybody's.
+    """
+    folders = sorted((path for path in out.parent.iterdir() if path.is_dir() and path.name != out.name), key=lambda path: path.name)
+    found = [run for folder in folders[-_OPENED:] if (run := _run(folder / "summary.json", roots)) is not None and run.as_of <= as_of]
+    return sorted(found, key=lambda run: (run.as_of, run.run_id))[-_MOST:]
+
+
+def _run(path: Path, roots: Sequence[str]) -> EarlierRun | None:
+    try:
+        said: dict[str, Any] = json.loads(path.read_bytes())
+        if said["roots"] != list(roots) or said["as_of"] is None:
+            return None
+        return EarlierRun(
+            run_id=str(said["run_id"]),
+            as_of=round(datetime.fromisoformat(said["as_of"]).timestamp() * 1_000_000),
+            exit_code=ExitCode(said["exit_code"]),
+            anomalies=int(said["anomalies"]),
+            ambiguous=int(said["ambiguous"]),
+            verdicts={Verdict[name]: int(number) for name, number in said["verdicts"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
