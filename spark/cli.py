@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -60,6 +60,10 @@ def reconcile(
         Path | None,
         typer.Option(metavar="PATH", help="What was produced, as Parquet or JSON: says what was lost on the way, or never sent."),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep there what is folded from the events, so that each file is folded once."),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -94,7 +98,7 @@ def reconcile(
     )
     if _MEMORY.fullmatch(driver_memory) is None:
         raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")
-    report = _run(events, out, config, produced, master, driver_memory)
+    report = _run(events, out, config, produced, state, master, driver_memory)
     if as_json:
         from ackwise.spark.report import to_json
 
@@ -107,7 +111,13 @@ def reconcile(
 
 
 def _run(
-    roots: Sequence[Path], out: Path | None, config: ReconcileConfig, produced: Path | None, master: str, driver_memory: str
+    roots: Sequence[Path],
+    out: Path | None,
+    config: ReconcileConfig,
+    produced: Path | None,
+    state: Path | None,
+    master: str,
+    driver_memory: str,
 ) -> RunReport:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
@@ -117,6 +127,7 @@ def _run(
         from ackwise.spark.produced import produced_files
         from ackwise.spark.session import explain, local_session
         from ackwise.spark.sources import check_root, gathered, refuse_nothing
+        from ackwise.spark.state import opened
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
     # A log that can't be rolled is read where it is, so nobody has to be told of each.
@@ -134,13 +145,16 @@ def _run(
         produced_files(produced)
     folder = out or roots[0] / "runs" / run_id
     try:
-        with _prepared(folder):
+        with _prepared(folder), nullcontext() if state is None else opened(state, roots) as known:
             progress("gathering the events")
             with gathered(roots, folder / ".live") as evidence:
-                refuse_nothing(evidence)
+                if known is None or not known.deltas():
+                    refuse_nothing(evidence)
                 progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with local_session(evidence.size, master=master, driver_memory=driver_memory) as spark:
-                    return judge(spark, evidence, out=folder, run_id=run_id, config=config, produced=produced, progress=progress)
+                    return judge(
+                        spark, evidence, out=folder, run_id=run_id, config=config, produced=produced, state=known, progress=progress
+                    )
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:

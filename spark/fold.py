@@ -68,7 +68,7 @@ def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
     """What `fold` would say of the events of several `fold_by_writer`, in any order and however often the same one is among them."""
     live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
     how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
-    merged = [how[name](name).alias(name) for name in states.columns if name in how]
+    merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
     return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"))
 
 

@@ -17,9 +17,9 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.spark.delta import FRAMES, Delta, empty_delta
+from ackwise.spark.delta import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
 from ackwise.spark.fold import REASONS
+from ackwise.spark.folded import Folded
+from ackwise.spark.schema import project
+from ackwise.spark.sources import Evidence, read_events
 
-__all__ = ["State", "opened"]
+__all__ = ["State", "brought_up", "opened"]
 
 #: Changes with whatever is kept in a delta. Reasons are kept as numbers.
 _FORMAT: Final = {"format": 1, "reasons": sorted(REASONS)}
@@ -97,6 +100,25 @@ def opened(folder: Path, roots: Sequence[Path]) -> Iterator[State]:
         yield State(folder)
     finally:
         os.close(descriptor)
+
+
+def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: Callable[[str], None] = lambda step: None) -> Folded:
+    """Fold the files that the state lacks, a day at a time, and answer what all of them say.
+
+    Logs that are still written are judged and not kept: their events come in files later.
+    """
+    places = [root / "events" for root in evidence.roots]
+    kept = [path for path in evidence.files if any(path.is_relative_to(place) for place in places)]
+    for day, files in state.lacking(kept).items():
+        progress(f"folding {len(files)} new files of {day}")
+        state.take(_folded(spark, evidence, files), day, files)
+    live = sorted(set(evidence.files) - set(kept))
+    deltas = [state.read(spark), *([_folded(spark, evidence, live)] if live else [])]
+    return FoldedDeltas(spark, together(deltas))
+
+
+def _folded(spark: SparkSession, evidence: Evidence, files: Sequence[Path]) -> Delta:
+    return delta_of(spark, project(read_events(spark, replace(evidence, files=tuple(files)))))
 
 
 def _lock(descriptor: int, folder: Path) -> None:

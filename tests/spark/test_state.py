@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
-from tests.spark.histories import write_parquet, write_produced
+from tests.spark.histories import History, write_parquet, write_produced
+from tests.spark.test_cli import AS_OF, reconciled, summary
 
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import Event, EventCode
 from ackwise.spark.oracle import rule
+from ackwise.spark.sources import gathered
+from ackwise.spark.state import opened
+from ackwise.stores.journal import Journal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-HISTORIES = [case.history for case in CASES.values()] + [universe(number) for number in range(400)]
+HISTORIES = [case.history for case in CASES.values()] + [universe(number) for number in range(120)]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,6 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answe
     from ackwise.spark.job import conclude
     from ackwise.spark.produced import read_produced
     from ackwise.spark.schema import EVENT_SCHEMA, project
-    from ackwise.spark.state import opened
 
     folder, draw = tmp_path_factory.mktemp("kept"), random.Random(5)
     days: list[list[dict[str, Any]]] = [[], [], []]
@@ -59,3 +66,115 @@ def test_events_folded_day_by_day_say_what_the_oracle_says_of_them_at_once(kept:
 def test_books_of_events_folded_day_by_day_balance(kept: Answer) -> None:
     assert len(kept.books) > len(HISTORIES) / 2
     assert [book for book in kept.books if book.balance] == []
+
+
+def days_of(root: Path, days: Sequence[Sequence[dict[str, Any]]]) -> Path:
+    """A root with the events of each day in a folder of their own, a file for each writer."""
+    for number, events in enumerate(days, start=1):
+        for writer_id in {event["writer_id"] for event in events}:
+            own = [event for event in events if event["writer_id"] == writer_id]
+            seqs = [event["seq"] for event in own]
+            name = f"events-{writer_id:016x}-{min(seqs):012d}-{max(seqs):012d}.parquet"
+            write_parquet(root / "events" / f"dt=2026-01-0{number}" / "hr=00" / name, own)
+    return root
+
+
+def rows_of(spark: SparkSession, out: Path) -> dict[str, list[str]]:
+    """The tables of a run, row by row."""
+    return {name: sorted(map(str, spark.read.parquet(str(out / name)).collect())) for name in ("verdicts", "missing", "logical")}
+
+
+def conclusions(out: Path) -> dict[str, Any]:
+    """`summary.json` without what names the run."""
+    return {name: value for name, value in summary(out).items() if name not in ("run_id", "output", "report", "plan", "trend", "earlier")}
+
+
+def test_a_run_with_a_state_writes_what_one_without_writes_and_folds_only_what_is_new(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,4) 0:CS 1:CFB 2:CFX 3:C")
+    first = list(history.events)
+    history.say("w2", "RECEIVED_RANGE[3,9) 3:CS 1@2:CS 4:CS 6:CF 7:CS W=9").skip("w2", 2).say("w2", "8:CS")
+    root, state = tmp_path / "root", tmp_path / "state"
+    days_of(root, [first])
+    arguments: list[str | Path] = [root, "--as-of", AS_OF, "--json"]
+    assert reconciled(*arguments, "--state", state, "--out", tmp_path / "first").exit_code == 0
+    folded = {path: path.stat().st_mtime_ns for path in state.rglob("*.parquet")}
+    days_of(root, [first, history.events[len(first) :]])
+    (state / ".unfinished" / "messages").mkdir(parents=True)
+    with_state = reconciled(*arguments, "--state", state, "--out", tmp_path / "with")
+    without = reconciled(*arguments, "--out", tmp_path / "without")
+    assert with_state.exit_code == without.exit_code == 1, with_state.output
+    assert rows_of(spark, tmp_path / "with") == rows_of(spark, tmp_path / "without")
+    assert conclusions(tmp_path / "with") == conclusions(tmp_path / "without")
+    after = {path: path.stat().st_mtime_ns for path in state.rglob("*.parquet")}
+    assert folded.items() < after.items()
+    assert sorted(path.name for path in state.iterdir()) == ["src_dt=2026-01-01", "src_dt=2026-01-02", "state.json"]
+
+
+def test_a_file_that_comes_late_or_has_changed_is_folded(tmp_path: Path) -> None:
+    name = "events-00000000000000ab-000000000000-000000000004.parquet"
+    path = write_parquet(tmp_path / "events" / "dt=2026-01-01" / "hr=00" / name, History("g").say("w1", "0:CS").events)
+    delta = tmp_path / "state" / "src_dt=2026-01-01" / "0123"
+    with opened(tmp_path / "state", [tmp_path]) as state:
+        assert state.lacking([path]) == {"2026-01-01": [path]}
+        delta.mkdir(parents=True)
+        assert state.lacking([path]) == {"2026-01-01": [path]}
+        (delta / "files.json").write_text(json.dumps([f"{name} {path.stat().st_size}"]))
+        assert state.lacking([path]) == {}
+        late = path.with_name(name.replace("ab", "ac"))
+        late.write_bytes(path.read_bytes())
+        path.write_bytes(path.read_bytes() + b" ")
+        assert state.lacking([path, late]) == {"2026-01-01": [path, late]}
+
+
+def test_a_state_of_a_folder_that_was_not_given_is_refused_and_one_more_folder_is_not(tmp_path: Path) -> None:
+    with opened(tmp_path / "state", [tmp_path / "a"]):
+        pass
+    with opened(tmp_path / "state", [tmp_path / "a", tmp_path / "b"]):
+        pass
+    with pytest.raises(ConfigurationError, match=r"is the state of .*/b, too; give that folder as well, or another one to --state"):
+        opened(tmp_path / "state", [tmp_path / "a"]).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ('{"format": 0}', "was written by another version of Ackwise"),
+        ("[]", "is not what Ackwise wrote there"),
+        ("{", "is not what Ackwise"),
+    ],
+)
+def test_a_state_that_is_not_of_this_version_is_refused(tmp_path: Path, said: str, sentence: str) -> None:
+    (tmp_path / "state.json").write_text(said)
+    with pytest.raises(ConfigurationError, match=f"{sentence}.*; give an empty folder to --state"):
+        opened(tmp_path, [tmp_path]).__enter__()
+
+
+def test_a_folder_of_something_else_is_no_state(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(ConfigurationError, match=r"holds 'photo.jpg' and is no state; give an empty folder to --state"):
+        opened(tmp_path, [tmp_path]).__enter__()
+
+
+def test_a_state_is_for_one_run_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path, []), pytest.raises(ConfigurationError, match=r"another run uses .*; wait for its end"):
+        opened(tmp_path, []).__enter__()
+    with opened(tmp_path, []) as state:
+        assert state.deltas() == []
+
+
+async def test_a_log_that_is_still_written_is_judged_and_not_kept(tmp_path: Path, spark: SparkSession) -> None:
+    from ackwise.spark.state import brought_up
+
+    root = tmp_path / "root"
+    journal = Journal(root, cluster="c", group_id="g")
+    await journal.open()
+    try:
+        journal.record(Event(EventCode.CLAIMED, "orders", 0, 7, "bill"))
+        await journal.flush()
+        with opened(tmp_path / "state", [root]) as state, gathered([root], tmp_path / "live") as evidence:
+            messages = brought_up(spark, state, evidence).messages({journal.writer_id})
+            (state_of,) = messages.collect()
+            assert state_of["live_claim"] == state_of["claim_ts"]
+            assert state.deltas() == []
+    finally:
+        await journal.close()
