@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ from ackwise.middleware.eventlog import FIELDS, NONE, EventLog, Field, column_by
 from ackwise.middleware.events import COLUMNS, Column, Kind
 from ackwise.stores.journal.layout import make_directories, parquet_path, sync_directory
 
-__all__ = ["SCHEMA", "export", "to_table"]
+__all__ = ["SCHEMA", "WRITE_OPTIONS", "export", "to_table"]
 
 # Microseconds with a zone: Spark refuses nanoseconds, and reads a time without a zone as TIMESTAMP_NTZ.
 _TYPES = {
@@ -39,7 +39,8 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 # A dictionary pays where values repeat; a key or a JSON object hardly does. Numbers grow in small steps.
 _REPEATING = [column.name for column in COLUMNS if column.kind is Kind.STRING and column.name not in ("dedup_key", "attrs")]
 _GROWING = [column.name for column in COLUMNS if column.kind not in (Kind.STRING, Kind.BOOL)]
-_SETTINGS: dict[str, Any] = {
+#: How files of events are written.
+WRITE_OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "use_dictionary": _REPEATING,
     "column_encoding": dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"),
@@ -63,7 +64,7 @@ def export(log: EventLog, root: Path) -> Path:
     make_directories(root, path.parent)
     unfinished = path.with_name(f".{path.name}.tmp")
     with unfinished.open("wb") as file:
-        pq.write_table(to_table(log), file, **_SETTINGS)
+        pq.write_table(to_table(log), file, **WRITE_OPTIONS)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

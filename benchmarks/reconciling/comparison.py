@@ -1,0 +1,80 @@
+"""Lays the tables of a run beside the truth of made-up sets, or beside those of another run."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from ackwise.spark.vocabulary import Flag
+
+__all__ = ["differences", "disagreements"]
+
+_FLAGS: Final = ", ".join(f"CASE WHEN flags & {int(flag)} != 0 THEN '{flag.name}' END" for flag in Flag)
+_NAMED: Final = f"list_filter([{_FLAGS}], lambda name: name IS NOT NULL)"
+_OFFSETS: Final = 'unnest(range(start, "end")) AS "offset"'
+
+#: What a run says, table by table. `{run}` is its folder.
+_SAID: Final = {
+    "messages": """SELECT group_id, topic, partition, "offset", verdict, flags FROM '{run}/verdicts/*.parquet'""",
+    "missing": f"SELECT group_id, topic, partition, {_OFFSETS}, verdict FROM '{{run}}/missing/*.parquet'",
+    "logical": "SELECT DISTINCT group_id, dedup_hash, logical_verdict, 'BEYOND_TTL' IN logical_flags FROM '{run}/logical/*.parquet'",
+    "orphans": f"SELECT group_id, topic, partition, {_OFFSETS} FROM '{{run}}/produced/*.parquet' WHERE verdict = 'ORPHAN_CONSUMED'",
+}
+#: What is true, in the same columns. `{truth}` are the files, `{verdict}` the column of them.
+_TRUE: Final = {
+    "messages": f"""SELECT group_id, topic, partition, "offset", verdict, {_NAMED} FROM {{truth}}""",
+    "missing": f"SELECT group_id, topic, partition, {_OFFSETS}, {{verdict}} FROM {{truth}} WHERE {{verdict}} IS NOT NULL",
+    "logical": "SELECT group_id, dedup_hash, verdict, beyond FROM {truth}",
+    "orphans": 'SELECT group_id, topic, partition, "offset" FROM {truth}',
+    "partitions": "SELECT group_id, topic, partition, start, committed, gaps FROM {truth}",
+}
+
+
+def differences(run: Path, sets: Sequence[Path], *, produced: bool = False) -> list[str]:
+    """A sentence for each way in which the tables in a run's folder differ from the truth of all the sets that it judged.
+
+    `produced`: it was told of what was produced.
+    """
+    verdict = "told" if produced else "verdict"
+    true = {name: query.format(truth=_files(sets, name), verdict=verdict) for name, query in _TRUE.items()}
+    names = [name for name in _SAID if produced or name != "orphans"]
+    with _database() as connection:
+        found = list(_apart(connection, {name: (_SAID[name].format(run=run), true[name]) for name in names}))
+        books = set(connection.sql(true["partitions"]).fetchall())
+    return [*found, *_book_differences(run, books)]
+
+
+def disagreements(run: Path, other: Path) -> list[str]:
+    """A sentence for each way in which two runs differ on messages, offsets without events, and keys."""
+    names = ("messages", "missing", "logical")
+    with _database() as connection:
+        return list(_apart(connection, {name: (_SAID[name].format(run=run), _SAID[name].format(run=other)) for name in names}))
+
+
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 2, "memory_limit": "4GB", "temp_directory": tempfile.gettempdir()})
+
+
+def _files(sets: Sequence[Path], name: str) -> str:
+    return f"read_parquet({[str(folder / 'truth' / f'{name}.parquet') for folder in sets]})"
+
+
+def _apart(connection: duckdb.DuckDBPyConnection, queries: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    for name, (said, true) in queries.items():
+        for what, rows in (("that are not so", f"({said}) EXCEPT ALL ({true})"), ("too few", f"({true}) EXCEPT ALL ({said})")):
+            count = len(connection.sql(f"SELECT 1 FROM ({rows})"))
+            if count:
+                yield f"{name}: {count} rows {what}, such as {connection.sql(f'FROM ({rows}) LIMIT 3').fetchall()}"
+
+
+def _book_differences(run: Path, true: set[tuple[object, ...]]) -> Iterator[str]:
+    books = json.loads((run / "summary.json").read_text())["books"]
+    said = {tuple(book[name] for name in ("group", "topic", "partition", "start", "committed", "gaps")) for book in books}
+    for what, odd in (("that are not so", said - true), ("too few", true - said)):
+        if odd:
+            yield f"books: {len(odd)} {what}, such as {min(odd, key=str)}"

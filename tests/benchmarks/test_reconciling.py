@@ -1,0 +1,95 @@
+"""On made-up sets of events the job says what is true of them, and so does a second engine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from benchmarks.reconciling.comparison import differences
+from benchmarks.reconciling.generator import generate
+from benchmarks.reconciling.shape import Shape
+from tests.spark.test_cli import reconciled
+
+from ackwise.spark.sources import gathered
+from ackwise.spark.vocabulary import Flag, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+#: Of different groups and topics, so that one job can judge all of them; and as many days, so that "now" is the same.
+SHAPES = (
+    Shape(8_000, 1, ("billing", "search"), "orders", topics=3, partitions=2, days=2, rare=30),
+    Shape(8_000, 2, ("mail",), "letters", topics=2, partitions=3, days=2, rare=30, hot=0.6),
+    Shape(8_000, 3, ("audit", "ledger", "stock"), "moves", topics=4, partitions=1, days=2, rare=30),
+)
+
+
+class Sets(NamedTuple):
+    folders: list[Path]
+    run: Path
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from ackwise.spark.session import local_session
+
+    with local_session(0) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def sets(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    """All of them, and what one run says, which was told of what was produced."""
+    folder = tmp_path_factory.mktemp("sets")
+    folders = [folder / shape.prefix for shape in SHAPES]
+    (folder / "produced").mkdir()
+    for shape, each in zip(SHAPES, folders, strict=True):
+        generate(shape, each)
+        shutil.copy(each / "produced" / "produced.parquet", folder / "produced" / f"{shape.prefix}.parquet")
+    result = reconciled(*folders, "--out", folder / "run", "--produced", folder / "produced")
+    assert result.exit_code == 1, result.output
+    return Sets(folders, folder / "run")
+
+
+def test_the_job_says_what_is_true(sets: Sets) -> None:
+    assert differences(sets.run, sets.folders, produced=True) == []
+
+
+def test_the_sets_have_every_verdict_and_every_flag_but_one(sets: Sets) -> None:
+    truth = [folder / "truth" for folder in sets.folders]
+    rows = [row for each in truth for row in pq.read_table(each / "messages.parquet", columns=["verdict", "flags"]).to_pylist()]
+    missing = {row[name] for each in truth for row in pq.read_table(each / "missing.parquet").to_pylist() for name in ("verdict", "told")}
+    assert {row["verdict"] for row in rows} | missing == {*Verdict.__members__, None}
+    flags = {flag for combination in {row["flags"] for row in rows} for flag in Flag(combination)}
+    beyond = {row["beyond"] for each in truth for row in pq.read_table(each / "logical.parquet").to_pylist()}
+    assert flags | ({Flag.BEYOND_TTL} if True in beyond else set()) == set(Flag) - {Flag.PROVISIONAL}
+
+
+def test_a_difference_is_found_and_named(sets: Sets, tmp_path: Path) -> None:
+    shutil.copytree(sets.folders[0] / "truth", tmp_path / "truth")
+    messages = pq.read_table(tmp_path / "truth" / "messages.parquet")
+    pq.write_table(messages.slice(1), tmp_path / "truth" / "messages.parquet")
+    first = messages.slice(0, 1).to_pylist()[0]
+    (found,) = differences(sets.run, [tmp_path, *sets.folders[1:]], produced=True)
+    assert found.startswith("messages: 1 rows that are not so")
+    assert f"{first['offset']}, '{first['verdict']}'" in found
+
+
+def test_the_same_shape_gives_the_same_files(sets: Sets, tmp_path: Path) -> None:
+    generate(SHAPES[0], tmp_path)
+    for name in ("events", "truth", "produced"):
+        made = {path.relative_to(tmp_path): path.read_bytes() for path in (tmp_path / name).rglob("*.parquet")}
+        assert made == {path: (sets.folders[0] / path).read_bytes() for path in made}
+        assert len(made) == len(list((sets.folders[0] / name).rglob("*.parquet")))
+
+
+def test_files_are_named_as_workers_name_them_and_one_is_missing(sets: Sets, tmp_path: Path) -> None:
+    with gathered(sets.folders, tmp_path / "live") as evidence:
+        assert (evidence.foreign, evidence.unreadable) == ((), ())
+        assert len(evidence.files) > 50
