@@ -19,11 +19,16 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.java import JavaHome
 
-__all__ = ["Jars", "fetch_jars"]
+__all__ = ["Jars", "NotInRepository", "fetch_jars"]
 
 _TRIES: Final = 3
 _DOWNLOAD_TIMEOUT: Final = 900.0  # seconds for one try; what a try has fetched, the next one keeps
+_NOT_THERE: Final = ": not found"  # another try would find nothing either
 _TYPES: Final = ("jar", "bundle")  # `bundle` is how scala-logging is packaged: a broker without it dies with NoClassDefFoundError
+
+
+class NotInRepository(Unavailable):
+    """An artifact does not exist in this version, as far as the repository answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ def fetch_jars(java: JavaHome, jars: Jars, say: Callable[[str], None]) -> Path:
     """The folder that holds `jars`; downloads them into the user's cache if they are not there yet.
 
     `say` is told before the download starts. Raises `ConfigurationError` if PySpark is not installed or the cache
-    can't be written, and `Unavailable` if the download fails.
+    can't be written, and `Unavailable` if the download fails: `NotInRepository` where another version may be had.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ackwise"
     place = cache / jars.folder
@@ -102,6 +107,8 @@ def _download(java: JavaHome, ivy: Path, jars: Jars, work: Path) -> None:
         if ended.returncode == 0:
             return
         words = _last_words(ended.stdout + ended.stderr)
+        if _NOT_THERE in words:
+            raise NotInRepository(f"{jars.title} is not in Maven's repository, as far as it is reached here. Ivy says: {words}")
     raise Unavailable(f"{jars.title} could not be downloaded in {_TRIES} tries; check the network. Ivy says: {words}")
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.facts import Logs
+from ackwise.spark.strangers import strangers
 from ackwise.stores.journal import recover, snapshot
 from ackwise.stores.journal.layout import writer_and_first_seq
 
@@ -133,6 +134,12 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
         foreign.extend(there.foreign)
         unreadable.extend(f"{path} is torn; its events count as missing" for path in there.torn)
         writers.update(writer_of(path) for path in there.torn)
+        for strange in strangers(root):
+            writers.update(strange.writers)
+            unreadable.append(
+                f"{strange.records} records of an event topic, such as {strange.first}, are no events; once you know what they were, "
+                f"delete {strange.folder}"
+            )
     size = sum(path.stat().st_size for path in files)
     logs = Logs(frozenset(writers), frozenset(held))
     return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))

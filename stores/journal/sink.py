@@ -24,7 +24,7 @@ from ackwise.stores.journal.layout import sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
 from ackwise.stores.journal.recovery import Recovery, recover, roll
 
-__all__ = ["Journal", "Mode", "from_url"]
+__all__ = ["Journal", "Mode", "from_url", "root_of"]
 
 log = Log("ackwise.events")
 
@@ -223,6 +223,11 @@ def from_url(
     mode: Mode = "before_settle",
 ) -> Journal:
     """The journal in a folder: `/var/lib/billing/events`, or the same as a `file://` URL. Raises `ConfigurationError`."""
+    return Journal(root_of(url), group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode)
+
+
+def root_of(url: str | os.PathLike[str]) -> Path:
+    """The folder that `from_url` means. Raises `ConfigurationError`."""
     path = os.fspath(url)
     scheme, separator, rest = path.partition("://")
     if separator and scheme != "file":
@@ -233,7 +238,7 @@ def from_url(
             raise ConfigurationError(f"file://{rest} names no folder on this machine; write file:///absolute/folder, or the folder alone")
     if not path:
         raise ConfigurationError("the folder of the events has no name; give a folder or a file:// URL")
-    return Journal(path, group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode)
+    return Path(path).absolute()
 
 
 def _check(mode: str, limits: Mapping[str, float]) -> None:

@@ -1,0 +1,37 @@
+"""An event as a Kafka record: the writer is the key, one JSON object the value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ackwise.stores.journal.parquet import SCHEMA
+
+__all__ = ["Record", "records_of"]
+
+#: Rows that are Python values at a time.
+_ROWS: Final = 5_000
+#: Times as whole microseconds since 1970: JSON has no times, and every reader has numbers.
+_PLAIN: Final = pa.schema([pa.field(field.name, pa.int64() if pa.types.is_timestamp(field.type) else field.type) for field in SCHEMA])
+
+Record = tuple[bytes, bytes]
+"""Key and value."""
+
+
+def records_of(file: Path) -> Iterator[Record]:
+    """The events of an exported file, in its order. Columns that are null are left out.
+
+    Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is none.
+    """
+    with pq.ParquetFile(file) as parquet:
+        names = [name for name in _PLAIN.names if name in parquet.schema_arrow.names]
+        plain = pa.schema([_PLAIN.field(name) for name in names])
+        for batch in parquet.iter_batches(_ROWS, columns=names):
+            for row in pa.Table.from_batches([batch]).select(names).cast(plain).to_pylist():
+                event = {name: value for name, value in row.items() if value is not None}
+                yield b"%016x" % row["writer_id"], json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode()

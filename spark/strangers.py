@@ -1,0 +1,49 @@
+"""Records of an event topic that are no events: noted beside what was collected, so that no later run forgets them.
+
+ROOT/collected/{topic}/strangers/{batch}.json
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Strangers", "note", "strangers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """Those of one topic, or of a batch of it."""
+
+    folder: Path
+    """Where they are noted."""
+    records: int
+    first: str
+    """Where one of them is: topic/partition/offset."""
+    writers: frozenset[int]
+    """Whose events they were to be, by their keys: something of theirs is missing."""
+
+
+def note(found: Strangers, batch: int) -> None:
+    """Write down those of one batch; the same batch again replaces them. Raises `OSError`."""
+    folder = found.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{batch}.json"
+    writers = [f"{writer:016x}" for writer in sorted(found.writers)]
+    unfinished.write_text(json.dumps({"records": found.records, "first": found.first, "writers": writers}), encoding="utf-8")
+    unfinished.replace(folder / f"{batch}.json")
+
+
+def strangers(root: Path) -> list[Strangers]:
+    """What was noted below `root`, one for each topic. Raises `OSError`."""
+    found = [_together(folder, sorted(folder.glob("[0-9]*.json"))) for folder in sorted((root / "collected").glob("*/strangers"))]
+    return [each for each in found if each.records]
+
+
+def _together(folder: Path, files: Sequence[Path]) -> Strangers:
+    batches: list[dict[str, Any]] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    writers = frozenset(int(writer, 16) for batch in batches for writer in batch["writers"])
+    return Strangers(folder, sum(batch["records"] for batch in batches), batches[0]["first"] if batches else "", writers)
