@@ -36,7 +36,7 @@ from ackwise.plugin.routes import Routes
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import TopicNames, ensure_topics
 
-__all__ = ["Client", "Member"]
+__all__ = ["Client", "Member", "delivery_of"]
 
 log = Log()
 
@@ -320,7 +320,7 @@ class Member:
         """Give what was fetched to the lanes. Without one it is forgotten: the assignment seeks back to its start."""
         if not (lanes := self.lanes.get(partition)):
             return
-        gaps = [gap for lane in lanes if (gap := lane.offer(map(_delivery, records))) is not None]
+        gaps = [gap for lane in lanes if (gap := lane.offer(map(delivery_of, records))) is not None]
         if gaps:
             self.record(Event(EventCode.GAP, *partition, gaps[0][0], range_end=gaps[0][1]))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
@@ -443,7 +443,8 @@ def _passed(lanes: Sequence[Lane]) -> int | None:
     return min(passed, default=None) if len(passed) == len(lanes) else None
 
 
-def _delivery(record: Any) -> Delivery:
+def delivery_of(record: Any) -> Delivery:
+    """A record of aiokafka as it was read at its origin."""
     origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
     return Delivery(
         record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers), origin

@@ -16,6 +16,9 @@ from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
+from ackwise.plugin.cli.plan import HELP as PLAN_HELP
+from ackwise.plugin.cli.plan import apply
+from ackwise.plugin.cli.plan import show as show_plan
 from ackwise.plugin.cli.run import run
 from ackwise.plugin.cli.store import HELP as STORE_HELP
 from ackwise.plugin.cli.store import check as check_store
@@ -69,6 +72,10 @@ def new_app() -> typer.Typer:
     _add(store, "check", check_store)
     _add(store, "cleanup", cleanup)
     app.add_typer(store, name="store")
+    plan = typer.Typer(help=PLAN_HELP, no_args_is_help=True)
+    _add(plan, "show", show_plan)
+    _add(plan, "apply", apply)
+    app.add_typer(plan, name="plan")
     for point in sorted(entry_points(group="ackwise.commands"), key=lambda point: point.name):
         try:
             _add(app, point.name, point.load())

@@ -1,0 +1,69 @@
+"""One message that a step of a plan is about, for one handler, and what became of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.repair import Action, Step
+
+__all__ = ["AGAIN", "OPEN", "REPLAY_ID", "Candidate", "Fate", "attempt_of", "is_replay", "open_ones"]
+
+#: The same for every plan, so that what was replayed once is suppressed the second time.
+REPLAY_ID: Final = b"repair"
+
+
+class Fate(enum.StrEnum):
+    """What became of a message, in the words that are printed."""
+
+    SENT = "sent"
+    READY = "would be sent"
+    DONE = "done already"
+    FOLLOWED = "a later attempt is on its way"
+    EMPTY = "the broker has no record there"
+    HELD = "held by a worker, which may be running it"
+    DELETED = "no longer in the log"
+    REPLACED = "another record is there now"
+    HANDLERLESS = "no handler of the app for it"
+    OTHER_EPOCH = "of another dedup epoch than the app's"
+    OTHER_KEY = "its key is not the one in the events"
+    UNGUARDED = "nothing would suppress a second run, needs --with-review"
+    REVIEWABLE = "for review, needs --with-review"
+    MANUAL = "for people to mend"
+    REFUSED = "refused by the broker for good"
+
+
+#: What is still to be done by somebody: it makes the exit code 1.
+OPEN: Final = frozenset(Fate) - {Fate.SENT, Fate.READY, Fate.DONE, Fate.FOLLOWED, Fate.EMPTY}
+
+#: What another run may do, once something has changed or with another option.
+AGAIN: Final = frozenset({Fate.HELD, Fate.HANDLERLESS, Fate.OTHER_EPOCH, Fate.OTHER_KEY, Fate.UNGUARDED, Fate.REVIEWABLE})
+
+
+@dataclass(eq=False, slots=True)
+class Candidate:
+    """A record for one handler; `fate` is `None` until it is known."""
+
+    step: Step
+    agent: Agent
+    entry: Entry
+    fate: Fate | None = None
+
+
+def attempt_of(step: Step) -> int:
+    """The attempt that counts as ended; the copy carries the next one."""
+    return max(step.attempt, 1)
+
+
+def open_ones(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those whose fate is not known yet."""
+    return [each for each in candidates if each.fate is None]
+
+
+def is_replay(step: Step) -> bool:
+    """Whether its copies carry a replay id."""
+    return step.action is Action.REPLAY

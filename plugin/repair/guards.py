@@ -1,0 +1,164 @@
+"""What keeps a repair from doing a message twice: its key is claimed, as a worker does that sends a message back.
+
+The claim is of the attempt that ended. While it is held no worker begins the message; once the copy is acknowledged it is
+released for the next attempt, so that an older delivery is stale from then on. Nothing is asked of a store that workers don't ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Protocol
+
+from ackwise.middleware.policies import Dedup, Transactional
+from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimStore, Exchange, ExchangeResult, Release, Stale
+from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore
+from ackwise.plugin.repair.candidate import Candidate, Fate
+
+__all__ = ["ClaimGuard", "Guard", "InboxGuard", "NoGuard"]
+
+#: The verdict on messages whose copy was lost: that the store waits for the copy is no news.
+_COPY_IS_LOST: Final = "RETRY_LOST"
+
+
+class Guard(Protocol):
+    """Asks whether messages may be sent."""
+
+    suppresses: bool  #: whether what was done already is not run again, if a copy of it is sent all the same
+
+    async def open(self) -> None:
+        """Connect. Raises `AckwiseError`."""
+
+    def asked(self, candidates: Sequence[Candidate]) -> AbstractAsyncContextManager[None]:
+        """Gives a fate to those that may not be sent. The others are held until the block ends, and then released:
+        those with the fate SENT for their next attempt. Raises `StoreUnavailable`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+
+class NoGuard:
+    """There is no store that knows what was done."""
+
+    suppresses = False
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    @asynccontextmanager
+    async def asked(self, candidates: Sequence[Candidate]) -> AsyncIterator[None]:
+        """Everything may be sent."""
+        yield
+
+    async def close(self) -> None:
+        """Nothing to disconnect from."""
+
+
+class ClaimGuard:
+    """Asks the store of `Dedup`. A run that goes on after a kill asks with the same tokens, so it need not wait for leases."""
+
+    suppresses = True
+
+    def __init__(self, store: ClaimStore, policy: Dedup, plan_id: str) -> None:
+        self._store = store
+        self._lease, self._retention = float(policy.lease), float(policy.retention)
+        self._plan_id = plan_id
+
+    async def open(self) -> None:
+        """See `Guard.open`."""
+        await self._store.open()
+
+    @asynccontextmanager
+    async def asked(self, candidates: Sequence[Candidate]) -> AsyncIterator[None]:
+        """See `Guard.asked`."""
+        leaders = _by_key(candidates)
+        claims = [Claim(key, self._token(key.id)) for led in leaders if (key := led[0].entry.key) is not None]
+        answers = (await self._exchange(claims=claims)).claims
+        held = []
+        for led, claim, answer in zip(leaders, claims, answers, strict=True):
+            match answer:
+                case Acquired():
+                    held.append((led, claim))
+                case AlreadyDone():
+                    _rule(led, Fate.DONE)
+                case Stale():
+                    _rule(led, None if led[0].step.verdict == _COPY_IS_LOST else Fate.FOLLOWED)
+                case Busy():
+                    _rule(led, Fate.HELD)
+        try:
+            yield
+        finally:
+            if held:
+                await self._exchange(releases=[Release(*claim, sent_back=_next_attempt(led)) for led, claim in held])
+
+    async def close(self) -> None:
+        """See `Guard.close`."""
+        await self._store.close()
+
+    async def _exchange(self, *, claims: Sequence[Claim] = (), releases: Sequence[Release] = ()) -> ExchangeResult:
+        return await self._store.exchange(Exchange(claims=claims, releases=releases, lease=self._lease, retention=self._retention))
+
+    def _token(self, key_id: bytes) -> int:
+        """Positive, below 2**63, and the same for each run of this plan."""
+        digest = hashlib.blake2b(key_id + self._plan_id.encode(), digest_size=8).digest()
+        return (int.from_bytes(digest, "big") >> 2) + 1
+
+
+class InboxGuard:
+    """Asks the database of `Transactional`, in one transaction for all that are sent together."""
+
+    def __init__(self, store: TransactionalStore, policy: Transactional) -> None:
+        self._store = store
+        self._retention = float(policy.retention)
+        self.suppresses = policy.mode == "inbox"  # where offsets are kept, a copy is not told from the record that was passed
+
+    async def open(self) -> None:
+        """See `Guard.open`."""
+        await self._store.open()
+
+    @asynccontextmanager
+    async def asked(self, candidates: Sequence[Candidate]) -> AsyncIterator[None]:
+        """See `Guard.asked`."""
+        leaders = _by_key(candidates)
+        keys = [key for led in leaders if (key := led[0].entry.key) is not None]
+        async with self._store.begin(retention=self._retention) as transaction:
+            answers = await transaction.claim(keys) if keys else []
+            taken = []
+            for led, key, answer in zip(leaders, keys, answers, strict=True):
+                match answer:
+                    case Taken():
+                        taken.append((led, key))
+                    case Finished():
+                        _rule(led, Fate.DONE)
+                    case Stale():
+                        _rule(led, None if led[0].step.verdict == _COPY_IS_LOST else Fate.FOLLOWED)
+            yield
+            finishes = [Finish(key, led[0].entry.delivery.origin[:3], 0, None, _next_attempt(led) or key.attempt) for led, key in taken]
+            if finishes:
+                await transaction.finish(finishes)
+
+    async def close(self) -> None:
+        """See `Guard.close`."""
+        await self._store.close()
+
+
+def _by_key(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Those of one key together, the highest attempt first: it leads, and the others share its answer."""
+    found: dict[bytes, list[Candidate]] = {}
+    for each in candidates:
+        if each.entry.key is not None:
+            found.setdefault(each.entry.key.id, []).append(each)
+    return [sorted(led, key=lambda each: -each.entry.delivery.attempt) for led in found.values()]
+
+
+def _rule(led: Sequence[Candidate], fate: Fate | None) -> None:
+    for each in led:
+        each.fate = fate
+
+
+def _next_attempt(led: Sequence[Candidate]) -> int | None:
+    """The attempt of the copy that is on its way, if one is."""
+    return max((each.entry.delivery.attempt + 1 for each in led if each.fate is Fate.SENT), default=None)

@@ -1,0 +1,102 @@
+"""Reads the records that a plan is about where their producers wrote them, in no group and without committing anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.plugin.addresses import require_broker
+from ackwise.plugin.settings import HostSettings
+
+__all__ = ["Bounds", "Origins", "reading"]
+
+#: Seconds in which the broker must have answered a fetch with anything; what it has not answered is not known.
+_TIMEOUT: Final = 30.0
+_FETCH_MS: Final = 200
+
+
+class Bounds(NamedTuple):
+    """What a log has: offsets from `start` to before `end`. Records of an open transaction are not in it yet."""
+
+    start: int
+    end: int
+
+
+class Origins:
+    """The logs of the source topics; made by `reading`."""
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        self._consumer = consumer
+        self._topics: set[str] | None = None
+        self._position: tuple[TopicPartition, int] | None = None
+
+    async def bounds(self, partition: TopicPartition) -> Bounds:
+        """What the log has; nothing where there is no such topic. Raises `KafkaError`."""
+        if self._topics is None:
+            self._topics = set(await self._consumer.topics())  # asking for one by its name might create it
+        if partition.topic not in self._topics:
+            return Bounds(0, 0)
+        start = await self._consumer.beginning_offsets([partition])
+        end = await self._consumer.end_offsets([partition])
+        return Bounds(start[partition], end[partition])
+
+    async def read(self, partition: TopicPartition, start: int, end: int, most: int) -> tuple[list[ConsumerRecord[Any, Any]], int]:
+        """Up to `most` records of [`start`, `end`), which the log has, and the offset that they go to.
+
+        What is below that and not among them, is not there. Raises `KafkaError`, and `TimeoutError` if the broker does not answer.
+        """
+        if self._position != (partition, start):
+            self._consumer.assign([partition])
+            self._consumer.seek(partition, start)
+        records: list[ConsumerRecord[Any, Any]] = []
+        through = start
+        async with asyncio.timeout(_TIMEOUT) as patience:
+            while through < end and len(records) < most:
+                found = await self._consumer.getmany(partition, timeout_ms=_FETCH_MS, max_records=most - len(records))
+                fetched = found.get(partition, [])
+                records += [record for record in fetched if record.offset < end]
+                position = await self._consumer.position(partition)
+                if position > through:
+                    patience.reschedule(asyncio.get_running_loop().time() + _TIMEOUT)
+                through = max(through, position)
+        self._position = partition, through
+        return records, min(through, end)
+
+
+@asynccontextmanager
+async def reading(settings: HostSettings) -> AsyncIterator[Origins]:
+    """A reader of the logs while the block runs; what the brokers do not answer in it is said in one sentence.
+
+    Raises `ConfigurationError` for options that can't be used, and `Unavailable`.
+    """
+    options: dict[str, Any] = dict(settings.client_options)
+    await require_broker(settings.brokers)
+    try:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=settings.brokers,
+            client_id=f"{settings.client_id}-repair",
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            **options,
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"client_options can't be used: {error}") from error
+    try:
+        await consumer.start()
+        await asyncio.sleep(0)  # stopped before its tasks have begun, the client raises CancelledError
+        yield Origins(consumer)
+    except (KafkaError, TimeoutError) as error:
+        raise Unavailable(
+            f"the brokers {settings.brokers!r} do not answer what a plan has to ask ({type(error).__name__}); what was noted as done is "
+            "done, start it again to go on"
+        ) from error
+    finally:
+        await consumer.stop()

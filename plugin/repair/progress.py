@@ -1,0 +1,110 @@
+"""How far a plan was carried out, in a file beside it: a second run goes on where the first one ended, however that ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TextIO
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.repair import Step, Title
+
+__all__ = ["Progress", "progress_path"]
+
+_VERSION: Final = 1
+
+
+def progress_path(plan: Path) -> Path:
+    """The file that says how far `plan` was carried out."""
+    return plan.with_name(f"{plan.stem}.progress.jsonl")
+
+
+class Progress:
+    """A line for each portion that is done, fsynced. While it is open for writing, nobody else carries out the plan.
+
+    Raises `ConfigurationError` for a file of another plan, and for one that somebody else has open.
+    """
+
+    def __init__(self, plan: Path, title: Title, *, writing: bool) -> None:
+        self._path = progress_path(plan)
+        self._through: dict[str, int] = {}
+        self._fates: dict[str, Counter[str]] = {}
+        self._file: TextIO | None = _locked(self._path) if writing else None
+        try:
+            self._read(title)
+            if self._file is not None and not self._path.stat().st_size:
+                self._write({"schema_version": _VERSION, "plan_id": title.plan_id})
+        except BaseException:
+            self._close()
+            raise
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._close()
+
+    def through(self, step: Step) -> int:
+        """The offset that the step goes on with."""
+        return self._through.get(step.idempotency_key, step.start)
+
+    def fates(self, step: Step) -> Mapping[str, int]:
+        """How many of the step's messages had each fate so far."""
+        return self._fates.get(step.idempotency_key, Counter())
+
+    def note(self, step: Step, through: int, fates: Mapping[str, int]) -> None:
+        """Everything of the step below the offset `through` is done. Raises `OSError`."""
+        self._take(step.idempotency_key, through, fates)
+        self._write({"step": step.idempotency_key, "through": through, "fates": fates})
+
+    def _take(self, key: str, through: int, fates: Mapping[str, int]) -> None:
+        self._through[key] = max(through, self._through.get(key, through))
+        self._fates.setdefault(key, Counter()).update(fates)
+
+    def _read(self, title: Title) -> None:
+        try:
+            text = self._path.read_text("utf-8")
+        except FileNotFoundError:
+            return
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill: that portion is not done
+            if number == 0 and found.get("plan_id") != title.plan_id:
+                raise ConfigurationError(
+                    f"{self._path} says how far plan {found.get('plan_id')!r} came, and this is {title.plan_id!r}; move it away"
+                )
+            if "step" in found:
+                self._take(found["step"], found["through"], found["fates"])
+        if self._file is not None and text and not text.endswith("\n"):
+            self._file.write("\n")
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _locked(path: Path) -> TextIO:
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}, which says how far the plan came, can't be written ({error.strerror})") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigurationError(f"somebody else is carrying out this plan: {path} is locked; wait until they are done") from error
+    return file

@@ -1,0 +1,128 @@
+"""Sends copies of messages as a worker does that sends them back, and writes down for the next reconciliation what became of each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from ackwise.middleware.admission import Admission
+from ackwise.middleware.disposition import Dead
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishRefused
+from ackwise.middleware.events import EventCode, EventSink
+from ackwise.middleware.policies import Dedup, Transactional
+from ackwise.middleware.repair import Title
+from ackwise.middleware.wire import Copy, retry_copy
+from ackwise.middleware.worker import Worker
+from ackwise.plugin.group import Group
+from ackwise.plugin.publisher import KafkaPublisher
+from ackwise.plugin.repair.candidate import Candidate, Fate, open_ones
+from ackwise.plugin.repair.guards import ClaimGuard, Guard, InboxGuard, NoGuard
+from ackwise.plugin.topics import ensure_topics
+
+__all__ = ["Sender"]
+
+#: What is written of a message that was sent, or found to need no copy: the next reconciliation has nobody else to hear it from.
+_SAID: Final = {Fate.SENT: EventCode.REDELIVERED, Fate.DONE: EventCode.DUP_SUPPRESSED, Fate.FOLLOWED: EventCode.STALE}
+
+
+class Sender:
+    """Finds the keys of messages as a worker does, and sends copies of those that may be sent."""
+
+    def __init__(self, group: Group, title: Title, with_review: bool) -> None:
+        """Raises `ConfigurationError` for a store that can't be used."""
+        self._group = group
+        self._plan_id = title.plan_id
+        self._with_review = with_review
+        self._publisher = KafkaPublisher(group.settings)
+        self._guard = _guard(group, title)
+        self._sink: EventSink | None = group.slots.open_sink(group.settings.group, group.sources)
+        self._worker = Worker(
+            group=group.settings.group,
+            later=group.slots.later,
+            publisher=self._publisher,
+            retry_topic=group.names.retry,
+            dead_letter_topic=group.names.dead_letter,
+            delay_topics=group.names.delays,
+            dedup=group.dedup,
+            sink=self._sink,
+        )
+        self._admissions = {agent.name: Admission(agent, self._worker) for agent in group.agents}
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """With everything open that sending takes. Raises `AckwiseError`."""
+        if self._sink is None:
+            raise ConfigurationError(
+                "the app uses no Events, so no reconciliation would learn what was sent again; give the app as its workers run it"
+            )
+        group = self._group
+        await ensure_topics(group.settings, group.names, sorted(set(group.sources) - group.made), levels=group.levels)
+        async with AsyncExitStack() as opened:
+            for part in (self._sink, self._guard):
+                opened.push_async_callback(part.close)
+                await part.open()
+            opened.push_async_callback(self._publisher.stop)
+            await self._publisher.start()
+            yield
+
+    async def find_keys(self, candidates: Sequence[Candidate]) -> None:
+        """Give each its key, or the fate of one that can't be sent. Raises what user code raises to stop a program."""
+        for each in open_ones(candidates):
+            if (stopping := self._admissions[each.agent.name].prepare([each.entry])) is not None:
+                raise stopping
+            entry, expected = each.entry, each.step.dedup_hash
+            is_guarded = self._guard.suppresses and (entry.key is not None or isinstance(entry.disposition, Dead))
+            if expected is not None and entry.dedup_hash != expected:
+                each.fate = Fate.OTHER_KEY
+            elif not is_guarded and not self._with_review:
+                each.fate = Fate.UNGUARDED
+
+    async def send(self, candidates: Sequence[Candidate]) -> None:
+        """Send copies of those without a fate, and write down what became of them. Raises `AckwiseError`."""
+        failed: AckwiseError | None = None
+        async with self._guard.asked(open_ones(candidates)):
+            going = open_ones(candidates)
+            answers = await self._publisher.publish([self._copy(each) for each in going])
+            sent = [each for each, answer in zip(going, answers, strict=True) if answer is None]
+            for each, answer in zip(going, answers, strict=True):
+                if isinstance(answer, PublishRefused):
+                    each.fate = Fate.REFUSED
+                else:
+                    failed = failed or answer
+            for each in candidates:
+                if (code := _SAID.get(Fate.SENT if each in sent else each.fate or Fate.READY)) is not None:
+                    self._write_down(code, each)
+            await self._worker.make_durable()
+            for each in sent:  # only now: a copy that no event tells of would be taken for somebody else's
+                each.fate = Fate.SENT
+        if failed is not None:
+            raise failed
+
+    def _copy(self, each: Candidate) -> Copy:
+        delivery, now = each.entry.delivery, round(self._worker.wall() * 1000)
+        return retry_copy(
+            delivery, topic=self._worker.retry_topic, partition=delivery.partition, group=self._worker.group, handler=each.agent.name,
+            due=now, now_ms=now, reason=f"repair of {each.step.verdict}",
+        )  # fmt: skip
+
+    def _write_down(self, code: EventCode, each: Candidate) -> None:
+        """In the coordinates of the origin, and said to be elsewhere: the group has not read it there now."""
+        attrs = json.dumps({"plan": self._plan_id, "step": each.step.idempotency_key})
+        topic, partition = self._worker.retry_topic, each.entry.delivery.partition
+        self._worker.record(self._worker.event(code, each.agent.name, each.entry, attrs=attrs, phys_topic=topic, phys_partition=partition))
+
+
+def _guard(group: Group, title: Title) -> Guard:
+    """The store that knows what was done; one that may have forgotten what was done since the plan was made suppresses nothing."""
+    policy = group.dedup
+    guard: Guard = NoGuard()
+    if isinstance(policy, Dedup) and (store := group.slots.open_store()) is not None and type(store).__module__ != "ackwise.stores.memory":
+        guard = ClaimGuard(store, policy, title.plan_id)
+    elif isinstance(policy, Transactional) and (inbox := group.slots.open_inbox()) is not None:
+        guard = InboxGuard(inbox, policy)
+    if policy is not None and title.as_of / 1e6 + float(policy.retention) < time.time():
+        guard.suppresses = False
+    return guard
