@@ -10,8 +10,8 @@ from typing import Final
 from ackwise.spark.delays import Delays
 from ackwise.spark.page.data import DelayRow, DelaysData, Lane, LateClass, TimelineData
 from ackwise.spark.page.tone import tone_of
-from ackwise.spark.page.words import are, counted, date, duration, late, messages, moment, were
-from ackwise.spark.timeline import Timeline
+from ackwise.spark.page.words import are, counted, duration, late, messages, moment, span_of, were
+from ackwise.spark.timeline import Buckets, Timeline
 from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["delays_data", "timeline_data"]
@@ -41,15 +41,16 @@ def timeline_data(timeline: Timeline, untimed: int) -> TimelineData:
     """One lane for each verdict. `untimed` offsets have no event, and so no time."""
     number = max((len(counts) for counts in timeline.counts.values()), default=0)
     starts = [timeline.begin + place * timeline.width for place in range(number + 1)]
+    begin, middle, end = span_of(Buckets(timeline.begin, timeline.width, number))
     with_day = starts[-1] - starts[0] > _DAY
     times = [moment(start, timeline.width, with_day=with_day) for start in starts]
     without = f" {counted(untimed, 'offset')} that no event is about {are(untimed)} not shown." if untimed else ""
     return TimelineData(
         sentence="A message stands where its success was told, else where its last event was written. "
         f"One bar is {duration(timeline.width)}; each row has a scale of its own.{without}",
-        begin=times[0] if with_day else f"{date(starts[0])} {times[0]}",
-        middle=times[number // 2],
-        end=times[-1],
+        begin=begin,
+        middle=middle,
+        end=end,
         times=times[:-1],
         lanes=[_lane(verdict, counts, times, timeline.width) for verdict, counts in timeline.counts.items()],
     )

@@ -12,6 +12,7 @@ from ackwise.spark.books import Book
 from ackwise.spark.doubts import query
 from ackwise.spark.facts import Fate, Writer
 from ackwise.spark.page.answers import actions, headline, loss, repeat, waiting
+from ackwise.spark.page.attempts import attempts_data, stuck_data
 from ackwise.spark.page.charts import delays_data, timeline_data
 from ackwise.spark.page.data import (
     BookRow,
@@ -27,11 +28,18 @@ from ackwise.spark.page.data import (
     VerdictRow,
     WriterRow,
 )
+from ackwise.spark.page.exports import exports_data
+from ackwise.spark.page.history import OUTCOMES, runs_data
+from ackwise.spark.page.latency import latency_data
+from ackwise.spark.page.matrices import failures_data, verdicts_data
+from ackwise.spark.page.plan import plan_data
+from ackwise.spark.page.stories import stories_data
+from ackwise.spark.page.strips import strips_data
 from ackwise.spark.page.tone import tone_of
 from ackwise.spark.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
-from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, CopyFate, ExitCode, Flag, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, CopyFate, Flag, Verdict
 
 __all__ = ["report_data"]
 
@@ -40,17 +48,12 @@ _NAMED: Final = 5  # places in a sentence
 _SHOWN: Final = 200  # rows of a table, before it says how many more there are
 
 _DOUBTFUL: Final[tuple[str, Tone]] = ("in doubt", "doubt")
-_OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
-    ExitCode.CLEAN: ("clean", "good"),
-    ExitCode.ANOMALIES: ("anomalies", "bad"),
-    ExitCode.INCONCLUSIVE: ("inconclusive", "doubt"),
-}
 
 
 def report_data(report: RunReport) -> ReportData:
     """Put in words what a run found."""
-    outcome, tone = _DOUBTFUL if report.is_in_doubt else _OUTCOMES[report.exit_code]
-    subject, gaps = _subject(report), _gaps(report)
+    outcome, tone = _DOUBTFUL if report.is_in_doubt else OUTCOMES[report.exit_code]
+    subject, gaps, shown = _subject(report), _gaps(report), report.exhibits
     return ReportData(
         title=f"{outcome} – {subject}",
         headline=headline(report),
@@ -62,23 +65,33 @@ def report_data(report: RunReport) -> ReportData:
         answers=[loss(report), repeat(report)],
         actions=actions(report),
         waiting=waiting(report),
+        plan=plan_data(report.plan),
         books=_books(report.books) if report.books else None,
         produced=None if report.produced is None else _produced(report.produced),
         verdicts=_verdicts(report),
         flags=_rows(report, report.flags, FLAG_MEANINGS),
+        matrix=verdicts_data(report, _SHOWN),
         suspects=_suspects(report),
         suspects_sentence=_suspects_sentence(report),
+        strips=strips_data(shown.strips),
+        stories=stories_data(shown.stories),
+        latency=latency_data(shown.latencies, _SHOWN) if shown.latencies else None,
+        attempts=attempts_data(shown.attempts, _SHOWN),
         retries=[
             RetryRow(book.group, book.handler, book.topic, book.attempt, book.sent, *(book.fates[fate] for fate in CopyFate))
             for book in report.retry_books[:_SHOWN]
         ],
         delays=delays_data(report.delays, _SHOWN) if report.delays else None,
         dead_letters=_dead_letters(report),
+        failures=failures_data(shown.failures, _SHOWN),
+        stuck=stuck_data(shown.stuck, _SHOWN),
         timeline=None if report.timeline is None else timeline_data(report.timeline, _untimed(report)),
         evidence=gaps or ["Every event that a writer numbered is there, and every log could be read to its end."],
         evidence_tone="doubt" if gaps else "good",
+        exports=exports_data(shown.exports, shown.time),
         writers=[_writer(writer) for writer in report.writers[:_SHOWN]],
         hidden_writers=max(0, len(report.writers) - _SHOWN),
+        runs=runs_data(report),
         read=_read(report),
     )
 
@@ -251,12 +264,18 @@ def _read(report: RunReport) -> list[tuple[str, str]]:
     return [
         ("Folders", ", ".join(report.roots)),
         ("Files", f"{report.files:,} ({report.bytes / 1e6:,.1f} MB)"),
+        ("Events", _events(report)),
         ("Judged as of", instant(report.as_of) if report.as_of else "no event"),
-        ("Tolerances", tolerances),
+        ("Tolerances", f"{tolerances}; configuration {config.fingerprint}"),
         *([] if report.produced is None else [("Produced", report.produced.path)]),
         ("Run", report.run_id),
         ("Tables", report.output),
     ]
+
+
+def _events(report: RunReport) -> str:
+    events = sum(writer.last_seq + 1 for writer in report.writers) - report.missing_events
+    return f"{counted(events, 'event')} of {counted(len(report.writers), 'writer')}, {report.missing_events:,} missing"
 
 
 def _subject(report: RunReport) -> str:

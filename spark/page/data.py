@@ -9,19 +9,39 @@ from typing import Literal
 __all__ = [
     "Action",
     "Answer",
+    "AttemptRow",
     "BookRow",
     "BooksData",
+    "Cell",
+    "Curve",
     "DelayRow",
     "DelaysData",
+    "ExportLane",
+    "ExportsData",
     "Lane",
     "LateClass",
+    "LatencyData",
+    "LatencyRow",
+    "Mark",
+    "MatrixData",
+    "MatrixRow",
     "Number",
+    "PlanData",
+    "PlanRow",
     "ProducedData",
     "ProducedRow",
     "ReasonRow",
     "ReportData",
     "RetryRow",
+    "RunRow",
+    "StepRow",
+    "StoryRow",
+    "StripRow",
+    "StripsData",
+    "StuckData",
+    "StuckRow",
     "SuspectRow",
+    "Tick",
     "TimelineData",
     "Tone",
     "VerdictRow",
@@ -241,6 +261,228 @@ class WriterRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """A number in a matrix; `shade` from 0 to 4 grows with its logarithm."""
+
+    value: int
+    tone: Tone
+    shade: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """One row of a matrix; the numbers in `cells` are those of its columns."""
+
+    group: str
+    name: str
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixData:
+    """How many of each kind there are of each topic."""
+
+    columns: Sequence[str]
+    rows: Sequence[MatrixRow]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Which share of one topic's messages took longer, in a drawing of 400 by 230: `path` is what is drawn."""
+
+    name: str
+    path: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the grid, and what stands beside it."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    """How long the messages of one topic took: half of them `p50` or less, and so on."""
+
+    group: str
+    topic: str
+    curve: int
+    """Number of the curve, or -1 if it is not drawn."""
+    messages: int
+    negative: int
+    negative_share: float
+    p50: str
+    p95: str
+    p99: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyData:
+    """From the record's timestamp until it was told that it was done."""
+
+    sentence: str
+    curves: Sequence[Curve]
+    across: Sequence[Tick]
+    up: Sequence[Tick]
+    rows: Sequence[LatencyRow]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """What became of all messages that reached one attempt; `share` of all messages."""
+
+    attempt: int
+    reached: int
+    share: float
+    ended: int
+    done: int
+    again: int
+    dead: int
+    open: int
+    anomaly: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Bins of a strip that lie side by side and are of one tone: the first, and how many."""
+
+    at: int
+    number: int
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class StripRow:
+    """One partition from its first booked offset to the last."""
+
+    group: str
+    partition: str
+    first: int
+    end: int
+    bins: int
+    marks: Sequence[Mark]
+    assigned: Sequence[int]
+    revoked: Sequence[int]
+    summary: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class StripsData:
+    """Where it happened."""
+
+    sentence: str
+    rows: Sequence[StripRow]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class StuckRow:
+    """The stuck claims of one writer, by age."""
+
+    writer: str
+    client: str
+    total: int
+    ages: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StuckData:
+    """Stuck claims by age and client."""
+
+    columns: Sequence[str]
+    rows: Sequence[StuckRow]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportLane:
+    """What one writer exported: the height of each bar from 0 to 100, and in which buckets events are missing."""
+
+    writer: str
+    client: str
+    tone: Tone
+    summary: str
+    description: str
+    heights: Sequence[int]
+    missing: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportsData:
+    """Export completeness over time."""
+
+    sentence: str
+    begin: str
+    middle: str
+    end: str
+    lanes: Sequence[ExportLane]
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One thing that happened to a message."""
+
+    at: str
+    worker: str
+    attempt: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoryRow:
+    """One message or offset, and what happened to it; `why` it has its verdict."""
+
+    name: str
+    tone: Tone
+    place: str
+    about: str
+    why: str
+    steps: Sequence[StepRow]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run on these folders, this one last."""
+
+    run: str
+    as_of: str
+    outcome: str
+    tone: Tone
+    messages: int
+    anomalies: int
+    doubtful: int
+    lost: int
+    repeated: int
+    is_this: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """What a plan does of one kind."""
+
+    action: str
+    steps: int
+    offsets: int
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanData:
+    """What would mend what was found."""
+
+    sentence: str
+    rows: Sequence[PlanRow]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """Everything on the page, from top to bottom."""
 
@@ -257,18 +499,30 @@ class ReportData:
     actions: Sequence[Action]
     waiting: str
     """A sentence on what is still under way; empty if nothing is."""
+    plan: PlanData | None
     books: BooksData | None
     produced: ProducedData | None
     verdicts: Sequence[VerdictRow]
     flags: Sequence[VerdictRow]
+    matrix: MatrixData | None
+    """Verdicts by topic; None where one topic is all there is."""
     suspects: Sequence[SuspectRow]
     suspects_sentence: str
+    strips: StripsData | None
+    stories: Sequence[StoryRow]
+    latency: LatencyData | None
+    attempts: Sequence[AttemptRow]
     retries: Sequence[RetryRow]
     delays: DelaysData | None
     dead_letters: Sequence[ReasonRow]
+    failures: MatrixData | None
+    stuck: StuckData | None
     timeline: TimelineData | None
     evidence: Sequence[str]
     evidence_tone: Tone
+    exports: ExportsData | None
     writers: Sequence[WriterRow]
     hidden_writers: int
+    runs: Sequence[RunRow]
+    """Empty if this is the first."""
     read: Sequence[tuple[str, str]]

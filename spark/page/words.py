@@ -6,9 +6,24 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from ackwise.spark.timeline import Buckets
 from ackwise.spark.vocabulary import Verdict
 
-__all__ = ["are", "clock", "counted", "date", "duration", "instant", "late", "listed", "messages", "moment", "were"]
+__all__ = [
+    "are",
+    "clock",
+    "counted",
+    "date",
+    "duration",
+    "instant",
+    "instant_with_millis",
+    "late",
+    "listed",
+    "messages",
+    "moment",
+    "span_of",
+    "were",
+]
 
 _SECOND: Final = 1_000_000
 _MINUTE, _HOUR, _DAY = 60 * _SECOND, 3600 * _SECOND, 86400 * _SECOND
@@ -62,6 +77,11 @@ def instant(micros: int) -> str:
     return f"{_at(micros):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def instant_with_millis(micros: int) -> str:
+    """Date and time, as exact as events are compared by eye."""
+    return f"{_at(micros):%Y-%m-%d %H:%M:%S}.{micros // 1000 % 1000:03}"
+
+
 def date(micros: int) -> str:
     """The day, in UTC."""
     return f"{_at(micros):%Y-%m-%d}"
@@ -80,6 +100,14 @@ def moment(micros: int, step: int, *, with_day: bool) -> str:
     if step >= _MINUTE:
         return f"{at:%H:%M}"
     return f"{at:%H:%M:%S}" if step >= _SECOND else f"{at:%H:%M:%S}.{at.microsecond // 100_000}"
+
+
+def span_of(time: Buckets) -> tuple[str, str, str]:
+    """What stands below the beginning, the middle and the end of a row of buckets."""
+    starts = [time.begin + place * time.width for place in (0, time.number // 2, time.number)]
+    with_day = starts[-1] - starts[0] > _DAY
+    begin, middle, end = (moment(start, time.width, with_day=with_day) for start in starts)
+    return begin if with_day else f"{date(starts[0])} {begin}", middle, end
 
 
 def _two_units(number: int, size: int, unit: str, smaller: str) -> str:
