@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass, fields
 
@@ -19,6 +21,8 @@ class ReconcileConfig:
 
     as_of: float | None = None
     """Ages are measured against this; without it, against the newest event of the slowest writer that lives."""
+    since: float | None = None
+    """Only what has happened since is judged, and what was still open then; without it, everything."""
     grace: float = 60.0
     """How much later than due or expired a message may be before it counts as lost or stuck."""
     lateness: float = 0.0
@@ -37,6 +41,12 @@ class ReconcileConfig:
 
     plan_provisional: bool = False
     """Whether the repair plan has steps for messages that are PROVISIONAL, too."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits, the same for the same configuration: whether two runs were told the same."""
+        told = json.dumps({field.name: getattr(self, field.name) for field in fields(self)}, sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
 
     def __post_init__(self) -> None:
         for field in fields(self):
