@@ -1,4 +1,4 @@
-"""Lays the tables of a run beside the truth of made-up sets, or beside those of another run."""
+"""Lays the tables of a run beside the truth of made-up sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import duckdb
 
 from ackwise.spark.vocabulary import Flag
 
-__all__ = ["differences", "disagreements"]
+__all__ = ["book_differences", "differences"]
 
 _FLAGS: Final = ", ".join(f"CASE WHEN flags & {int(flag)} != 0 THEN '{flag.name}' END" for flag in Flag)
 _NAMED: Final = f"list_filter([{_FLAGS}], lambda name: name IS NOT NULL)"
@@ -31,8 +31,8 @@ _TRUE: Final = {
     "missing": f"SELECT group_id, topic, partition, {_OFFSETS}, {{verdict}} FROM {{truth}} WHERE {{verdict}} IS NOT NULL",
     "logical": "SELECT group_id, dedup_hash, verdict, beyond FROM {truth}",
     "orphans": 'SELECT group_id, topic, partition, "offset" FROM {truth}',
-    "partitions": "SELECT group_id, topic, partition, start, committed, gaps FROM {truth}",
 }
+_BOOKS: Final = "SELECT group_id, topic, partition, start, committed, gaps FROM {truth}"
 
 
 def differences(run: Path, sets: Sequence[Path], *, produced: bool = False) -> list[str]:
@@ -41,19 +41,20 @@ def differences(run: Path, sets: Sequence[Path], *, produced: bool = False) -> l
     `produced`: it was told of what was produced.
     """
     verdict = "told" if produced else "verdict"
-    true = {name: query.format(truth=_files(sets, name), verdict=verdict) for name, query in _TRUE.items()}
     names = [name for name in _SAID if produced or name != "orphans"]
     with _database() as connection:
-        found = list(_apart(connection, {name: (_SAID[name].format(run=run), true[name]) for name in names}))
-        books = set(connection.sql(true["partitions"]).fetchall())
-    return [*found, *_book_differences(run, books)]
+        queries = {name: (_SAID[name].format(run=run), _TRUE[name].format(truth=_files(sets, name), verdict=verdict)) for name in names}
+        return list(_apart(connection, queries))
 
 
-def disagreements(run: Path, other: Path) -> list[str]:
-    """A sentence for each way in which two runs differ on messages, offsets without events, and keys."""
-    names = ("messages", "missing", "logical")
+def book_differences(run: Path, sets: Sequence[Path]) -> list[str]:
+    """The same of the books in `summary.json`."""
     with _database() as connection:
-        return list(_apart(connection, {name: (_SAID[name].format(run=run), _SAID[name].format(run=other)) for name in names}))
+        true = set(connection.sql(_BOOKS.format(truth=_files(sets, "partitions"))).fetchall())
+    books = json.loads((run / "summary.json").read_text())["books"]
+    said = {tuple(book[name] for name in ("group", "topic", "partition", "start", "committed", "gaps")) for book in books}
+    odd = {"that are not so": said - true, "too few": true - said}
+    return [f"books: {len(each)} {what}, such as {min(each, key=str)}" for what, each in odd.items() if each]
 
 
 def _database() -> duckdb.DuckDBPyConnection:
@@ -70,11 +71,3 @@ def _apart(connection: duckdb.DuckDBPyConnection, queries: Mapping[str, tuple[st
             count = len(connection.sql(f"SELECT 1 FROM ({rows})"))
             if count:
                 yield f"{name}: {count} rows {what}, such as {connection.sql(f'FROM ({rows}) LIMIT 3').fetchall()}"
-
-
-def _book_differences(run: Path, true: set[tuple[object, ...]]) -> Iterator[str]:
-    books = json.loads((run / "summary.json").read_text())["books"]
-    said = {tuple(book[name] for name in ("group", "topic", "partition", "start", "committed", "gaps")) for book in books}
-    for what, odd in (("that are not so", said - true), ("too few", true - said)):
-        if odd:
-            yield f"books: {len(odd)} {what}, such as {min(odd, key=str)}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.reconciling.comparison import differences
+from benchmarks.reconciling.comparison import book_differences, differences
+from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
 from benchmarks.reconciling.shape import Shape
 from tests.spark.test_cli import reconciled
@@ -59,6 +60,12 @@ def sets(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sets:
 
 def test_the_job_says_what_is_true(sets: Sets) -> None:
     assert differences(sets.run, sets.folders, produced=True) == []
+    assert book_differences(sets.run, sets.folders) == []
+
+
+def test_a_second_engine_says_so_too(sets: Sets, tmp_path: Path) -> None:
+    judge([path for folder in sets.folders for path in folder.glob("events/**/*.parquet")], tmp_path)
+    assert differences(tmp_path, sets.folders) == []
 
 
 def test_the_sets_have_every_verdict_and_every_flag_but_one(sets: Sets) -> None:
