@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.engine import HEAP, LOCAL, Engine, engine_of
 
 if TYPE_CHECKING:
     from ackwise.spark.report import RunReport
@@ -27,12 +27,10 @@ __all__ = ["reconcile", "time_of"]
 #: What a run leaves in its folder. Anything else there is somebody else's.
 _OURS: Final = {
     "verdicts", "logical", "missing", "produced", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl", "report.html", ".report.html",
-    "summary.json", ".summary.json", ".live",
+    "summary.json", ".summary.json", ".live", ".reach",
 }  # fmt: skip
 #: What must not be left of an earlier run while this one has not ended.
 _CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progress.jsonl")
-
-_MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
 
 def reconcile(
@@ -75,8 +73,11 @@ def reconcile(
         bool, typer.Option("--plan-provisional", help="Put anomalies that events may still mend into the repair plan, too.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of tables.")] = False,
-    master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
-    driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = "2g",
+    master: Annotated[str, typer.Option(help="The Spark master.")] = LOCAL,
+    driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = HEAP,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Configuration of Spark, such as spark.executor.memory=4g; repeatable.")
+    ] = None,
 ) -> None:
     """Prove from the exported events what became of every message: as tables, and as a page whose path is printed last.
 
@@ -96,9 +97,7 @@ def reconcile(
         strict=strict,
         plan_provisional=plan_provisional,
     )
-    if _MEMORY.fullmatch(driver_memory) is None:
-        raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")
-    report = _run(events, out, config, produced, state, master, driver_memory)
+    report = _run(events, out, config, produced, state, engine_of(master, driver_memory, conf or ()))
     if as_json:
         from ackwise.spark.report import to_json
 
@@ -116,8 +115,7 @@ def _run(
     config: ReconcileConfig,
     produced: Path | None,
     state: Path | None,
-    master: str,
-    driver_memory: str,
+    engine: Engine,
 ) -> RunReport:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
@@ -125,6 +123,7 @@ def _run(
 
         from ackwise.spark.job import reconcile as judge
         from ackwise.spark.produced import produced_files
+        from ackwise.spark.reach import require_reach
         from ackwise.spark.session import explain, local_session
         from ackwise.spark.sources import check_root, gathered, refuse_nothing
         from ackwise.spark.state import opened
@@ -151,7 +150,8 @@ def _run(
                 if known is None or not known.deltas():
                     refuse_nothing(evidence)
                 progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
-                with local_session(evidence.size, master=master, driver_memory=driver_memory) as spark:
+                with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
+                    require_reach(spark, evidence.files, folder)
                     return judge(
                         spark, evidence, out=folder, run_id=run_id, config=config, produced=produced, state=known, progress=progress
                     )

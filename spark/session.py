@@ -1,14 +1,15 @@
-"""A Spark session on this machine, set up for a reconciliation."""
+"""A Spark session, set up for a reconciliation: on this machine, on a cluster, or the one that `spark-submit` has begun."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.java import find_java
+from ackwise.spark.engine import LOCAL, is_submitted
 
 __all__ = ["explain", "local_session"]
 
@@ -25,6 +27,14 @@ _SMALL: Final = 256 * 2**20  # bytes of Parquet up to which the time goes into s
 
 #: A short job ends before the second compiler has paid for itself.
 _SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+#: What the job counts on, wherever it runs.
+_NEEDED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # every file is named: there is nothing to discover
+}
 
 #: How Java begins to say what went wrong.
 _EXCEPTION: Final = re.compile(r'^(Exception in thread "[^"]*" )?([\w.$]+(Exception|Error): )*')
@@ -44,23 +54,31 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 
 @contextmanager
-def local_session(size: int, *, master: str = "local[*]", driver_memory: str = "2g") -> Iterator[SparkSession]:
-    """A session for `size` bytes of events, stopped at the end.
+def local_session(
+    size: int, *, master: str = LOCAL, driver_memory: str = "2g", conf: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[SparkSession]:
+    """A session for `size` bytes of events, stopped at the end. `conf` is Spark's configuration and wins over ours.
 
-    One process has one JVM, so a session that is there already is used as it is and left running. Raises
-    `ConfigurationError` if there is no Java or Spark does not start.
+    One process has one JVM, so a session that is there already is used as it is and left running. Under `spark-submit` there
+    is a JVM, which has a master and a heap, and a log that the user has set up. Raises `ConfigurationError` if there is no
+    Java or Spark does not start.
     """
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
         return
-    os.environ["JAVA_HOME"] = str(find_java().path)
+    submitted = is_submitted()
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(find_java().path)
     # Otherwise workers take the `python3` on the PATH, which need not be this environment's.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with TemporaryDirectory(prefix="ackwise-") as scratch:
-        builder = SparkSession.builder.appName("ackwise reconcile").master(master)
-        for name, value in _options(size, master, driver_memory, Path(scratch)).items():
+        builder = SparkSession.builder.appName("ackwise reconcile")
+        if not submitted:
+            builder = builder.master(master)
+        ours = _NEEDED if submitted else _NEEDED | _options(size, master, driver_memory, Path(scratch))
+        for name, value in {**ours, **conf}.items():
             builder = builder.config(name, value)
-        session = _start(builder, Path(scratch) / "output")
+        session = builder.getOrCreate() if submitted else _start(builder, Path(scratch) / "output")
         try:
             yield session
         finally:
@@ -103,17 +121,12 @@ def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[
     options = {
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": java_options,
-        "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": str(cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # every file is named: there is nothing to discover
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # notes the caller of every column that is built
     }
     if is_local:
-        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch)}
     return options
