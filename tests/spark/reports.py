@@ -5,15 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from ackwise.middleware.repair import Action, Planned, Summary
 from ackwise.spark.accounts import Orphans, ProducedBook, Production, Unpublished
+from ackwise.spark.attempts import Attempts
 from ackwise.spark.books import Book
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.copies import RetryBook
 from ackwise.spark.delays import Delays
+from ackwise.spark.earlier import EarlierRun
+from ackwise.spark.exhibits import AGES, Exhibits, Failures, StuckClaims
+from ackwise.spark.exports import Exports
 from ackwise.spark.facts import Fate, Partition, Writer
+from ackwise.spark.latency import NEGATIVE, Latency
+from ackwise.spark.place import Place
 from ackwise.spark.report import DeadLetters, Finding, LogicalFinding, Missing, RunReport, Tally
-from ackwise.spark.timeline import Timeline
-from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.story import Step, Story
+from ackwise.spark.strips import Strip
+from ackwise.spark.timeline import Buckets, Timeline
+from ackwise.spark.vocabulary import Account, CopyFate, ExitCode, Flag, LogicalVerdict, Verdict
 
 __all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "ORPHANED", "PRODUCED", "REPEATED", "REPORTS"]
 
@@ -53,6 +62,51 @@ CLEAN: Final = replace(
     timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {ONCE: [100, 200, 300, 300, 98, 0]}),
 )
 
+#: What an anomalous run has to show.
+EXHIBITS: Final = Exhibits(
+    latencies=[
+        Latency("billing", "orders", {NEGATIVE: 2, 0: 5, 40: 600, 60: 300, 90: 80, 120: 9, 140: 1}),
+        Latency("mail", HOSTILE, {30: 10}),
+        Latency("mail", "early", {NEGATIVE: 3}),
+    ],
+    attempts=[
+        Attempts("billing", "bill", "orders", {(1, ONCE): 900, (1, LOST): 4, (2, ONCE): 70, (3, ONCE): 3, (3, DEAD): 12, (1, PENDING): 2}),
+        Attempts("mail", HOSTILE, HOSTILE, {(1, ONCE): 10}),
+    ],
+    strips=[
+        Strip(
+            Book(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
+            {0: {LOST: 1}, 1: {LOST: 1, DEAD: 1}, 15: {NEVER: 4}, 16: {NEVER: 1}, 40: {DEAD: 3}, 60: {UNKNOWN: 1}, 124: {PENDING: 1}},
+            assigned=[0, 15], revoked=[15],
+        ),
+        Strip(Book(partition(0, "mail", HOSTILE), 0, 10, False, {ONCE: 10}, {}, 0), {}),
+        Strip(Book(partition(7, "mail", HOSTILE), 4, 4, False, {}, {}, 0), {}),
+    ],
+    stuck=[StuckClaims(1, "w1", [0, 0, 1, 0, 0, 0, 0, 2][: len(AGES) + 1]), StuckClaims(3, HOSTILE, [1] + [0] * len(AGES))],
+    failures=[
+        Failures("billing", "bill", "orders", "TimeoutError", 40), Failures("mail", HOSTILE, HOSTILE, "TimeoutError", 1),
+        Failures("mail", HOSTILE, HOSTILE, HOSTILE, 3), Failures("mail", HOSTILE, HOSTILE, "", 1),
+    ],
+    exports=[
+        Exports(writer(1, "billing", Fate.DEAD), [500, 490, 0], [0, 10, 0]),
+        Exports(writer(2, "billing", Fate.LIVE), [0, 0, 1000], [0, 0, 0]),
+        Exports(writer(3, "mail", Fate.DEAD, tail_is_unknown=True), [1, 999, 0], [0, 0, 0]),
+    ],
+    time=Buckets(NOW - 90 * SECOND, 30 * SECOND, 3),
+    stories=[
+        Story("c", "billing", "bill", 0, "", Place("orders", 0, 3), LOST, Flag.HAD_FAILURES, None, [
+            Step(NOW - 60 * SECOND, 1, 4, "w1 00000000", 1, "CLAIMED", "claimed for run 1"),
+            Step(NOW - 59 * SECOND, 1, 5, "w1 00000000", 1, "FAILED", f"run 1 failed: {HOSTILE}"),
+            Step(NOW - 50 * SECOND, 0, 0, "", None, "COMMITTED", "committed orders/0 to 4, which passes 3"),
+        ]),
+        Story("c", "mail", "", 0, "", Place(HOSTILE, 0, 60), NEVER, Flag(0), None, []),
+    ],
+    earlier=[
+        EarlierRun("20251231T000000Z-0001", NOW - 86_400 * SECOND, ExitCode.CLEAN, 0, 0, {ONCE: 400}),
+        EarlierRun(HOSTILE, NOW - 3_600 * SECOND, ExitCode.INCONCLUSIVE, 0, 2, {ONCE: 900, UNKNOWN: 3}),
+    ],
+)  # fmt: skip
+
 ANOMALIES: Final = replace(
     CLEAN,
     writers=[writer(1, "billing", Fate.DEAD), writer(2, "billing", Fate.LIVE), writer(3, "mail", Fate.ENDED)],
@@ -86,6 +140,8 @@ ANOMALIES: Final = replace(
     delays=[Delays("billing", "bill", {-40: 1, 510: 4, 1200: 1, 64_000: 1}), Delays("mail", HOSTILE, {700: 2})],
     timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {LOST: [0, 4, 0, 0, 0, 0], DEAD: [0, 0, 6, 6, 0, 0], ONCE: [1, 1, 1, 400, 400, 0]}),
     warnings=[f"1 Parquet files, such as {HOSTILE}, are not named as events are and were not read"],
+    exhibits=EXHIBITS,
+    plan=Summary("/out/plan.jsonl", [Planned(Action.REDELIVER, 2, 4), Planned(Action.REVIEW, 1, 6)], 1),
 )
 
 INCONCLUSIVE: Final = replace(
