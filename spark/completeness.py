@@ -52,12 +52,15 @@ class Blindness:
     groups: frozenset[GroupName] = frozenset()
 
 
-def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around]) -> Blindness:
-    """Put together what the holes hide and what writers that died without saying so took with them."""
+def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], untold: Iterable[Around] = ()) -> Blindness:
+    """Put together what the holes hide and what writers that died without saying so took with them.
+
+    `untold` are commits of which nobody tells; in a group with holes, one of them may have been made there.
+    """
     groups_of = {writer.writer_id: writer.group for writer in facts.writers}
-    blind_groups = {groups_of[hole.writer_id] for hole in holes}
-    blind_groups |= {writer.group for writer in facts.writers if writer.tail_is_unknown}
-    found = [*around, *_tails(facts)]
+    groups_with_holes = {groups_of[hole.writer_id] for hole in holes}
+    blind_groups = groups_with_holes | {writer.group for writer in facts.writers if writer.tail_is_unknown}
+    found = [*around, *_tails(facts), *(each for each in untold if facts.partitions[each.pk].group in groups_with_holes)]
     unread: dict[int, list[Span]] = defaultdict(list)
     unsettled: dict[int, list[Span]] = defaultdict(list)
     for pk, reached, settled_to, resumed in found:

@@ -55,7 +55,7 @@ from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_o
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.state import State, brought_up
-from ackwise.spark.survey import committed, passed
+from ackwise.spark.survey import committed, passed, untold
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
 from ackwise.spark.vocabulary import Account, Flag, Verdict
@@ -151,7 +151,8 @@ def conclude(
     facts = establish(_collect(folded.survey, SurveyRow), config, logs)
     progress("looking for missing events")
     gone = folded.holes(facts.writers)
-    blind = blindness(facts, gone, [*folded.around(gone), *_collect(passed(folded.steps), Around)])
+    around = [*folded.around(gone), *_collect(passed(folded.steps), Around)]
+    blind = blindness(facts, gone, around, _collect(untold(folded.steps), Around) if gone else ())
     progress("reading the commits")
     commits = {row.pk: row for row in _collect(committed(folded.steps, facts.as_of, delay_partitions(spark, facts)), Committed)}
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]

@@ -104,6 +104,9 @@ class _Court:
                 spans[_partition(e)].add((e["offset"], e["range_end"]))
         self.drained = {group: self._drained_at(group) for group in self.by_group}
         self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
+        for partition in self.by_partition:
+            if any(_group(self.by_writer[w][0]) == partition[:2] and self._has_holes(w) for w in self.by_writer):
+                self._note_untold(partition)
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
@@ -171,7 +174,7 @@ class _Court:
             read = [e for e in events if _reached(e) is not None or _position(e) is not None]
             for first, after in holes:
                 before, later = [e for e in read if e["seq"] < first], [e for e in read if e["seq"] >= after]
-                if before or (later and not any(e["event_type"] == E.ASSIGNED for e in later)):
+                if read:
                     reached = _max(map(_reached, before)) or 0
                     resumed = [at for e in later if (at := _read_from(e)) is not None and at >= reached]
                     self._note(partition, before, min(resumed, default=_FOREVER))
@@ -181,6 +184,20 @@ class _Court:
                 until = _max(e["offset"] for e in others if e["event_type"] == E.ASSIGNED and e["writer_id"] in heirs)
                 self._note(partition, read, _FOREVER if until is None else until)
         return bool(holes) or writer in self.cut
+
+    def _has_holes(self, writer: int) -> bool:
+        there = {e["seq"] for e in self.by_writer[writer]}
+        return len(there) <= max(there)
+
+    def _note_untold(self, partition: Partition) -> None:
+        """Where a partition came from a commit of which nobody tells, whoever made it may have settled what is before it."""
+        events = self.by_partition[partition]
+        told = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
+        known = told | {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
+        for found in {e["offset"] for e in events if e["event_type"] == E.ASSIGNED and e.get("from_commit")} - told:
+            if (last := _max(at for at in known if at is not None and at < found)) is not None:
+                self.unread[partition].add((last, found))
+                self.unsettled[partition].add((last, found))
 
     def _note(self, partition: Partition, before: list[Event], until: int) -> None:
         self.unread[partition].add((_max(map(_reached, before)) or 0, until))

@@ -14,7 +14,7 @@ from ackwise.spark.coverage import fold_words, points, spans, stretches
 from ackwise.spark.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 
-__all__ = ["around", "committed", "committed_position", "holes", "is_drained", "passed", "reached", "read_from", "survey"]
+__all__ = ["around", "committed", "committed_position", "holes", "is_drained", "passed", "reached", "read_from", "survey", "untold"]
 
 
 def survey(events: DataFrame) -> DataFrame:
@@ -51,8 +51,8 @@ def survey(events: DataFrame) -> DataFrame:
     return rows.select(*SurveyRow._fields)
 
 
-def committed(events: DataFrame, as_of: int, retry_drained: DataFrame) -> DataFrame:
-    """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds).
+def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
+    """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds, as is `since`).
 
     `retry_drained` has the `pk` of each delay partition and, as `before`, when its group's retry partitions had last
     been read to their ends: a delay partition that was empty only later may have moved a copy in between.
@@ -73,6 +73,7 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame) -> DataFr
             F.max(F.when(F.col("is_timely"), ts)).alias("drained_ts"),
             F.min(F.when(fell, position)).alias("rewound_from"),
             F.max(F.when(fell, F.col("earlier"))).alias("rewound_to"),
+            F.max(F.when(F.lit(False) if since is None else ts < since, position)).alias("resumed"),
         )
     )
     return rows.select(*Committed._fields)
@@ -88,9 +89,9 @@ def holes(events: DataFrame, written: DataFrame) -> DataFrame:
 
 
 def around(events: DataFrame, holes: DataFrame) -> DataFrame:
-    """Rows of `Around`, for each hole and each partition that its writer had then.
+    """Rows of `Around`, for each hole and each partition that its writer speaks of.
 
-    A partition that it was assigned only afterwards is not among them: of that one, the hole hides nothing.
+    One that it speaks of only afterwards is among them: it may have had it in the hole as well.
     """
     hole = ["writer_id", "first", "after", "pk"]
     read = reached().isNotNull() | committed_position().isNotNull()
@@ -100,13 +101,34 @@ def around(events: DataFrame, holes: DataFrame) -> DataFrame:
     beyond = F.col("position") >= F.coalesce(F.col("reached"), F.lit(0))
     after = (
         each.where(~earlier)
-        .select(*hole, is_any(EventCode.ASSIGNED).alias("is_assigned"), read_from().alias("position"))
+        .select(*hole, read_from().alias("position"))
         .join(before, hole, "left")
         .groupBy(*hole)
-        .agg(F.min(F.when(beyond, F.col("position"))).alias("resumed"), F.max("is_assigned").alias("is_assigned"))
+        .agg(F.min(F.when(beyond, F.col("position"))).alias("resumed"))
     )
-    had_it = F.col("reached").isNotNull() | F.col("settled_to").isNotNull() | ~F.col("is_assigned")
-    return before.join(after, hole, "full").where(had_it).select(*Around._fields)
+    return before.join(after, hole, "full").select(*Around._fields)
+
+
+def untold(events: DataFrame) -> DataFrame:
+    """Rows of `Around`: partitions that came from a commit of which nobody tells, from the position that is known before it.
+
+    Whoever made it may have settled what is in between. `events` has those about partitions.
+    """
+    is_commit, is_assigned = is_any(EventCode.COMMITTED), is_any(EventCode.ASSIGNED)
+    position = F.when(is_commit, F.col("range_end")).otherwise(F.col("offset"))
+    from_commit = is_assigned & F.coalesce(F.col("from_commit"), F.lit(False))
+    found = events.where(from_commit).select("pk", F.col("offset").alias("found")).distinct()
+    known = events.where(is_commit | is_assigned).select("pk", position.alias("position"), is_commit.alias("is_commit"))
+    return (
+        known.join(F.broadcast(found), "pk")
+        .groupBy("pk", "found")
+        .agg(
+            F.max(F.when(F.col("position") < F.col("found"), F.col("position"))).alias("last"),
+            F.max(F.col("is_commit") & (F.col("position") == F.col("found"))).alias("is_told"),
+        )
+        .where("last IS NOT NULL AND NOT coalesce(is_told, false)")
+        .select("pk", "last", F.col("last").alias("settled_to"), "found")
+    )
 
 
 def read_from() -> Column:

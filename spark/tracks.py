@@ -60,12 +60,11 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[Run]) -> DataF
     """One row per run (`writer_id`, `first`, `last`), partition and word of offsets, from projected events.
 
     `seen` has the offsets that message events are about, `oldest` and `newest` the times of their records, `positions` the
-    offsets at which the partition was read; `reached`, `settled_to` and `is_assigned` are as in `around`.
+    offsets at which the partition was read; `reached` and `settled_to` are as in `around`.
     """
     known = F.broadcast(spark.createDataFrame(list(runs), "writer_id long, first long, last long"))
     offset, is_message = F.col("offset"), is_about_a_message()
     named = F.col("topic") != ""
-    reads = named & (reached().isNotNull() | committed_position().isNotNull())
     told = events.where(is_message | is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.COMMITTED))
     placed = told.join(known, "writer_id").where((F.col("seq") >= F.col("first")) & (F.col("seq") <= F.col("last")))
     return placed.groupBy("writer_id", "first", "last", "pk", word_of("offset").alias("word")).agg(
@@ -75,7 +74,6 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[Run]) -> DataF
         _mask(named & (read_from() == offset)).alias("positions"),
         F.max(F.when(named, reached())).alias("reached"),
         F.max(F.when(named, committed_position())).alias("settled_to"),
-        F.max(reads & is_any(EventCode.ASSIGNED)).alias("is_assigned"),
     )
 
 
@@ -96,13 +94,12 @@ def around(tracks: DataFrame, holes: DataFrame) -> DataFrame:
     resumed = first_from(F.col("word"), F.col("positions"), F.coalesce(F.col("so_far"), F.lit(0)))
     after = (
         each.where(~earlier)
-        .select(*hole, "word", "positions", "is_assigned")
+        .select(*hole, "word", "positions")
         .join(before.select(*hole, F.col("reached").alias("so_far")), hole, "left")
         .groupBy(*hole)
-        .agg(F.min(resumed).alias("resumed"), F.max("is_assigned").alias("is_assigned"))
+        .agg(F.min(resumed).alias("resumed"))
     )
-    had_it = F.col("reached").isNotNull() | F.col("settled_to").isNotNull() | ~F.col("is_assigned")
-    return before.join(after, hole, "full").where(had_it).select(*Around._fields)
+    return before.join(after, hole, "full").select(*Around._fields)
 
 
 def _mask(condition: Column) -> Column:
