@@ -36,6 +36,8 @@ class ReconcileConfig:
     """Delays of levels 1, 2, …; asked only where an event does not say itself when it is due."""
     listed: int = 50
     """How many anomalies the report lists, and how many messages in doubt; the tables have all of them."""
+    verify_sample: int = 0
+    """How many messages are judged once more by the plain algebra, in the memory of the driver."""
     strict: bool = False
     """Whether messages that were run again, or may have been, make the exit code 1, though no verdict says so."""
 
@@ -45,8 +47,9 @@ class ReconcileConfig:
     @property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits, the same for the same configuration: whether two runs were told the same."""
-        told = json.dumps({field.name: getattr(self, field.name) for field in fields(self)}, sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:12]
+        # Only what is not the default, so that a later version, which may know more, gives the same.
+        told = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -150,13 +150,24 @@ def _failures(facts: Facts, told: Iterable[Row]) -> list[Failures]:
 
 
 def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: ReconcileConfig) -> list[Story]:
-    flagged = sorted([*map(_flagged, found.findings), *_first_of_ranges(found)], key=lambda each: each.verdict)[: config.listed]
+    flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
     if not flagged:
         return []
     rows = [(number, each.pk, each.mk, each.offset) for number, each in enumerate(flagged)]
     asked = spark.createDataFrame(rows, "number int, pk long, flagged_mk long, at long")
     behind: list[Mapping[str, Any]] = [row.asDict() for row in trails(found.events, asked).collect()]
     return tell(found.facts, flagged, behind, evidence.logs.held, micros(config.writer_timeout))
+
+
+def _some_of_each(flagged: Sequence[Flagged], most: int) -> list[Flagged]:
+    """At most so many, worst verdict first; none is hidden by how many there are of another."""
+    seen: Counter[Verdict] = Counter()
+    ranked = []
+    for each in flagged:
+        seen[each.verdict] += 1
+        ranked.append((seen[each.verdict], each.verdict, each))
+    chosen = [each for _, _, each in sorted(ranked, key=lambda item: item[:2])[:most]]
+    return sorted(chosen, key=lambda each: each.verdict)
 
 
 def _flagged(row: Row) -> Flagged:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
@@ -152,7 +152,7 @@ def offsets(settled: DataFrame) -> DataFrame:
 
 
 def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
-    """The worst messages, at most `limit` of them, as the fields of `Finding`."""
+    """Messages that somebody should look at, at most `limit` of them and some of each verdict, as the fields of `Finding`."""
     return _listed(settled.where(is_anomaly()), named, limit)
 
 
@@ -168,8 +168,11 @@ def is_anomaly() -> Column:
 
 
 def _listed(suspects: DataFrame, named: DataFrame, limit: int) -> DataFrame:
-    order = ["verdict", "group_id", "topic", "partition", "offset", "handler"]
-    return with_names(suspects, named).orderBy(*order).limit(limit).select(
+    order = ["group_id", "topic", "partition", "offset", "handler"]
+    # Of each verdict some, however many there are of another.
+    rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
+    named_ones = with_names(suspects, named).select("*", rank).where(F.col("rank") <= limit)
+    return named_ones.orderBy("rank", "verdict").limit(limit).orderBy("verdict", *order).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
         F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
     )  # fmt: skip

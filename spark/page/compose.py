@@ -289,4 +289,7 @@ def _subject(report: RunReport) -> str:
 
 
 def _share(number: int, total: int) -> float:
-    return round(number / total, 4) if total else 0.0
+    """What is not all, and not nothing, is not rounded to that."""
+    if number in (0, total):
+        return float(bool(number))
+    return min(max(round(number / total, 4), 0.0001), 0.9999)

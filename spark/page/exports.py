@@ -14,7 +14,7 @@ from ackwise.spark.timeline import Buckets
 __all__ = ["exports_data"]
 
 #: Lanes that are drawn; the table of writers has more.
-_SHOWN: Final = 24
+_SHOWN: Final = 12
 #: Of the highest bar, in percent.
 _LOWEST_BAR: Final = 6
 

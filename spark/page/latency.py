@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ackwise.spark.latency import Latency
+from ackwise.spark.latency import GROWTH, Latency
 from ackwise.spark.page.data import Curve, LatencyData, LatencyRow, Tick
 from ackwise.spark.page.words import duration, messages, were
 
@@ -33,10 +33,12 @@ def latency_data(latencies: Sequence[Latency], shown: int) -> LatencyData:
     """All of them, those with the most messages first."""
     ordered = sorted(latencies, key=lambda each: (-each.messages, each.group, each.topic))
     drawn = [each for each in ordered if len(each.survival()) > 0][:_MOST_CURVES]
-    grid = _Grid(drawn)
+    grid, is_one_group = _Grid(drawn), len({each.group for each in latencies}) == 1
     return LatencyData(
         sentence=_sentence(latencies),
-        curves=[Curve(each.topic, grid.path(each), _description(each)) for each in drawn],
+        curves=[
+            Curve(each.topic if is_one_group else f"{each.topic} of {each.group}", grid.path(each), _description(each)) for each in drawn
+        ],
         across=grid.across,
         up=grid.up,
         rows=[_row(each, drawn.index(each) if each in drawn else -1) for each in ordered[:shown]],
@@ -68,14 +70,15 @@ class _Grid:
 
     def path(self, of: Latency) -> str:
         """From where none has been done down to where all have."""
-        points = of.survival()
-        path, height = f"M{self._x(self._first):.1f} {_TOP}", float(_TOP)
-        for micros, share in points:
-            beyond = self._y(share)
-            # What is below the grid is not drawn again and again.
+        path, reached, height = f"M{self._x(self._first):.1f} {_TOP}", float(self._first), float(_TOP)
+        for end, share in of.survival():
+            begin, beyond = end / GROWTH, self._y(share)
+            # Where no class lies between, the share stays what it was; what is below the grid is not drawn again and again.
+            if begin > reached * 1.001 and beyond != height:
+                path += f"H{self._x(begin):.1f}"
             if beyond != height:
-                path += f"L{self._x(micros):.1f} {beyond:.1f}"
-            height = beyond
+                path += f"L{self._x(end):.1f} {beyond:.1f}"
+            reached, height = end, beyond
         return path
 
     def _x(self, micros: float) -> float:
