@@ -61,7 +61,8 @@ def domains(facts: Facts, commits: Mapping[int, Committed]) -> dict[int, tuple[i
     for pk, partition in facts.partitions.items():
         commit = commits.get(pk)
         if partition.is_source and partition.start is not None and commit is not None and commit.highest is not None:
-            found[pk] = (partition.start, max(partition.start, commit.highest))
+            start = max(partition.start, partition.start if commit.resumed is None else commit.resumed)
+            found[pk] = (start, max(start, commit.highest))
     return found
 
 

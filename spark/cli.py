@@ -29,6 +29,8 @@ _OURS: Final = {
     "verdicts", "logical", "missing", "produced", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl", "report.html", ".report.html",
     "summary.json", ".summary.json", ".live", ".reach",
 }  # fmt: skip
+#: As many messages as fit into the driver with all their events.
+_MOST_SAMPLED: Final = 100_000
 #: What must not be left of an earlier run while this one has not ended.
 _CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progress.jsonl")
 
@@ -44,6 +46,13 @@ def reconcile(
     ] = None,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME|DURATION",
+            help="Judge only what has happened since, and what was open then; a duration is counted back from --as-of, or from now.",
+        ),
     ] = None,
     grace: Annotated[
         str, typer.Option(metavar="DURATION", help="How late a retry or a lease may be before it counts as lost or stuck.")
@@ -62,6 +71,10 @@ def reconcile(
         Path | None,
         typer.Option(metavar="DIR", help="Keep there what is folded from the events, so that each file is folded once."),
     ] = None,
+    verify_sample: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=_MOST_SAMPLED, help="Judge N messages once more, by other means; a difference fails the run."),
+    ] = 0,
     strict: Annotated[
         bool,
         typer.Option(
@@ -89,11 +102,13 @@ def reconcile(
     """
     config = ReconcileConfig(
         as_of=None if as_of is None else time_of(as_of),
+        since=None if since is None else _begin_of(since, as_of),
         grace=parse_duration(grace, what="--grace"),
         lateness=parse_duration(lateness, what="--lateness"),
         writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
         lease=None if lease is None else parse_duration(lease, what="--lease"),
         retention=None if retention is None else parse_duration(retention, what="--retention"),
+        verify_sample=verify_sample,
         strict=strict,
         plan_provisional=plan_provisional,
     )
@@ -182,6 +197,17 @@ def _prepared(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 path.rmdir()
         raise
+
+
+def _begin_of(since: str, as_of: str | None) -> float:
+    with suppress(ValueError):
+        datetime.fromisoformat(since)
+        return time_of(since)
+    try:
+        back = parse_duration(since)
+    except ConfigurationError:
+        raise ConfigurationError(f"--since is {since!r}, neither a time nor a duration; write it as 2026-01-31T12:00:00Z or 1d") from None
+    return max(0.0, (time.time() if as_of is None else time_of(as_of)) - back)
 
 
 def time_of(text: str) -> float:

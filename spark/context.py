@@ -11,33 +11,35 @@ from ackwise.spark.books import domains
 from ackwise.spark.completeness import Blindness
 from ackwise.spark.facts import Committed, Facts, GroupName, View
 
-__all__ = ["Scope", "context", "delay_partitions", "scopes"]
+__all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]
 
 Scope = tuple[GroupName, str, int]
 """Group, handler, dedup epoch."""
 
 # `committed` is where the group's commits end and `start` where its answerability begins, null where it has none; it
-# committed `rewound_to` before it went back to `rewound_from`;
+# committed `rewound_to` before it went back to `rewound_from`; `resumed` is what it had committed when that began which
+# is judged;
 # `scope` numbers handlers within a dedup epoch; `drained_ts` is when its retries were last seen to be done; `since` is
-# the group's first event, and `blind` says that events of the group are missing.
+# from when on its events are known, and `blind` says that events of the group are missing.
 _SCHEMA: Final = (
-    "mk long, pk long, scope long, start long, committed long, rewound_from long, rewound_to long, lease long, "
+    "mk long, pk long, scope long, start long, committed long, rewound_from long, rewound_to long, resumed long, lease long, "
     "retention long, levels array<long>, drained_ts long, since long, blind boolean"
 )
 
 
-def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed], blind: Blindness) -> DataFrame:
-    """One row per view, times in microseconds."""
+def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed], blind: Blindness, since: int | None = None) -> DataFrame:
+    """One row per view, times in microseconds. Before `since` nothing is known but what a store remembered then."""
     expected = domains(facts, commits)
-    drained = _drained(facts, commits)
+    last_drained = drained(facts, commits)
     numbers = {scope: number for number, scope in enumerate(scopes(facts))}
     rows = []
     for view in facts.views:
         group, commit = facts.groups[view.group], commits.get(view.pk)
         start = expected[view.pk][0] if view.pk in expected else None
-        got = (None, None, None) if commit is None else (commit.highest, commit.rewound_from, commit.rewound_to)
+        got = (None, None, None, None) if commit is None else (commit.highest, commit.rewound_from, commit.rewound_to, commit.resumed)
         promised = (group.lease, group.retention, list(group.levels))
-        seen = (drained.get(view.group), group.first_ts, view.group in blind.groups)
+        known_since = group.first_ts if since is None else max(group.first_ts, since - group.retention)
+        seen = (last_drained.get(view.group), known_since, view.group in blind.groups)
         rows.append((view.mk, view.pk, numbers[_scope(view)], start, *got, *promised, *seen))
     return spark.createDataFrame(rows, _SCHEMA)
 
@@ -54,7 +56,7 @@ def delay_partitions(spark: SparkSession, facts: Facts) -> DataFrame:
     return spark.createDataFrame([(pk, retries[facts.partitions[pk].group]) for pk in delays], "pk long, before long")
 
 
-def _drained(facts: Facts, commits: Mapping[int, Committed]) -> dict[GroupName, int]:
+def drained(facts: Facts, commits: Mapping[int, Committed]) -> dict[GroupName, int]:
     """When a group had read all its delay partitions, and after them its retry partitions, to their ends."""
     times: dict[GroupName, list[int | None]] = {}
     for pk in facts.drained("delay"):

@@ -18,6 +18,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.facts import SurveyRow, Writer
 from ackwise.spark.fold import fold_by_writer, merge
+from ackwise.spark.folded import Horizon
 from ackwise.spark.schema import EVENT_SCHEMA, is_any, project
 from ackwise.spark.survey import holes, is_drained, survey
 from ackwise.spark.tracks import Run, around, holes_between, runs, seen, tracks
@@ -127,7 +128,7 @@ class FoldedDeltas:
         found = around(self._delta.tracks, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
-    def messages(self, live_writers: Collection[int]) -> DataFrame:
+    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         return merge(self._delta.messages, live_writers)
 
 

@@ -99,6 +99,8 @@ class Committed(NamedTuple):
     """The lowest position that a commit went back to; None: each was at least as high as those before."""
     rewound_to: int | None = None
     """The highest position that a commit went back from."""
+    resumed: int | None = None
+    """How far it had been committed when that began which is judged; None: all is judged."""
 
 
 class Logs(NamedTuple):

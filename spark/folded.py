@@ -5,8 +5,8 @@ Nothing here knows the whole: who lives, what "now" is and how far a group got i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,7 +17,16 @@ from ackwise.spark.facts import Writer
 from ackwise.spark.fold import fold
 from ackwise.spark.schema import is_about_a_message
 
-__all__ = ["Folded", "FoldedEvents"]
+__all__ = ["Folded", "FoldedEvents", "Horizon"]
+
+
+class Horizon(NamedTuple):
+    """Beyond it are the messages that have an outcome, were committed past, and of which nothing was said since."""
+
+    since: int
+    """Microseconds."""
+    resumed: Mapping[int, int]
+    """How far partitions had been committed, by `pk`; of others nothing is beyond."""
 
 
 class Folded(Protocol):
@@ -46,8 +55,8 @@ class Folded(Protocol):
         """What is said of each partition before and after each hole."""
         ...
 
-    def messages(self, live_writers: Collection[int]) -> DataFrame:
-        """The states of the messages, as `fold` has them."""
+    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+        """The states of the messages, as `fold` has them; those beyond the horizon may be left out."""
         ...
 
 
@@ -83,5 +92,5 @@ class FoldedEvents:
         found = survey.around(self._events, self._spark.createDataFrame(holes, "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
-    def messages(self, live_writers: Collection[int]) -> DataFrame:
+    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         return fold(self._events, live_writers)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,14 +23,14 @@ from ackwise.middleware.repair import NAME as PLAN
 from ackwise.middleware.repair import Summary, Title, write_plan
 from ackwise.spark.accounts import Orphans, Production, keep_produced
 from ackwise.spark.books import Book, check, domains, keep
-from ackwise.spark.completeness import Around, Hole, blindness
+from ackwise.spark.completeness import Around, Blindness, Hole, blindness
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import context, delay_partitions
 from ackwise.spark.coverage import count, stretches
 from ackwise.spark.delays import Delays
 from ackwise.spark.exhibition import Judged, exhibit
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
-from ackwise.spark.folded import Folded, FoldedEvents
+from ackwise.spark.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.ledger import absent, accounts, offset_words
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
@@ -52,9 +53,10 @@ from ackwise.spark.results import (
     verdict_rows,
 )
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
+from ackwise.spark.sample import Sampled, check_sample
 from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
-from ackwise.spark.state import State, brought_up
+from ackwise.spark.state import State, brought_up, evidence_since
 from ackwise.spark.survey import committed, passed, untold
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
@@ -80,10 +82,13 @@ class Judgement:
     commits: Mapping[int, Committed]
     judged: DataFrame
     settled: DataFrame
-    """One row per message: its state, its context, `verdict` and `flags`."""
+    """One row per message that is judged: its state, its context, `verdict` and `flags`."""
+    failed: DataFrame
+    """The dedup hashes where deduplication failed, see `logical`."""
     words: DataFrame
     """The offsets of each partition, see `ledger`."""
-    produced: Produced | None = None
+    produced: Produced | None
+    blind: Blindness
 
 
 def reconcile(
@@ -104,19 +109,23 @@ def reconcile(
     `progress` is told what is being done. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     told = None if produced is None else read_produced(spark, produced)
-    events = read_events(spark, evidence)
-    folded = FoldedEvents(spark, project(events)) if state is None else brought_up(spark, state, evidence, progress)
-    found = conclude(spark, folded, config, evidence.logs, progress, told)
+    folded = None if state is None else brought_up(spark, state, evidence, progress)
+    events = read_events(spark, evidence if state is None else evidence_since(evidence, config.since))
+    found = conclude(spark, folded or FoldedEvents(spark, project(events)), config, evidence.logs, progress, told)
     try:
         counts = _write_tables(spark, found, out, config, progress)
         books = keep(found.facts, found.commits, counts.booked, counts.absent)
         check(books)
+        if config.verify_sample:
+            progress(f"judging {config.verify_sample} messages once more, by the plain algebra")
+            check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, events), config)
         plan = _write_plan(spark, found, counts, out, run_id, config)
         progress("drawing the page")
-        judged = Judged(
-            found.facts, found.holes, project(events), found.judged, found.settled, books, counts.kinds, counts.findings, counts.missing
-        )
-        exhibits = exhibit(spark, judged, out, evidence, config)
+        judged, of = found.judged.where("concerned"), (counts.kinds, counts.findings, counts.missing)
+        exhibits_of = Judged(found.facts, found.holes, project(events), judged, found.settled, books, *of)
+        exhibits = exhibit(spark, exhibits_of, out, evidence, config)
+        if folded is not None:
+            folded.keep_open(found.judged)
     finally:
         found.judged.unpersist()
     production = None if produced is None else _production(found, counts, str(produced))
@@ -154,23 +163,31 @@ def conclude(
     around = [*folded.around(gone), *_collect(passed(folded.steps), Around)]
     blind = blindness(facts, gone, around, _collect(untold(folded.steps), Around) if gone else ())
     progress("reading the commits")
-    commits = {row.pk: row for row in _collect(committed(folded.steps, facts.as_of, delay_partitions(spark, facts)), Committed)}
+    since, grace = None if config.since is None else micros(config.since), micros(config.grace)
+    commits = {row.pk: row for row in _collect(committed(folded.steps, facts.as_of, delay_partitions(spark, facts), since), Committed)}
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
     judged = judge(
-        folded.messages(facts.live_writers),
-        context(spark, facts, commits, blind),
+        folded.messages(facts.live_writers, None if since is None else _horizon(facts, commits, since - grace)),
+        context(spark, facts, commits, blind, None if since is None else since - grace),
         spark.createDataFrame(unsettled, "pk long, start long, end long"),
         facts.as_of,
-        micros(config.grace),
+        grace,
+        since,
     ).persist()
-    settled = mark_provisional(settle_suppressed(judged, facts.as_of), facts.as_of, micros(config.lateness))
-    expected, grace = domains(facts, commits), micros(config.grace)
-    if told is None:
-        return Judgement(facts, gone, commits, judged, settled, offset_words(folded, spark, expected, blind, grace))
-    progress("counting what was produced")
-    produced = Produced.survey(told, facts.as_of, grace)
-    words = offset_words(folded, spark, expected, blind, grace, produced.evidence(spark, facts, expected, blind))
-    return Judgement(facts, gone, commits, judged, settled, words, produced)
+    known = mark_provisional(settle_suppressed(judged, facts.as_of), facts.as_of, micros(config.lateness))
+    expected, produced, told_of = domains(facts, commits), None, list[DataFrame]()
+    if told is not None:
+        progress("counting what was produced")
+        produced = Produced.survey(told, facts.as_of, grace)
+        resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
+        told_of = produced.evidence(spark, facts, expected, blind, resumed)
+    words = offset_words(folded, spark, expected, blind, grace, told_of)
+    return Judgement(facts, gone, commits, judged, known.where("concerned"), logical(known), words, produced, blind)
+
+
+def _horizon(facts: Facts, commits: Mapping[int, Committed], since: int) -> Horizon:
+    retention = max((group.retention for group in facts.groups.values()), default=0)
+    return Horizon(since - retention, {pk: commit.resumed for pk, commit in commits.items() if commit.resumed is not None})
 
 
 @dataclass(frozen=True)
@@ -199,7 +216,7 @@ class _Counts:
 
 def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: ReconcileConfig, progress: Progress) -> _Counts:
     """Write the tables and count. What is listed is asked for only where the counts say that there is something."""
-    named, classes, time = names(spark, found.facts), absent(), _time(found.facts)
+    named, classes, time = names(spark, found.facts), absent(), _time(found.facts, config)
     told = {} if found.produced is None else accounts()
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
@@ -209,9 +226,8 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     doubts = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
     copies = copy_tallies(found.settled).collect() if any(Flag.RETRIED in kind.flags for kind in kinds) else []
     progress("comparing messages of one key")
-    failed = logical(found.settled)
-    hashes = logical_tallies(failed).collect()
-    _write(logical_rows(found.settled, failed if hashes else failed.limit(0), named), out / "logical")
+    hashes = logical_tallies(found.failed).collect()
+    _write(logical_rows(found.settled, found.failed if hashes else found.failed.limit(0), named), out / "logical")
     progress("accounting for every offset")
     partitions = count(found.words, classes | told, F.max("falls").alias("falls")).collect()
     without = {row["key"]: {name: row[name] for name in classes} for row in partitions}
@@ -256,7 +272,7 @@ def _write_plan(spark: SparkSession, found: Judgement, counts: _Counts, out: Pat
     if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
         frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
     if counts.logical:
-        frames.append(of_keys(found.settled, logical(found.settled), named))
+        frames.append(of_keys(found.settled, found.failed, named))
     if counts.missing:
         frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
     path = out / PLAN
@@ -310,21 +326,25 @@ def _report(
         delays=counts.delays,
         timeline=counts.timeline if counts.timeline.counts else None,
         unreadable=evidence.unreadable,
-        warnings=_warnings(found, counts.fallen, evidence),
+        warnings=_warnings(found, counts.fallen, evidence, config),
         output=output,
         config=config,
     )
 
 
-def _time(facts: Facts) -> Buckets:
-    """From the first event of a message to the last."""
+def _time(facts: Facts, config: ReconcileConfig) -> Buckets:
+    """From the first event of a message that is judged to the last."""
     about = [row for row in facts.rows if row.message_events]
     first, last = min((row.first_ts for row in about), default=0), max((row.last_ts for row in about), default=0)
+    first = first if config.since is None else min(max(first, micros(config.since)), last)
     return buckets(first, last, min(_MOST_BUCKETS, max(1, _MOST_ROWS // max(1, len(facts.views)))))
 
 
-def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence) -> list[str]:
+def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence, config: ReconcileConfig) -> list[str]:
     sentences = []
+    if config.since is not None:
+        begin = datetime.fromtimestamp(config.since, UTC)
+        sentences.append(f"only what has happened since {begin:%Y-%m-%d %H:%M:%S} UTC was judged, and what was still open then")
     if found.holes:
         writers = len({hole.writer_id for hole in found.holes})
         sentences.append(f"{_missing_events(found)} events of {writers} writers are missing; what depends on them is UNKNOWN_EXPORT_GAP")

@@ -15,9 +15,9 @@ from typing import Any, Final
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, Verdict
 
-__all__ = ["Event", "Message", "Partition", "Ruling", "message_of", "rule"]
+__all__ = ["Event", "Known", "Message", "Partition", "Ruling", "message_of", "rule"]
 
 Event = Mapping[str, Any]
 Partition = tuple[str, str, str, str, int]  # cluster, group, topic, topic id, partition
@@ -49,6 +49,22 @@ class Ruling:
     """By topic, the records that are late to get coordinates."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What all events say of writers, partitions and groups, for those who have only the events of some messages. Microseconds."""
+
+    as_of: int
+    live: Collection[int]
+    began: Mapping[tuple[str, str], int]
+    """The first event of each group."""
+    commits: Mapping[Partition, int | None]
+    resumed: Mapping[Partition, int | None]
+    rewound: Mapping[Partition, tuple[int, int]]
+    unsettled: Mapping[Partition, Collection[tuple[int, int]]]
+    drained: Mapping[tuple[str, str], int]
+    blind: Collection[tuple[str, str]]
+
+
 def rule(
     events: Iterable[Event],
     config: ReconcileConfig,
@@ -57,14 +73,17 @@ def rule(
     held: Collection[int] = (),
     offsets: Collection[int] | None = None,
     produced: Iterable[Mapping[str, Any]] = (),
+    known: Known | None = None,
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once.
 
     `unreadable` and `held` are the writers whose log could not be read to its end, and whose log is still written. Of offsets
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`.
+    With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` means anything.
     """
-    known = {(event["writer_id"], event["seq"]): event for event in events}
-    return _Court([known[key] for key in sorted(known)], config, unreadable, held, list(produced)).rule(offsets) if known else Ruling()
+    each = {(event["writer_id"], event["seq"]): event for event in events}
+    court = _Court([each[key] for key in sorted(each)], config, unreadable, held, list(produced), known) if each else None
+    return Ruling() if court is None else court.rule(offsets)
 
 
 class _Court:
@@ -75,6 +94,7 @@ class _Court:
         unreadable: Collection[int],
         held: Collection[int],
         produced: list[Mapping[str, Any]],
+        known: Known | None,
     ) -> None:
         self.events = events
         self.reported = _grouped((row for row in produced if _is_published(row)), lambda row: _place(row))
@@ -86,6 +106,13 @@ class _Court:
         self.by_writer: dict[int, list[Event]] = _grouped(events, lambda e: e["writer_id"])
         self.by_partition: dict[Partition, list[Event]] = _grouped((e for e in events if e.get("topic")), _partition)
         self.by_group: dict[tuple[str, str], list[Event]] = _grouped(events, _group)
+        self.began = {group: min(e["event_ts"] for e in of) for group, of in self.by_group.items()}
+        self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
+        self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
+        self.since = None if config.since is None else round(config.since * 1e6)
+        if known is not None:
+            self._take(known)
+            return
         self.live = {w for w in self.by_writer if self._lives(w)}
         last = [self._last_ts(w) for w in self.live]
         self.as_of = self.now if config.as_of is not None else min(last, default=self.now)
@@ -95,10 +122,9 @@ class _Court:
             if w in unreadable
             or (w not in self.live and not self._has_ended(w) and any(s.get("mode") == "async" for s in _sessions(self.by_writer[w])))
         }
+        self.resumed = {p: self._resumed(p) for p in self.by_partition}
         self.commits = {p: _max(self._positions(p)) for p in self.by_partition}
         self.rewound = {p: self._rewound(p) for p in self.by_partition}
-        self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
-        self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         for e in (e for e in events if e["event_type"] == E.TX_SETTLED):
             for spans in (self.unread, self.unsettled):
                 spans[_partition(e)].add((e["offset"], e["range_end"]))
@@ -108,12 +134,20 @@ class _Court:
             if any(_group(self.by_writer[w][0]) == partition[:2] and self._has_holes(w) for w in self.by_writer):
                 self._note_untold(partition)
 
+    def _take(self, known: Known) -> None:
+        self.as_of, self.live, self.blind = known.as_of, set(known.live), set(known.blind)
+        self.began, self.drained = dict(known.began), dict(known.drained)
+        self.commits, self.resumed, self.rewound = dict(known.commits), dict(known.resumed), dict(known.rewound)
+        self.unsettled |= {partition: set(spans) for partition, spans in known.unsettled.items()}
+
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
         first = {message: self._judge(message, group) for message, group in about.items()}
-        settled = {message: self._settle(message, about, first) for message in about}
-        final = {m: (settled[m], first[m][1] | self._provisional(settled[m], first[m][1], about[m])) for m in about}
-        ruling = Ruling(self.as_of, final, logical=self._logical(about, final))
+        concerned = {m for m in about if self._is_concerned(m, first[m][0], about[m])}
+        known = {m: events for m, events in about.items() if m in concerned or self._is_remembered(events)}
+        settled = {message: self._settle(message, known, first) for message in known}
+        final = {m: (settled[m], first[m][1] | self._provisional(settled[m], first[m][1], about[m])) for m in known}
+        ruling = Ruling(self.as_of, {m: final[m] for m in concerned}, logical=self._logical(known, final, concerned))
         for partition in self.by_partition:
             if (domain := self._domain(partition)) is not None:
                 ruling.domains[partition] = domain
@@ -124,8 +158,8 @@ class _Court:
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
-        for message, events in about.items():
-            for attempt, fate in _copies(events, settled[message]):
+        for message in concerned:
+            for attempt, fate in _copies(about[message], settled[message]):
                 of_view = ruling.copies.setdefault(message[:3], {})
                 of_view[attempt, fate] = of_view.get((attempt, fate), 0) + 1
         for row in self.held_back:
@@ -187,7 +221,7 @@ class _Court:
 
     def _has_holes(self, writer: int) -> bool:
         there = {e["seq"] for e in self.by_writer[writer]}
-        return len(there) <= max(there)
+        return len(there) <= int(max(there))
 
     def _note_untold(self, partition: Partition) -> None:
         """Where a partition came from a commit of which nobody tells, whoever made it may have settled what is before it."""
@@ -210,6 +244,26 @@ class _Court:
         ordered = sorted(self.by_partition[partition], key=lambda e: (e["event_ts"], e["writer_id"], e["seq"]))
         return [at for e in ordered if e["event_ts"] <= self.as_of and (at := _position(e)) is not None]
 
+    def _resumed(self, partition: Partition) -> int | None:
+        """What the group had committed when that began which is judged."""
+        if self.since is None:
+            return None
+        return _max(_position(e) for e in self.by_partition[partition] if e["event_ts"] <= self.as_of and e["event_ts"] < self.since)
+
+    def _is_concerned(self, message: Message, verdict: Verdict, events: list[Event]) -> bool:
+        """Whether it is judged: it was not committed past before, has had no outcome, or something was said of it since."""
+        resumed = self.resumed[message[0]]
+        is_due = self.since is None or resumed is None or message[3] >= resumed or verdict not in ENDED
+        return is_due or any(e["event_ts"] >= self.since for e in events if self.since is not None)
+
+    def _is_remembered(self, events: list[Event]) -> bool:
+        """Whether it may be what the store remembered when a message was suppressed that is judged."""
+        return self.since is not None and max(e["event_ts"] for e in events) >= self.since - self._reach(_group(events[0]))
+
+    def _reach(self, group: tuple[str, str]) -> int:
+        """How far before `since` a store may remember."""
+        return self._setting(group, "retention", 86400.0) + self.grace
+
     def _rewound(self, partition: Partition) -> tuple[int, int]:
         positions = self._positions(partition)
         fell = [(at, max(positions[:i])) for i, at in enumerate(positions) if i and at < max(positions[:i])]
@@ -227,7 +281,8 @@ class _Court:
         starts += [e["offset"] for e in events if _is_retention(e) and e.get("offset") is not None]
         if not self._is_source(partition) or not starts or end is None:
             return None
-        return min(starts), max(end, min(starts))
+        start = max(min(starts), self.resumed[partition] or min(starts))
+        return start, max(end, start)
 
     def _is_source(self, partition: Partition) -> bool:
         looks = (e for e in self.by_partition[partition] if e["event_type"] in (E.ASSIGNED, E.BROKER_OFFSETS))
@@ -250,7 +305,7 @@ class _Court:
 
     def _account(self, partition: Partition, offset: int, times: list[int], domain: tuple[int, int] | None, seen: set[int]) -> Account:
         group = partition[:2]
-        since = _FOREVER if group in self.blind else min(e["event_ts"] for e in self.by_group[group])
+        since = _FOREVER if group in self.blind else self.began[group]
         if offset in seen:
             return Account.HANDLED
         if domain is None or offset >= domain[1]:
@@ -258,7 +313,7 @@ class _Court:
         if offset >= domain[0]:
             is_lost = self._absent(partition, offset) == Verdict.LOST_PRODUCED.name
             return Account.LOST_PRODUCED if is_lost else Account.EXPLAINED
-        is_claimed = any(at >= since for at in times) and not self._ranges(partition, offset, E.SEEK)
+        is_claimed = self.resumed[partition] is None and any(at >= since for at in times) and not self._ranges(partition, offset, E.SEEK)
         return Account.LOST_BEFORE_START if is_claimed else Account.EARLIER
 
     def _ranges(self, partition: Partition, offset: int, *codes: E) -> list[Event]:
@@ -393,17 +448,21 @@ class _Court:
         open_still = (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
         if any(first[m][0] in open_still or any(e["event_type"] in _DONE for e in about[m]) for m in mates):
             return verdict
-        since = min(e["event_ts"] for e in self.by_group[group])
+        since = self.began[group]
+        if self.since is not None:
+            since = max(since, self.since - self._reach(group))
         unknown = group in self.blind or not mates
         reaches_back = since <= suppressed - self._setting(group, "retention", 86400.0)
         return Verdict.UNKNOWN_EXPORT_GAP if unknown or not reaches_back else Verdict.PHANTOM_SUPPRESSED
 
     def _logical(
-        self, about: Mapping[Message, list[Event]], final: Mapping[Message, tuple[Verdict, Flag]]
+        self, about: Mapping[Message, list[Event]], final: Mapping[Message, tuple[Verdict, Flag]], concerned: Collection[Message]
     ) -> dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]]:
         found: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = {}
         for (scope, hashed), mates in _grouped(about, lambda m: (_scope(m), _hash(about[m]))).items():
             ok = []
+            if not any(mate in concerned for mate in mates):
+                continue
             for mate in mates:
                 of = _grouped(about[mate], lambda e: e["event_type"])
                 ids, claims = _extremes(of, E.SUCCEEDED), _extremes(of, E.CLAIMED)

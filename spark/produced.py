@@ -6,7 +6,7 @@ has no coordinates before it is published.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -80,13 +80,19 @@ class Produced:
         read = {_place(each) for each in facts.partitions.values() if each.is_source}
         return sum(extent.rows for extent in self.extents if (extent.topic, extent.topic_id, extent.partition) not in read)
 
-    def evidence(self, spark: SparkSession, facts: Facts, expected: Mapping[int, Span], blind: Blindness) -> list[DataFrame]:
-        """What the table says of offsets, to be folded into words: rows of `PRODUCED_KINDS`."""
+    def evidence(
+        self, spark: SparkSession, facts: Facts, expected: Mapping[int, Span], blind: Blindness, resumed: Collection[int] = ()
+    ) -> list[DataFrame]:
+        """What the table says of offsets, to be folded into words: rows of `PRODUCED_KINDS`.
+
+        `resumed` has the partitions of which only the later offsets are judged.
+        """
         found, known = self.partitions(facts), []
         for pk in found:
             partition = facts.partitions[pk]
             start = expected[pk][0] if pk in expected else None
-            since = None if partition.group in blind.groups else facts.groups[partition.group].first_ts
+            is_unknown = partition.group in blind.groups or pk in resumed
+            since = None if is_unknown else facts.groups[partition.group].first_ts
             known.append((pk, *_place(partition), start, since))
         named = spark.createDataFrame(known, "pk long, topic string, topic_id string, partition int, start long, since long")
         told = self.rows.where(_is_published() & ~_was_aborted()).join(F.broadcast(named), list(_PLACE))

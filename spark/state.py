@@ -4,6 +4,7 @@
     STATE/src_dt=2026-01-01/{delta}/files.json            the files of that day that the delta is folded from
     STATE/src_dt=2026-01-01/{delta}/{frame}/*.parquet     see `delta`
     STATE/src_dt=2026-01-01/{delta}/messages/rec_dt=…/    the messages, by the day of their record
+    STATE/open-{deltas}/                                  those that had no outcome yet by all these deltas
 
 A delta appears whole, by one rename, and is never changed. The day in `src_dt` is that of the folder that the files are in.
 """
@@ -17,9 +18,11 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +30,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.delta import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
-from ackwise.spark.fold import REASONS
-from ackwise.spark.folded import Folded
+from ackwise.spark.facts import Writer
+from ackwise.spark.fold import REASONS, merge
+from ackwise.spark.folded import Horizon
 from ackwise.spark.schema import project
 from ackwise.spark.sources import Evidence, read_events
+from ackwise.spark.vocabulary import ENDED
 
-__all__ = ["State", "brought_up", "opened"]
+__all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
 #: Changes with whatever is kept in a delta. Reasons are kept as numbers.
 _FORMAT: Final = {"format": 1, "reasons": sorted(REASONS)}
 _ABOUT: Final = "state.json"
 _FILES: Final = "files.json"
 _UNFINISHED: Final = ".unfinished"
+_MESSAGES: Final = "messages"
+_OPEN: Final = "open-"
 _DAY: Final = re.compile(r"dt=(\d{4}-\d{2}-\d{2})")
 _NO_DAY: Final = "none"
 
@@ -62,28 +70,118 @@ class State:
     def take(self, delta: Delta, day: str, files: Sequence[Path]) -> None:
         """Write a delta folded from `files`: whole or, if this is cut short, not at all."""
         names = sorted({_name(path) for path in files})
-        key = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
-        unfinished = self.folder / _UNFINISHED
-        if unfinished.exists():
-            shutil.rmtree(unfinished)
-        for name in FRAMES:
-            frame, days = getattr(delta, name), []
-            if name == "messages":
-                frame, days = frame.withColumn("rec_dt", F.to_date(F.timestamp_micros("record_ts"))), ["rec_dt"]
-            frame.write.partitionBy(*days).parquet(str(unfinished / name))
-        (unfinished / _FILES).write_text(json.dumps(names))
-        place = self.folder / f"src_dt={day}" / key
+        place = self.folder / f"src_dt={day}" / _key(names)
         place.parent.mkdir(exist_ok=True)
-        unfinished.rename(place)
+        with self._whole(place) as unfinished:
+            for name in FRAMES:
+                frame = getattr(delta, name)
+                if name == _MESSAGES:
+                    record_day = F.to_date(F.timestamp_micros("record_ts"))
+                    frame.withColumn("rec_dt", record_day).write.partitionBy("rec_dt").parquet(str(unfinished / name))
+                else:
+                    frame.write.parquet(str(unfinished / name))
+            (unfinished / _FILES).write_text(json.dumps(names))
 
     def read(self, spark: SparkSession) -> Delta:
         """All deltas as one."""
         empty, deltas = empty_delta(spark), self.deltas()
-        return Delta(**{name: _read(spark, getattr(empty, name), _places(deltas, name)) for name in FRAMES})
+        frames = {name: _read(spark, getattr(empty, name), [delta / name for delta in deltas]) for name in FRAMES if name != _MESSAGES}
+        return Delta(messages=_read(spark, empty.messages, _days(deltas)), **frames)
+
+    def read_messages(self, spark: SparkSession, since: int, oldest: int) -> DataFrame:
+        """The states of messages whose record is not older than `oldest` or of a day that the events since `since` are about, and of
+        all that are open. Microseconds."""
+        known = self._open()
+        if known is None:
+            return self.read(spark).messages
+        deltas, covered = self.deltas(), set(json.loads((known / _FILES).read_text()))
+        recent = [delta for delta in deltas if delta.parent.name >= f"src_dt={_date(since)}" or _delta_name(delta) not in covered]
+        days = {day.name for day in _days(recent)}
+        places = [day for day in _days(deltas) if day.name in days or day.name >= f"rec_dt={_date(oldest)}"]
+        return _read(spark, empty_delta(spark).messages, [known / _MESSAGES, *places])
+
+    def keep_open(self, states: DataFrame) -> None:
+        """Write down the states of all messages that are open by the deltas that there are, for `read_messages`."""
+        names = [_delta_name(delta) for delta in self.deltas()]
+        before = sorted(self.folder.glob(f"{_OPEN}*"))
+        place = self.folder / f"{_OPEN}{_key(names)}"
+        if place not in before:
+            with self._whole(place) as unfinished:
+                states.write.parquet(str(unfinished / _MESSAGES))
+                (unfinished / _FILES).write_text(json.dumps(names))
+        for earlier in before:
+            if earlier != place:
+                shutil.rmtree(earlier)
 
     def deltas(self) -> list[Path]:
         """The folders of the deltas, oldest day first."""
         return sorted(path.parent for path in self.folder.glob(f"src_dt=*/*/{_FILES}"))
+
+    def _open(self) -> Path | None:
+        return max(self.folder.glob(f"{_OPEN}*"), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+    @contextmanager
+    def _whole(self, place: Path) -> Iterator[Path]:
+        """A folder to fill, that becomes `place` once it is full."""
+        unfinished = self.folder / _UNFINISHED
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        unfinished.mkdir()
+        yield unfinished
+        unfinished.rename(place)
+
+
+class FoldedState:
+    """What the deltas of a state and of the logs that are still written say. `kept` has the states that were read last."""
+
+    def __init__(self, spark: SparkSession, state: State, live: Sequence[Delta]) -> None:
+        known = state.read(spark)
+        self._spark, self._state = spark, state
+        self._delta = together([known, *live])
+        self._all = FoldedDeltas(spark, self._delta)
+        self.kept = known.messages
+        self._untaken = [delta.messages for delta in live]
+
+    @property
+    def survey(self) -> DataFrame:
+        return self._all.survey
+
+    @property
+    def steps(self) -> DataFrame:
+        return self._all.steps
+
+    @property
+    def seen(self) -> DataFrame:
+        return self._all.seen
+
+    def holes(self, writers: Sequence[Writer]) -> list[Hole]:
+        return self._all.holes(writers)
+
+    def around(self, holes: Sequence[Hole]) -> list[Around]:
+        return self._all.around(holes)
+
+    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+        if horizon is not None:
+            oldest = self._oldest(horizon)
+            self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
+        return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers)
+
+    def keep_open(self, judged: DataFrame) -> None:
+        """Write down which messages are open, after all that were asked for were judged.
+
+        So are those that only a log says the end of which is still written: it may be lost.
+        """
+        still = judged.where(~F.col("verdict").isin(*map(int, sorted(ENDED))))
+        keys = reduce(DataFrame.unionByName, [frame.select("mk", "offset") for frame in (still, *self._untaken)])
+        self._state.keep_open(self.kept.join(keys, ["mk", "offset"], "left_semi"))
+
+    def _oldest(self, horizon: Horizon) -> int | None:
+        """When the first record was written that had not been committed past."""
+        passed = self._spark.createDataFrame(list(horizon.resumed.items()), "pk long, resumed long")
+        known = self._delta.tracks.join(F.broadcast(passed), "pk", "left")
+        ahead = F.coalesce(F.col("word") >= F.shiftright("resumed", 6), F.lit(True))
+        (row,) = known.where("seen != 0").where(ahead).agg(F.min("oldest").alias("oldest")).collect()
+        return None if row["oldest"] is None else int(row["oldest"])
 
 
 @contextmanager
@@ -102,7 +200,7 @@ def opened(folder: Path, roots: Sequence[Path]) -> Iterator[State]:
         os.close(descriptor)
 
 
-def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: Callable[[str], None] = lambda step: None) -> Folded:
+def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: Callable[[str], None] = lambda step: None) -> FoldedState:
     """Fold the files that the state lacks, a day at a time, and answer what all of them say.
 
     Logs that are still written are judged and not kept: their events come in files later.
@@ -113,8 +211,15 @@ def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: 
         progress(f"folding {len(files)} new files of {day}")
         state.take(_folded(spark, evidence, files), day, files)
     live = sorted(set(evidence.files) - set(kept))
-    deltas = [state.read(spark), *([_folded(spark, evidence, live)] if live else [])]
-    return FoldedDeltas(spark, together(deltas))
+    return FoldedState(spark, state, [_folded(spark, evidence, live)] if live else [])
+
+
+def evidence_since(evidence: Evidence, since: float | None) -> Evidence:
+    """The files of the day of `since` (seconds since 1970) and later, and those of no day."""
+    if since is None:
+        return evidence
+    begin = _date(round(since * 1e6))
+    return replace(evidence, files=tuple(path for path in evidence.files if _day(path) == _NO_DAY or _day(path) >= begin))
 
 
 def _folded(spark: SparkSession, evidence: Evidence, files: Sequence[Path]) -> Delta:
@@ -138,7 +243,7 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
         left_out = sorted(set(said["roots"]) - set(roots))
         if left_out:
             raise ConfigurationError(f"{folder} is the state of {left_out[0]}, too; give that folder as well, or another one to --state")
-    elif strangers := sorted(path.name for path in folder.iterdir()):
+    elif strangers := sorted(path.name for path in folder.iterdir() if path.name != f".{_ABOUT}"):
         raise ConfigurationError(f"{folder} holds {strangers[0]!r} and is no state; give an empty folder to --state")
     unfinished = folder / f".{_ABOUT}"
     unfinished.write_text(json.dumps({**_FORMAT, "roots": sorted(roots)}))
@@ -164,9 +269,22 @@ def _day(path: Path) -> str:
     return next((found[1] for part in path.parts if (found := _DAY.fullmatch(part))), _NO_DAY)
 
 
-def _places(deltas: Sequence[Path], name: str) -> list[Path]:
-    folders = [delta / name for delta in deltas]
-    return folders if name != "messages" else [day for folder in folders for day in sorted(folder.glob("rec_dt=*"))]
+def _date(at: int) -> str:
+    """The day (UTC) of a time in microseconds."""
+    return f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d}"
+
+
+def _key(names: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
+def _delta_name(delta: Path) -> str:
+    return f"{delta.parent.name}/{delta.name}"
+
+
+def _days(deltas: Sequence[Path]) -> list[Path]:
+    """The folders of record days of these deltas."""
+    return [day for delta in deltas for day in sorted((delta / _MESSAGES).glob("rec_dt=*"))]
 
 
 def _read(spark: SparkSession, empty: DataFrame, places: Sequence[Path]) -> DataFrame:

@@ -12,35 +12,41 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.fold import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
-from ackwise.spark.vocabulary import ANOMALIES, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 
 
-def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: int, grace: int) -> DataFrame:
-    """One row per message with `verdict` and `flags`. `as_of` and `grace` are microseconds.
+def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: int, grace: int, since: int | None = None) -> DataFrame:
+    """One row per message with `verdict` and `flags`. `as_of`, `grace` and `since` are microseconds.
 
     `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. Messages that
     were suppressed are judged as such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold`
     found; of messages that nobody will ask about it is dropped, which keeps the rows of a healthy group small. `told_ts`
-    is when the first success was told, else the last event.
+    is when the first success was told, else the last event. `concerned` says that it is among what happened after `since`, or
+    was open then; of the others there are only those that the store may have remembered since.
     """
     known = states.join(F.broadcast(context), "mk")
     span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
     inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
     placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
     judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
+    concerned, remembered = _is_concerned(since, grace)
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)
-    return judged.select(
-        *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind", "verdict", "flags"),
-        *("record_ts", "dedup_hash"),
-        F.coalesce("ok_ts", "last_ts").alias("told_ts"),
-        F.coalesce("sx_max", "ox_max").alias("exec_id"),
-        (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
-        (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
-        F.when(~is_plain, F.struct(*(name for name in states.columns if name not in ("mk", "offset")))).alias("state"),
+    return (
+        judged.withColumn("concerned", concerned)
+        .where(remembered)
+        .select(
+            *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind", "verdict", "flags", "concerned"),
+            *("record_ts", "dedup_hash"),
+            F.coalesce("ok_ts", "last_ts").alias("told_ts"),
+            F.coalesce("sx_max", "ox_max").alias("exec_id"),
+            (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
+            (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
+            F.when(~is_plain, F.struct(*(name for name in states.columns if name not in ("mk", "offset")))).alias("state"),
+        )
     )
 
 
@@ -87,12 +93,22 @@ def logical(settled: DataFrame) -> DataFrame:
             (F.min(record) < F.max(record)).alias("repeated"),
             F.max(_is(Verdict.PHANTOM_SUPPRESSED)).alias("phantom"),
             (F.max(ok_ts) - F.min(ok_ts) > F.max("retention")).alias("beyond"),
+            F.max("concerned").alias("concerned"),
         )
-        .where("repeated OR phantom")
+        .where("concerned AND (repeated OR phantom)")
     )
     verdict = F.when(F.col("repeated"), F.lit(int(LogicalVerdict.LOGICAL_DUPLICATE))).otherwise(F.lit(int(LogicalVerdict.PHANTOM)))
     flags = F.when(F.col("repeated") & F.col("beyond"), F.lit(int(Flag.BEYOND_TTL))).otherwise(F.lit(0))
     return folded.select("scope", "dedup_hash", verdict.alias("logical_verdict"), flags.alias("logical_flags"))
+
+
+def _is_concerned(since: int | None, grace: int) -> tuple[Column, Column]:
+    """Whether a message is judged, and whether it must be known."""
+    if since is None:
+        return F.lit(True), F.lit(True)
+    not_passed = F.coalesce(F.col("offset") >= F.col("resumed"), F.lit(True))
+    concerned = not_passed | (F.col("last_ts") >= since) | ~_is(*sorted(ENDED))
+    return concerned, F.col("concerned") | (F.col("last_ts") >= since - F.col("retention") - grace)
 
 
 def _verdict(as_of: int, grace: int) -> Column:

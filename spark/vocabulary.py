@@ -9,6 +9,7 @@ __all__ = [
     "ACTIONS",
     "ANOMALIES",
     "DOUBTS",
+    "ENDED",
     "FLAG_ACTIONS",
     "FLAG_MEANINGS",
     "INCONCLUSIVE",
@@ -174,6 +175,10 @@ LOSSES: Final = frozenset(
         Verdict.RETRY_LOST,
         Verdict.PHANTOM_SUPPRESSED,
     }
+)
+#: The message has an outcome, and nothing is to come.
+ENDED: Final = frozenset(
+    {Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED, Verdict.DUPLICATE_SUPPRESSED}
 )
 #: Anomalies that events which come late may mend: what ran twice, stays so.
 MENDABLE: Final = ANOMALIES - {Verdict.MULTI_EXECUTED}

@@ -21,7 +21,6 @@ from ackwise.spark.oracle import Ruling
 from ackwise.spark.produced import read_produced
 from ackwise.spark.results import copy_tallies, offsets
 from ackwise.spark.schema import EVENT_SCHEMA
-from ackwise.spark.verdicts import logical
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Answer", "answer", "run"]
@@ -70,7 +69,7 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
         copies = rulings[partition[1]].copies.setdefault((partition, handler, epoch), {})
         copies[row["attempt"], CopyFate(row["fate"])] = row["count"]
     _account(found, rulings, partitions)
-    for row in logical(found.settled).collect():
+    for row in found.failed.collect():
         group, handler, epoch = scopes(found.facts)[row.scope]
         rulings[group[1]].logical[(*group, handler, epoch), row.dedup_hash] = LogicalVerdict(row.logical_verdict), Flag(row.logical_flags)
     return rulings

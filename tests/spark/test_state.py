@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
-from tests.spark.histories import History, write_parquet, write_produced
+from tests.spark.histories import DAY, NOW, SECOND, History, write_parquet, write_produced
 from tests.spark.test_cli import AS_OF, reconciled, summary
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event, EventCode
-from ackwise.spark.oracle import rule
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.oracle import Ruling, rule
 from ackwise.spark.sources import gathered
 from ackwise.spark.state import opened
 from ackwise.stores.journal import Journal
@@ -30,8 +33,12 @@ pytestmark = pytest.mark.spark
 HISTORIES = [case.history for case in CASES.values()] + [universe(number) for number in range(120)]
 
 
+#: Half an hour before the end, which is within most universes.
+SINCE = replace(CONFIG, since=NOW / SECOND - 1800)
+
+
 @pytest.fixture(scope="module")
-def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answer:
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[ReconcileConfig, Answer]:
     """What three days say of every case and of many universes: one folded late, one not in the state, and some events in two."""
     from tests.spark.running import answer
 
@@ -55,27 +62,36 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Answe
                 state.take(deltas[-1], f"2026-01-0{number + 1}", [path])
         folded = FoldedDeltas(spark, together([state.read(spark), deltas[-1]]))
         produced = write_produced(folder / "produced.parquet", [row for history in HISTORIES for row in history.produced])
-        return answer(conclude(spark, folded, CONFIG, told=read_produced(spark, produced)))
+        told = read_produced(spark, produced)
+        return {config: answer(conclude(spark, folded, config, told=told)) for config in (CONFIG, SINCE)}
 
 
-def test_events_folded_day_by_day_say_what_the_oracle_says_of_them_at_once(kept: Answer) -> None:
-    different = [h.group for h in HISTORIES if kept.rulings[h.group] != rule(h.events, CONFIG, produced=h.produced)]
+@pytest.mark.parametrize("config", [CONFIG, SINCE], ids=["all", "since"])
+def test_events_folded_day_by_day_say_what_the_oracle_says_of_them_at_once(
+    config: ReconcileConfig, kept: dict[ReconcileConfig, Answer]
+) -> None:
+    rulings = kept[config].rulings
+    different = [h.group for h in HISTORIES if rulings.get(h.group, Ruling(NOW)) != rule(h.events, config, produced=h.produced)]
     assert different == []
 
 
-def test_books_of_events_folded_day_by_day_balance(kept: Answer) -> None:
-    assert len(kept.books) > len(HISTORIES) / 2
-    assert [book for book in kept.books if book.balance] == []
+@pytest.mark.parametrize("config", [CONFIG, SINCE], ids=["all", "since"])
+def test_books_of_events_folded_day_by_day_balance(config: ReconcileConfig, kept: dict[ReconcileConfig, Answer]) -> None:
+    books = kept[config].books
+    assert len(books) > len(HISTORIES) / 2
+    assert [book for book in books if book.balance] == []
+    if config is SINCE:
+        assert sum(book.start for book in books) > sum(book.start for book in kept[CONFIG].books)
 
 
-def days_of(root: Path, days: Sequence[Sequence[dict[str, Any]]]) -> Path:
-    """A root with the events of each day in a folder of their own, a file for each writer."""
-    for number, events in enumerate(days, start=1):
+def days_of(root: Path, days: Sequence[Sequence[dict[str, Any]]], number: int = 1) -> Path:
+    """A root with the events of each day in a folder of their own, from this day of December on, and a file for each writer."""
+    for day, events in enumerate(days, start=number):
         for writer_id in {event["writer_id"] for event in events}:
             own = [event for event in events if event["writer_id"] == writer_id]
             seqs = [event["seq"] for event in own]
             name = f"events-{writer_id:016x}-{min(seqs):012d}-{max(seqs):012d}.parquet"
-            write_parquet(root / "events" / f"dt=2026-01-0{number}" / "hr=00" / name, own)
+            write_parquet(root / "events" / f"dt=2025-12-{day:02d}" / "hr=00" / name, own)
     return root
 
 
@@ -107,7 +123,44 @@ def test_a_run_with_a_state_writes_what_one_without_writes_and_folds_only_what_i
     assert conclusions(tmp_path / "with") == conclusions(tmp_path / "without")
     after = {path: path.stat().st_mtime_ns for path in state.rglob("*.parquet")}
     assert folded.items() < after.items()
-    assert sorted(path.name for path in state.iterdir()) == ["src_dt=2026-01-01", "src_dt=2026-01-02", "state.json"]
+    assert sorted(path.name for path in state.iterdir()) == ["src_dt=2025-12-01", "src_dt=2025-12-02", "state.json"]
+
+
+def test_with_a_state_only_what_may_matter_is_read_of_the_days_before(tmp_path: Path, spark: SparkSession) -> None:
+    from tests.spark.running import answer
+
+    from ackwise.spark.job import conclude
+    from ackwise.spark.state import brought_up
+
+    config = replace(CONFIG, since=NOW / SECOND - 3600, retention=3600.0)
+    history = History("g")
+    for day, words in (
+        (5, "0:C 100:CFB 200:CS 300:CS W=400"),
+        (4, "400:CS 500:C 600:CS W=700"),
+        (3, "700:CS 800:CS W=800"),
+        (2, "900:CS 1000:CS W=800"),
+    ):
+        history.say(f"w{day}", words, ago=day * 86400 + 60, record_ts=NOW - day * DAY - 100 * SECOND)
+    history.say("w1", "100@2:CS 300:CS", ago=100, record_ts=NOW - 5 * DAY - 100 * SECOND)
+    history.say("w1", "1100:CS W=1101", ago=50, record_ts=NOW - 100 * SECOND)
+    days: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in history.events:
+        days[(event["event_ts"] - NOW) // DAY].append(event)
+    assert len(days) == 6
+    root = days_of(tmp_path / "root", [days[day] for day in sorted(days)[:-1]], number=22)
+    rulings, read = [], list[str]()
+    with opened(tmp_path / "state", [root]) as state:
+        for _ in range(2):
+            with gathered([root], tmp_path / "live") as evidence:
+                folded = brought_up(spark, state, evidence)
+                found = conclude(spark, folded, config)
+                folded.keep_open(found.judged)
+                rulings.append(answer(found).rulings["g"])
+                read = folded.kept.inputFiles()
+            days_of(root, [days[max(days)]], number=31)
+    assert rulings == [rule([e for day in sorted(days)[:-1] for e in days[day]], config), rule(history.events, config)]
+    assert {offset for *_, offset in rulings[-1].messages} == {0, 100, 300, 500, 800, 900, 1000, 1100}
+    assert {path.split("rec_dt=")[1][:10] for path in read if "rec_dt=" in path} == {"2025-12-26", "2025-12-28", "2025-12-29", "2025-12-31"}
 
 
 def test_a_file_that_comes_late_or_has_changed_is_folded(tmp_path: Path) -> None:

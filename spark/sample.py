@@ -1,0 +1,173 @@
+"""A check of the job on some of its messages: their events are judged once more by the plain algebra, which shares no code with it.
+
+The messages are drawn by a hash, so the same ones each time: half of them from all, half from those of whom there is more to say than that
+they ran once. What is known of whole partitions and writers is taken from the run; their own events are read anew and found by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.events import EventCode
+from ackwise.spark.completeness import Blindness
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.context import drained
+from ackwise.spark.facts import Committed, Facts
+from ackwise.spark.oracle import Known, Message, Partition, rule
+from ackwise.spark.schema import EVENT_SCHEMA
+from ackwise.spark.vocabulary import Flag, Verdict
+
+__all__ = ["Disagreement", "Sampled", "check_sample"]
+
+#: What a message is called in an event, each with what stands for nothing.
+_NAMES: Final = {"cluster": "", "group_id": "", "topic": "", "topic_id": "", "partition": -1, "handler": "", "dedup_epoch": 0}
+_WANTED: Final = (
+    "cluster string, group_id string, topic string, topic_id string, partition int, handler string, dedup_epoch int, offset long"
+)
+
+
+class Disagreement(AckwiseError):
+    """The job and the plain algebra say different things of a message: a fault in one of them."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was judged and by what, see `job.Judgement`; `events` are in `EVENT_SCHEMA`."""
+
+    facts: Facts
+    commits: Mapping[int, Committed]
+    blind: Blindness
+    judged: DataFrame
+    settled: DataFrame
+    events: DataFrame
+
+
+def check_sample(spark: SparkSession, found: Sampled, config: ReconcileConfig) -> int:
+    """Judge `config.verify_sample` messages once more, or as many as there are; how many it were. Raises `Disagreement`."""
+    messages = _messages(found.facts)
+    drawn = {(*messages[row["mk"]], row["offset"]): row for row in _draw(found.settled, config.verify_sample)}
+    mates = _mates(spark, found.judged, list(drawn.values()))
+    wanted = {*drawn, *((*messages[row["mk"]], row["offset"]) for row in mates)}
+    events = [*_sessions(found.facts), *_events_of(spark, found.events, wanted)]
+    said = rule(events, config, offsets=(), known=_known(found)).messages if drawn else {}
+    for message, row in drawn.items():
+        once, again = (Verdict(row["verdict"]), Flag(row["flags"])), said.get(message)
+        if once != again:
+            wrong = sum(said.get(each) != (row["verdict"], row["flags"]) for each, row in drawn.items())
+            raise Disagreement(
+                f"{_named(message)}: the job says {_told(once)}, and the plain algebra {_told(again)}, as for {wrong} of {len(drawn)} "
+                "messages that were checked; nothing that this run says can be relied on, please report it with the events"
+            )
+    return len(drawn)
+
+
+def _draw(settled: DataFrame, number: int) -> list[Row]:
+    order = F.xxhash64("mk", "offset")
+    columns = ("mk", "offset", "verdict", "flags", "scope", "dedup_hash", F.col("state.suppressed_ts").alias("suppressed_ts"))
+    rows = settled.select(*columns).orderBy(order, "mk", "offset").limit(number - number // 2).collect()
+    odd = settled.where("state IS NOT NULL").select(*columns).orderBy(order, "mk", "offset").limit(number // 2).collect()
+    return [*rows, *odd]
+
+
+def _mates(spark: SparkSession, judged: DataFrame, drawn: Sequence[Row]) -> list[Row]:
+    """Of each key that was suppressed two messages, one of them such that accounts for it, if there is one: a key may have millions."""
+    keys = {(row["scope"], row["dedup_hash"]) for row in drawn if row["suppressed_ts"] is not None and row["dedup_hash"] is not None}
+    if not keys:
+        return []
+    open_still = F.col("verdict").isin(*map(int, (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)))
+    message = F.struct("mk", "offset")
+    suppressed = spark.createDataFrame(sorted(keys), "scope long, dedup_hash long")
+    found = (
+        judged.join(F.broadcast(suppressed), ["scope", "dedup_hash"], "left_semi")
+        .groupBy("scope", "dedup_hash")
+        .agg(F.min(message).alias("any"), F.min(F.when(F.col("is_done") | open_still, message)).alias("done"))
+    )
+    return [mate for row in found.collect() for mate in (row["any"], row["done"]) if mate is not None]
+
+
+def _events_of(spark: SparkSession, events: DataFrame, messages: set[Message]) -> list[dict[str, Any]]:
+    """The events about these messages, found by what they are called and not by the numbers that the job gives them."""
+    rows = [(*partition, handler, epoch, offset) for partition, handler, epoch, offset in sorted(messages)]
+    wanted = F.broadcast(spark.createDataFrame(rows, _WANTED))
+    same = [F.coalesce(events[name], F.lit(nothing)) == wanted[name] for name, nothing in _NAMES.items()]
+    about = events.where((F.col("event_type") < int(EventCode.COMMITTED)) & F.col("writer_id").isNotNull() & F.col("seq").isNotNull())
+    found = about.join(wanted, [*same, events["offset"] == wanted["offset"]], "left_semi")
+    return [row.asDict() for row in found.select(*map(_plain, EVENT_SCHEMA.names)).distinct().collect()]
+
+
+def _plain(name: str) -> Column:
+    return F.unix_micros(name).alias(name) if name in ("event_ts", "record_ts", "due_ts") else F.col(name)
+
+
+def _sessions(facts: Facts) -> list[dict[str, Any]]:
+    """What the sessions say, as the events that they were."""
+    same = {"seq": -1, "event_type": int(EventCode.SESSION_START)}
+    said = [row for row in facts.rows if row.session is not None and _is_object(row.session)]
+    return [
+        {
+            **same,
+            "writer_id": row.writer_id,
+            "event_ts": row.first_ts,
+            "cluster": row.cluster,
+            "group_id": row.group_id,
+            "attrs": row.session,
+        }
+        for row in said
+    ]
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _messages(facts: Facts) -> dict[int, tuple[Partition, str, int]]:
+    places = _places(facts)
+    return {view.mk: (places[view.pk], view.handler, view.dedup_epoch) for view in facts.views}
+
+
+def _places(facts: Facts) -> dict[int, Partition]:
+    return {pk: (*each.group, each.topic, each.topic_id, each.partition) for pk, each in facts.partitions.items()}
+
+
+def _known(found: Sampled) -> Known:
+    facts, places = found.facts, _places(found.facts)
+    commits = {place: found.commits.get(pk) for pk, place in places.items()}
+    return Known(
+        as_of=facts.as_of,
+        live=facts.live_writers,
+        began={name: group.first_ts for name, group in facts.groups.items()},
+        commits={place: commit and commit.highest for place, commit in commits.items()},
+        resumed={place: commit and commit.resumed for place, commit in commits.items()},
+        rewound={place: _rewound(commit) for place, commit in commits.items()},
+        unsettled={places[pk]: spans for pk, spans in found.blind.unsettled.items()},
+        drained=dict.fromkeys(facts.groups, 0) | drained(facts, found.commits),
+        blind=found.blind.groups,
+    )
+
+
+def _rewound(commit: Committed | None) -> tuple[int, int]:
+    if commit is None or commit.rewound_from is None or commit.rewound_to is None:
+        return 0, 0
+    return commit.rewound_from, commit.rewound_to
+
+
+def _named(message: Message) -> str:
+    (_, group, topic, _, partition), handler, _, offset = message
+    return f"{topic}/{partition}/{offset} of group {group}" + (f", agent {handler}" if handler else "")
+
+
+def _told(said: tuple[Verdict, Flag] | None) -> str:
+    if said is None:
+        return "nothing"
+    verdict, flags = said
+    return " + ".join([verdict.name, *(flag.name or "" for flag in flags)])
