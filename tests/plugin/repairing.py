@@ -34,7 +34,7 @@ class Shop:
         self.store = f"sqlite:///{folder}/claims.db"
 
     def app(self, **policies: Any) -> App:
-        """As its workers run it. `dedup=None` leaves deduplication out."""
+        """As its workers run it. `dedup` is another policy, or `None` for none."""
         app = App(self.group_id, brokers=self.raw.bootstrap, commit_interval=0, session_timeout=6)
         dedup = policies.get("dedup", Dedup(self.store, key=lambda message: message.raw))
         app.use(ConsumeLater(levels="1s"), Events(str(self.folder / "events")), *([] if dedup is None else [dedup]))
@@ -71,10 +71,10 @@ class Shop:
             return []
         return [parse_copy(delivery_of(record), self.group_id) for record in await self.raw.records(f"{self.group_id}.retry")]
 
-    async def work_until(self, expected: Mapping[bytes, int], *, seconds: float = 60.0) -> None:
+    async def work_until(self, expected: Mapping[bytes, int], *, seconds: float = 60.0, **policies: Any) -> None:
         """A worker runs until its handler has had at least these values."""
         stop = asyncio.Event()
-        serving = asyncio.create_task(self.app().serve(stop))
+        serving = asyncio.create_task(self.app(**policies).serve(stop))
         try:
             async with asyncio.timeout(seconds):
                 while any(self.handled[value] < number for value, number in expected.items()):

@@ -9,12 +9,13 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.plugin.repairing import Shop, values
 from tests.servers import RawKafka
 
+from ackwise import Transactional
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id
@@ -217,6 +218,34 @@ async def test_two_cannot_carry_out_a_plan_at_once(shop: Shop) -> None:
     with Progress(plan, read_title(plan), writing=True), pytest.raises(ConfigurationError, match="somebody else is carrying out this plan"):
         await carry_out(plan, shop.group, execute=True)
     assert await shop.copies() == {}
+
+
+@pytest.mark.parametrize("mode", ["inbox", "offsets"])
+async def test_a_database_that_is_written_in_transactions_lets_a_copy_run_once(shop: Shop, mode: Literal["inbox", "offsets"]) -> None:
+    def policy() -> Transactional:
+        return Transactional(f"sqlite:///{shop.folder}/shop.db", mode=mode, key=(lambda message: message.raw) if mode == "inbox" else None)
+
+    await shop.work_until(dict.fromkeys(values(range(6)), 1), dedup=policy())
+    shop.handled.clear()
+    plan = shop.plan(shop.step(2, 4))
+    group = shop.app(dedup=policy()).group()
+    carried = await carry_out(plan, group, execute=True)
+    if mode == "inbox":
+        assert (fates(carried), await shop.copies()) == ({Fate.DONE: 2}, {})
+        return
+    assert (fates(carried), await shop.copies()) == ({Fate.UNGUARDED: 2}, {})
+    assert fates(await carry_out(plan, shop.app(dedup=policy()).group(), execute=True, with_review=True)) == {Fate.SENT: 2}
+    await shop.work_until(dict.fromkeys(values([2, 3]), 1), dedup=policy())
+    assert shop.handled == dict.fromkeys(values([2, 3]), 1)
+
+
+async def test_what_is_not_in_the_database_is_sent_once_and_an_older_delivery_of_it_is_stale(shop: Shop) -> None:
+    def policy() -> Transactional:
+        return Transactional(f"sqlite:///{shop.folder}/shop.db", key=lambda message: message.raw)
+
+    assert fates(await carry_out(shop.plan(shop.step(1, 3)), shop.app(dedup=policy()).group(), execute=True)) == {Fate.SENT: 2}
+    await shop.work_until(dict.fromkeys(values(range(6)), 1), dedup=policy())
+    assert shop.handled == dict.fromkeys(values(range(6)), 1)
 
 
 WORKER = """
