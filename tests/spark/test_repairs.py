@@ -1,0 +1,111 @@
+"""The plan that a run writes: which step each anomaly gets, and that it is the same for the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.cases import CONFIG
+from tests.spark.histories import NOW, SECOND, History, write_parquet
+
+from ackwise.middleware.repair import NAME, Action, Planned, Risk, Step, Title, read_steps, read_title, write_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def broken() -> list[dict[str, Any]]:
+    """Groups in which something went wrong that a plan can be made for."""
+    at = NOW - 9000 * SECOND
+    lost = History("lost").say("w1", "0:CS 1:CF 2:CF 3:CS 4:CS W=5", ago=2000, record_ts=at)
+    lost.say("w1", "5:CS 6:CF 7:CS W=8", ago=1900, record_ts=at + SECOND)
+    never = History("never").say("w1", "0:CS 3:CS W=4", ago=2000)
+    stuck = History("stuck").say("w0", "0:C 1:CFB 1@2:C", ago=5000).say("w2", "2:CS W=3", ago=2000)
+    gone = History("gone").say("w1", "0:CFB 1:CS W=2", ago=5000, due_ts=NOW - 4000 * SECOND).drain(10)
+    phantom = History("phantom").say("w1", "0:D 1:CS W=2", ago=2000)
+    twice = History("twice").say("w1", "0:CS", ago=2000).say("w2", "0:CS 1:CS W=2", ago=1900)
+    keys = History("keys").say("w1", "0:CS 1:CS 2:CS W=3", ago=2000, key="k")
+    young = History("young").say("w1", "0:CF 1:CS W=2", ago=30)
+    unknown = History("unknown").say("w1", "0:CS").skip("w1", 4).say("w1", "2:CS W=3")
+    apart = History("apart").say("w1", "0:CF", ago=2000).say("w1", "1:CF W=2", ago=2000, handler="mail")
+    histories = (lost, never, stuck, gone, phantom, twice, keys, young, unknown, apart)
+    return [event for each in histories for event in each.events]
+
+
+@pytest.fixture(scope="module")
+def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Step], list[Step]]:
+    """The steps of one run, without what is provisional and with it."""
+    from ackwise.spark.coverage import stretches
+    from ackwise.spark.job import weigh
+    from ackwise.spark.ledger import absent
+    from ackwise.spark.repairs import of_keys, of_messages, of_offsets, steps
+    from ackwise.spark.results import MISSING, missing_rows, names
+    from ackwise.spark.schema import EVENT_SCHEMA
+    from ackwise.spark.verdicts import logical
+
+    path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", broken())
+    found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(str(path)), CONFIG)
+    named = names(spark, found.facts)
+    listed = {name: mask for name, mask in absent().items() if name in MISSING}
+    rest = [of_keys(found.settled, logical(found.settled), named), of_offsets(missing_rows(stretches(found.words, listed), named))]
+    try:
+        final, all_of_them = (list(steps([of_messages(found.settled, named, provisional=each), *rest])) for each in (False, True))
+    finally:
+        found.judged.unpersist()
+    return final, all_of_them
+
+
+def planned(steps: Sequence[Step], group: str) -> list[tuple[Action, str, int, int, int]]:
+    return [(each.action, each.verdict, each.start, each.end, each.attempt) for each in steps if each.group == group]
+
+
+def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(plans: tuple[list[Step], list[Step]]) -> None:
+    steps = plans[0]
+    assert planned(steps, "lost") == [(Action.REDELIVER, "LOST", 1, 3, 1), (Action.REDELIVER, "LOST", 6, 7, 1)]
+    assert planned(steps, "never") == [(Action.PROBE, "NEVER_SEEN", 1, 3, 0)]
+    assert planned(steps, "stuck") == [(Action.RELEASE, "STUCK", 0, 1, 1), (Action.RELEASE, "STUCK", 1, 2, 2)]
+    assert planned(steps, "gone") == [(Action.REDELIVER, "RETRY_LOST", 0, 1, 1)]
+    assert planned(steps, "phantom") == [(Action.REPLAY, "PHANTOM_SUPPRESSED", 0, 1, 1)]
+    assert planned(steps, "twice") == [(Action.REVIEW, "MULTI_EXECUTED", 0, 1, 1)]
+    assert planned(steps, "keys") == [(Action.REVIEW, "LOGICAL_DUPLICATE", 0, 3, 0)]
+    assert planned(steps, "unknown") == [(Action.VERIFY, "UNKNOWN_EXPORT_GAP", 1, 2, 0)]
+    assert {(step.handler, step.start, step.end) for step in steps if step.group == "apart"} == {("bill", 0, 1), ("mail", 1, 2)}
+    assert planned(steps, "young") == []
+
+
+def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[Step], list[Step]]) -> None:
+    final, all_of_them = plans
+    assert set(all_of_them) - set(final) == {step for step in all_of_them if step.group == "young"}
+    assert planned(all_of_them, "young") == [(Action.REDELIVER, "LOST", 0, 1, 1)]
+
+
+def test_a_step_says_by_what_it_was_judged_and_between_which_times_its_records_were_written(plans: tuple[list[Step], list[Step]]) -> None:
+    steps = [step for step in plans[0] if step.group == "lost"]
+    at = NOW - 9000 * SECOND
+    assert [(step.record_ts, step.last_event, step.flags) for step in steps] == [
+        ((at, at), "FAILED", ("HAD_FAILURES",)), ((at + SECOND, at + SECOND), "FAILED", ("HAD_FAILURES",))
+    ]  # fmt: skip
+    assert [step.dedup_hash is None for step in steps] == [True, False]
+
+
+def test_a_plan_that_is_written_and_read_is_the_same_and_says_how_much_is_in_it(
+    plans: tuple[list[Step], list[Step]], tmp_path: Path
+) -> None:
+    steps = plans[0]
+    counts = write_plan(tmp_path / NAME, Title("run", 7), steps)
+    assert (list(read_steps(tmp_path / NAME)), read_title(tmp_path / NAME)) == (steps, Title("run", 7))
+    of = {action: [step for step in steps if step.action is action] for action in Action}
+    assert counts == [Planned(action, len(found), sum(step.offsets for step in found)) for action, found in of.items()]
+    assert {step.action for step in steps if step.risk is Risk.SAFE} == {Action.REDELIVER, Action.PROBE, Action.RELEASE}
+
+
+def test_the_same_step_has_the_same_key_in_every_run_and_no_other_has_it(plans: tuple[list[Step], list[Step]]) -> None:
+    first, second = ([step.idempotency_key for step in steps] for steps in plans)
+    assert len(set(second)) == len(second)
+    assert set(first) < set(second)
+    assert replace(plans[0][0], attempt=99, last_ts=1).idempotency_key == first[0]
