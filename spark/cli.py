@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import secrets
 import time
@@ -33,6 +34,14 @@ _OURS: Final = {
 _MOST_SAMPLED: Final = 100_000
 #: What must not be left of an earlier run while this one has not ended.
 _CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progress.jsonl")
+
+
+class Format(enum.StrEnum):
+    """What `reconcile` prints; the files of a run are the same."""
+
+    TABLES = "tables"
+    JSON = "json"
+    HTML = "html"
 
 
 def reconcile(
@@ -85,7 +94,8 @@ def reconcile(
     plan_provisional: Annotated[
         bool, typer.Option("--plan-provisional", help="Put anomalies that events may still mend into the repair plan, too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of tables.")] = False,
+    output: Annotated[Format, typer.Option("--format", help="What is printed: tables, summary.json, or the page.")] = Format.TABLES,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     master: Annotated[str, typer.Option(help="The Spark master.")] = LOCAL,
     driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = HEAP,
     conf: Annotated[
@@ -113,15 +123,22 @@ def reconcile(
         plan_provisional=plan_provisional,
     )
     report = _run(events, out, config, produced, state, engine_of(master, driver_memory, conf or ()))
-    if as_json:
-        from ackwise.spark.report import to_json
-
-        typer.echo(to_json(report))
-    else:
-        from ackwise.spark.tables import show
-
-        show(report, to_stdout())
+    _print(report, Format.JSON if as_json else output)
     raise typer.Exit(int(report.exit_code))
+
+
+def _print(report: RunReport, output: Format) -> None:
+    match output:
+        case Format.HTML:
+            typer.echo(Path(report.page).read_text("utf-8"), nl=False)
+        case Format.JSON:
+            from ackwise.spark.report import to_json
+
+            typer.echo(to_json(report))
+        case Format.TABLES:
+            from ackwise.spark.tables import show
+
+            show(report, to_stdout())
 
 
 def _run(
