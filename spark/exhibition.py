@@ -136,14 +136,15 @@ def _stuck(found: Judged) -> list[StuckClaims]:
     ages: dict[int, list[int]] = defaultdict(lambda: [0] * (len(AGES) + 1))
     for row in stuck_claims(found.events, found.settled, found.facts.as_of).collect():
         ages[row["writer_id"]][row["age"]] += row["count"]
-    return [StuckClaims(writer, clients[writer], each) for writer, each in sorted(ages.items(), key=lambda item: (-sum(item[1]), item[0]))]
+    most_first = sorted(ages.items(), key=lambda item: (-sum(item[1]), item[0]))
+    return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
 
 
 def _failures(facts: Facts, told: Iterable[Row]) -> list[Failures]:
     views = {view.mk: view for view in facts.views}
     found: Counter[tuple[str, str, str, str]] = Counter()
     for row in told:
-        if row["mk"] is not None:
+        if row["mk"] in views:
             view = views[row["mk"]]
             found[view.group[1], view.handler, facts.partitions[view.pk].topic, row["error"]] += row["count"]
     return [Failures(*kind, runs) for kind, runs in sorted(found.items())]

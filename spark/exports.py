@@ -44,14 +44,16 @@ def exports(writers: Iterable[Writer], holes: Iterable[Hole], written: Iterable[
 
 def _of_writer(writer: Writer, written: Iterable[Written], holes: Sequence[Hole], time: Buckets) -> Exports:
     events, missing, spans = [0] * time.number, [0] * time.number, list[tuple[int, int, int]]()
-    reached = 0
-    for row in sorted(written, key=lambda row: (row.last, row.bucket)):
+    in_order = sorted(written, key=lambda row: (row.last, row.bucket))
+    # What is before the first that was read is in a hole, or was not to be read.
+    reached = min((row.first for row in in_order), default=0)
+    for row in in_order:
         spans.append((reached, row.last + 1, row.bucket))
         reached = row.last + 1
     for first, end, bucket in spans:
         hidden = sum(max(0, min(hole.after, end) - max(hole.first, first)) for hole in holes)
         events[bucket] += end - first - hidden
     for hole in holes:
-        bucket = next((bucket for first, _, bucket in reversed(spans) if first < hole.first), spans[0][2])
+        bucket = next((bucket for first, _, bucket in reversed(spans) if first < hole.first), spans[0][2] if spans else 0)
         missing[bucket] += hole.after - hole.first
     return Exports(writer, events, missing)
