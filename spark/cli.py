@@ -23,7 +23,7 @@ from ackwise.spark.engine import HEAP, LOCAL, Engine, engine_of
 if TYPE_CHECKING:
     from ackwise.spark.report import RunReport
 
-__all__ = ["reconcile", "time_of"]
+__all__ = ["begin_of", "reconcile", "time_of"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
 _OURS: Final = {
@@ -112,7 +112,7 @@ def reconcile(
     """
     config = ReconcileConfig(
         as_of=None if as_of is None else time_of(as_of),
-        since=None if since is None else _begin_of(since, as_of),
+        since=None if since is None else begin_of(since, as_of),
         grace=parse_duration(grace, what="--grace"),
         lateness=parse_duration(lateness, what="--lateness"),
         writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
@@ -216,14 +216,15 @@ def _prepared(folder: Path) -> Iterator[None]:
         raise
 
 
-def _begin_of(since: str, as_of: str | None) -> float:
+def begin_of(since: str, as_of: str | None) -> float:
+    """Seconds since 1970 of a time, or of a duration before `as_of`, or before now; raises `ConfigurationError`."""
     with suppress(ValueError):
         datetime.fromisoformat(since)
         return time_of(since)
     try:
         back = parse_duration(since)
     except ConfigurationError:
-        raise ConfigurationError(f"--since is {since!r}, neither a time nor a duration; write it as 2026-01-31T12:00:00Z or 1d") from None
+        raise ConfigurationError(f"--since is {since!r}, which is no time and no duration; write it as 2026-01-31T12:00:00Z or 1d") from None
     return max(0.0, (time.time() if as_of is None else time_of(as_of)) - back)
 
 

@@ -175,6 +175,7 @@ def test_a_file_as_the_folder_to_write_to(tmp_path: Path) -> None:
         ("--grace", "soon", "write it as 30, '30s', '500ms' or '2h'"),
         ("--writer-timeout", "-5", "write it as 30, '30s', '500ms' or '2h'"),
         ("--as-of", "yesterday", "write it as 2026-01-31T12:00:00Z"),
+        ("--since", "yesterday", "write it as 2026-01-31T12:00:00Z or 1d"),
         ("--driver-memory", "lots", "write it as 512m or 2g"),
     ],
 )
