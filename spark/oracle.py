@@ -210,7 +210,7 @@ class _Court:
                 before, later = [e for e in read if e["seq"] < first], [e for e in read if e["seq"] >= after]
                 if read:
                     reached = _max(map(_reached, before)) or 0
-                    resumed = [at for e in later if (at := _read_from(e)) is not None and at >= reached]
+                    resumed = [at for e in later if (at := _received_from(e)) is not None and at >= reached]
                     self._note(partition, before, min(resumed, default=_FOREVER))
             if writer in self.cut and read:
                 others = [e for e in self.by_partition[partition] if e["writer_id"] != writer]
@@ -395,7 +395,9 @@ class _Court:
             verdict = Verdict.STUCK if expired and not lives else Verdict.IN_FLIGHT
         elif attempt > 1:
             verdict = retry
-        is_hidden = (verdict in (Verdict.LOST, Verdict.STUCK) and doubt) or (verdict is Verdict.RETRY_LOST and group in self.blind)
+        is_hidden = (verdict in (Verdict.LOST, Verdict.STUCK) and doubt) or (
+            verdict in (Verdict.STUCK, Verdict.RETRY_LOST) and group in self.blind
+        )
         if is_hidden or (verdict in ANOMALIES and _is_recreated(events)):
             verdict = Verdict.UNKNOWN_EXPORT_GAP
         low, high = self.rewound[partition]
@@ -545,6 +547,11 @@ def _is_read_here(e: Event) -> bool:
 
 def _read_from(e: Event) -> int | None:
     return e.get("offset") if _is_read_here(e) or e["event_type"] in (E.ASSIGNED, E.RECEIVED_RANGE) else None
+
+
+def _received_from(e: Event) -> int | None:
+    """Where it was read on; an outcome does not say that, since what it is about may have been read long before."""
+    return _read_from(e) if e["event_type"] in (E.ASSIGNED, E.RECEIVED_RANGE, E.RECEIVED) else None
 
 
 def _reached(e: Event) -> int | None:

@@ -14,7 +14,19 @@ from ackwise.spark.coverage import fold_words, points, spans, stretches
 from ackwise.spark.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 
-__all__ = ["around", "committed", "committed_position", "holes", "is_drained", "passed", "reached", "read_from", "survey", "untold"]
+__all__ = [
+    "around",
+    "committed",
+    "committed_position",
+    "holes",
+    "is_drained",
+    "passed",
+    "reached",
+    "read_from",
+    "received_from",
+    "survey",
+    "untold",
+]
 
 
 def survey(events: DataFrame) -> DataFrame:
@@ -101,7 +113,7 @@ def around(events: DataFrame, holes: DataFrame) -> DataFrame:
     beyond = F.col("position") >= F.coalesce(F.col("reached"), F.lit(0))
     after = (
         each.where(~earlier)
-        .select(*hole, read_from().alias("position"))
+        .select(*hole, received_from().alias("position"))
         .join(before, hole, "left")
         .groupBy(*hole)
         .agg(F.min(F.when(beyond, F.col("position"))).alias("resumed"))
@@ -134,6 +146,14 @@ def untold(events: DataFrame) -> DataFrame:
 def read_from() -> Column:
     """The position at which the event says that its partition was read, after `project`."""
     return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE) | _read_here(), F.col("offset"))
+
+
+def received_from() -> Column:
+    """The position at which the event says that its partition was read on.
+
+    An outcome does not say that: what it is about may have been read long before.
+    """
+    return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.RECEIVED), read_from())
 
 
 def reached() -> Column:

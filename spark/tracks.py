@@ -17,7 +17,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.coverage import bit_of, first_from, word_of
 from ackwise.spark.schema import is_about_a_message, is_any
-from ackwise.spark.survey import committed_position, reached, read_from
+from ackwise.spark.survey import committed_position, reached, received_from
 
 __all__ = ["Run", "around", "holes_between", "runs", "seen", "tracks"]
 
@@ -71,7 +71,7 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[Run]) -> DataF
         _mask(is_message).alias("seen"),
         F.min(F.when(is_message, F.col("record_ts"))).alias("oldest"),
         F.max(F.when(is_message, F.col("record_ts"))).alias("newest"),
-        _mask(named & (read_from() == offset)).alias("positions"),
+        _mask(named & (received_from() == offset)).alias("positions"),
         F.max(F.when(named, reached())).alias("reached"),
         F.max(F.when(named, committed_position())).alias("settled_to"),
     )

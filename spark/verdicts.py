@@ -17,6 +17,8 @@ from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, Lo
 __all__ = ["judge", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
+#: Whoever has the partition may have run them since, and whoever has a retry partition a copy: any missing event may tell of it.
+_ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 
 
 def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: int, grace: int, since: int | None = None) -> DataFrame:
@@ -131,7 +133,7 @@ def _verdict(as_of: int, grace: int) -> Column:
         .when(committed_past, _lit(Verdict.LOST))
         .otherwise(_lit(Verdict.PENDING))
     )
-    doubtful = (base.isin(*map(int, _IN_DOUBT)) & F.col("in_doubt")) | ((base == Verdict.RETRY_LOST) & F.col("blind"))
+    doubtful = (base.isin(*map(int, _IN_DOUBT)) & F.col("in_doubt")) | (base.isin(*map(int, _ANYWHERE)) & F.col("blind"))
     of_two_records = base.isin(*map(int, sorted(ANOMALIES))) & _is_recreated()
     return F.when(doubtful | of_two_records, _lit(Verdict.UNKNOWN_EXPORT_GAP)).otherwise(base)
 
