@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aiokafka import TopicPartition
-
-from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.message import Delivery
-from ackwise.middleware.repair import Action, Risk, Step, Title, read_steps, read_title
+from ackwise.middleware.repair import Action, Step, Title, read_steps, read_title
 from ackwise.plugin.group import Group
-from ackwise.plugin.member import delivery_of
-from ackwise.plugin.repair.candidate import AGAIN, OPEN, REPLAY_ID, Candidate, Fate, attempt_of, is_replay
-from ackwise.plugin.repair.origins import Origins, reading
+from ackwise.plugin.repair.candidate import OPEN, Fate
+from ackwise.plugin.repair.origins import reading
+from ackwise.plugin.repair.portions import Piece, Pieces
 from ackwise.plugin.repair.progress import Progress
 from ackwise.plugin.repair.sender import Sender
 
@@ -29,9 +24,6 @@ __all__ = ["Carried", "carry_out", "steps_for"]
 
 #: Records that are looked up, asked about and sent together.
 _PORTION: Final = 100
-
-#: Microseconds by which the clock of a producer may be ahead of those that judged.
-_SKEW: Final = 60_000_000
 
 #: Places of each fate that are told.
 _SHOWN: Final = 20
@@ -100,75 +92,49 @@ async def carry_out(
     async with AsyncExitStack() as opened:
         progress = opened.enter_context(Progress(plan, title, writing=execute))
         origins = await opened.enter_async_context(reading(group.settings))
-        sender = Sender(group, title, with_review)
+        sender, pace = Sender(group, title, with_review), _Pace(rate)
         if execute:
             await opened.enter_async_context(sender.opened())
-        pace = _Pace(rate)
-        for step in read_steps(plan):
-            if step.group != group.settings.group:
-                continue
-            start = progress.through(step)
-            carried.add(step, progress.fates(step), step.start, start)
-            tell(start - step.start)
-            is_noted = execute
-            async for end, candidates, fates in _portions(origins, group, title, step, start, with_review, pace.portion):
-                await sender.find_keys(candidates)
-                if execute:
-                    await sender.send(candidates)
-                fates.update(Counter((each.fate or Fate.READY).value for each in candidates))
-                is_noted = is_noted and not any(fate in AGAIN for fate in fates)
-                if is_noted:  # beyond, the store alone keeps the next run from sending again what this one sent
-                    progress.note(step, end, fates)
-                carried.add(step, fates, start, end)
-                tell(end - start)
-                start = end
-                if stop is not None and stop.is_set():
-                    carried.stopped = True
-                    return carried
-                await pace.wait(fates[Fate.SENT], stop)
+        pieces = Pieces(origins, group, title, with_review=with_review)
+        async for portion in _portions(_rest_of(plan, group, pieces, progress, carried, tell, pace.portion), pace.portion):
+            candidates = [each for piece in portion for each in piece.candidates]
+            await sender.find_keys(candidates)
+            if execute:
+                await sender.send(candidates)
+                progress.note([(piece.step, piece.end, piece.fates) for piece in portion])
+            for piece in portion:
+                carried.add(piece.step, piece.fates, piece.start, piece.end)
+                tell(piece.end - piece.start)
+            if stop is not None and stop.is_set():
+                carried.stopped = True
+                break
+            await pace.wait(sum(each.fate is Fate.SENT for each in candidates), stop)
     return carried
 
 
-async def _portions(
-    origins: Origins, group: Group, title: Title, step: Step, start: int, with_review: bool, most: int
-) -> AsyncIterator[tuple[int, list[Candidate], Counter[str]]]:
-    """The rest of a step from `start` on, in portions: up to which offset, the messages found, and how many had which other fate."""
-    if start >= step.end:
-        return
-    agents = [agent for agent in group.agents if (agent.name == step.handler if step.handler else step.topic in agent.topics)]
-    if (fate := _refused(step, agents, group, with_review)) is not None:
-        yield step.end, [], Counter({fate.value: step.end - start})
-        return
-    partition = TopicPartition(step.topic, step.partition)
-    log = await origins.bounds(partition)
-    while start < step.end:
-        if start < log.start or start >= log.end:
-            end = min(step.end, log.start) if start < log.start < log.end else step.end
-            yield end, [], Counter({Fate.DELETED.value: end - start})
-        else:
-            records, end = await origins.read(partition, start, min(step.end, log.end), most)
-            candidates = [_candidate(step, agent, delivery_of(record), title) for record in records for agent in agents]
-            yield end, candidates, Counter({Fate.EMPTY.value: empty} if (empty := end - start - len(records)) else {})
-        start = end
+async def _rest_of(
+    plan: Path, group: Group, pieces: Pieces, progress: Progress, carried: Carried, tell: Callable[[int], None], most: int
+) -> AsyncIterator[Piece]:
+    """What is not done yet of the steps of a group; what is, counts."""
+    for step in read_steps(plan):
+        if step.group == group.settings.group:
+            start = progress.through(step)
+            carried.add(step, progress.fates(step), step.start, start)
+            tell(start - step.start)
+            async for piece in pieces.of(step, start, most):
+                yield piece
 
 
-def _refused(step: Step, agents: Sequence[Agent], group: Group, with_review: bool) -> Fate | None:
-    """Why nothing of a step is done, if so."""
-    if step.action is Action.REVIEW:
-        return Fate.MANUAL
-    if step.risk is Risk.REVIEW and not with_review:
-        return Fate.REVIEWABLE
-    if not agents:
-        return Fate.HANDLERLESS
-    epoch = 0 if group.dedup is None else group.dedup.epoch
-    return Fate.OTHER_EPOCH if step.handler and (step.dedup_epoch or 0) != epoch else None
-
-
-def _candidate(step: Step, agent: Agent, delivery: Delivery, title: Title) -> Candidate:
-    written = delivery.timestamp_ms * 1000
-    first, last = step.record_ts or (written, title.as_of + _SKEW)
-    read = delivery._replace(attempt=attempt_of(step), replay_id=REPLAY_ID if is_replay(step) else None)
-    return Candidate(step, agent, Entry(read), None if first <= written <= last else Fate.REPLACED)
+async def _portions(pieces: AsyncIterator[Piece], most: int) -> AsyncIterator[list[Piece]]:
+    """Pieces of several steps together, about `most` messages at a time: steps are short where losses are scattered."""
+    portion: list[Piece] = []
+    async for piece in pieces:
+        portion.append(piece)
+        if len(portion) >= most or sum(len(each.candidates) for each in portion) >= most:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
 
 
 class _Pace:

@@ -85,7 +85,7 @@ class ClaimGuard:
                 case AlreadyDone():
                     _rule(led, Fate.DONE)
                 case Stale():
-                    _rule(led, None if led[0].step.verdict == _COPY_IS_LOST else Fate.FOLLOWED)
+                    _follow(led)
                 case Busy():
                     _rule(led, Fate.HELD)
         try:
@@ -134,7 +134,7 @@ class InboxGuard:
                     case Finished():
                         _rule(led, Fate.DONE)
                     case Stale():
-                        _rule(led, None if led[0].step.verdict == _COPY_IS_LOST else Fate.FOLLOWED)
+                        _follow(led)
             yield
             finishes = [Finish(key, led[0].entry.delivery.origin[:3], 0, None, _next_attempt(led) or key.attempt) for led, key in taken]
             if finishes:
@@ -154,9 +154,14 @@ def _by_key(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     return [sorted(led, key=lambda each: -each.entry.delivery.attempt) for led in found.values()]
 
 
-def _rule(led: Sequence[Candidate], fate: Fate | None) -> None:
+def _rule(led: Sequence[Candidate], fate: Fate) -> None:
     for each in led:
         each.fate = fate
+
+
+def _follow(led: Sequence[Candidate]) -> None:
+    for each in led:
+        each.fate = None if each.step.verdict == _COPY_IS_LOST else Fate.FOLLOWED
 
 
 def _next_attempt(led: Sequence[Candidate]) -> int | None:

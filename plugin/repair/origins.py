@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,12 @@ from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.settings import HostSettings
 
 __all__ = ["Bounds", "Origins", "reading"]
+
+#: Seconds for which the ends of a log are taken for what they were: asking for each of a thousand steps would take long.
+_FRESH: Final = 5.0
+
+#: Records that are passed over rather than fetched anew.
+_NEAR: Final = 500
 
 #: Seconds in which the broker must have answered a fetch with anything; what it has not answered is not known.
 _TIMEOUT: Final = 30.0
@@ -34,7 +41,8 @@ class Origins:
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
         self._topics: set[str] | None = None
-        self._position: tuple[TopicPartition, int] | None = None
+        self._bounds: dict[TopicPartition, tuple[float, Bounds]] = {}
+        self._position: tuple[TopicPartition | None, int] = None, 0
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
         """What the log has; nothing where there is no such topic. Raises `KafkaError`."""
@@ -42,25 +50,34 @@ class Origins:
             self._topics = set(await self._consumer.topics())  # asking for one by its name might create it
         if partition.topic not in self._topics:
             return Bounds(0, 0)
+        asked_at, known = self._bounds.get(partition, (-_FRESH, Bounds(0, 0)))
+        if time.monotonic() - asked_at < _FRESH:
+            return known
         start = await self._consumer.beginning_offsets([partition])
         end = await self._consumer.end_offsets([partition])
-        return Bounds(start[partition], end[partition])
+        found = Bounds(start[partition], end[partition])
+        self._bounds[partition] = time.monotonic(), found
+        return found
 
     async def read(self, partition: TopicPartition, start: int, end: int, most: int) -> tuple[list[ConsumerRecord[Any, Any]], int]:
-        """Up to `most` records of [`start`, `end`), which the log has, and the offset that they go to.
+        """About `most` records of [`start`, `end`), which the log has, and the offset that they go to.
 
         What is below that and not among them, is not there. Raises `KafkaError`, and `TimeoutError` if the broker does not answer.
         """
-        if self._position != (partition, start):
+        read, through = self._position
+        if read != partition:
             self._consumer.assign([partition])
+        if read != partition or not through <= start <= through + _NEAR:
             self._consumer.seek(partition, start)
+            through = start
         records: list[ConsumerRecord[Any, Any]] = []
-        through = start
         async with asyncio.timeout(_TIMEOUT) as patience:
             while through < end and len(records) < most:
-                found = await self._consumer.getmany(partition, timeout_ms=_FETCH_MS, max_records=most - len(records))
+                found = await self._consumer.getmany(
+                    partition, timeout_ms=_FETCH_MS, max_records=most - len(records) + max(0, start - through)
+                )
                 fetched = found.get(partition, [])
-                records += [record for record in fetched if record.offset < end]
+                records += [record for record in fetched if start <= record.offset < end]
                 position = await self._consumer.position(partition)
                 if position > through:
                     patience.reschedule(asyncio.get_running_loop().time() + _TIMEOUT)

@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repair import Step, Title
+from ackwise.plugin.repair.candidate import AGAIN
 
 __all__ = ["Progress", "progress_path"]
 
@@ -34,6 +35,7 @@ class Progress:
         self._path = progress_path(plan)
         self._through: dict[str, int] = {}
         self._fates: dict[str, Counter[str]] = {}
+        self._unfinished = ""
         self._file: TextIO | None = _locked(self._path) if writing else None
         try:
             self._read(title)
@@ -57,10 +59,19 @@ class Progress:
         """How many of the step's messages had each fate so far."""
         return self._fates.get(step.idempotency_key, Counter())
 
-    def note(self, step: Step, through: int, fates: Mapping[str, int]) -> None:
-        """Everything of the step below the offset `through` is done. Raises `OSError`."""
-        self._take(step.idempotency_key, through, fates)
-        self._write({"step": step.idempotency_key, "through": through, "fates": fates})
+    def note(self, done: Sequence[tuple[Step, int, Mapping[str, int]]]) -> None:
+        """Everything of these steps below the offset beside them has these fates; the next run will know. Raises `OSError`.
+
+        From the first on that another run may still send, nothing of a step is noted: there the store alone keeps what was sent
+        from being sent again.
+        """
+        lines = []
+        for step, through, fates in done:
+            key = step.idempotency_key
+            self._unfinished = key if any(fate in AGAIN for fate in fates) else self._unfinished
+            if key != self._unfinished:
+                lines.append({"step": key, "through": through, "fates": fates})
+        self._write(*lines)
 
     def _take(self, key: str, through: int, fates: Mapping[str, int]) -> None:
         self._through[key] = max(through, self._through.get(key, through))
@@ -86,9 +97,9 @@ class Progress:
         if self._file is not None and text and not text.endswith("\n"):
             self._file.write("\n")
 
-    def _write(self, line: Mapping[str, object]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
+    def _write(self, *lines: Mapping[str, object]) -> None:
+        if self._file is not None and lines:
+            self._file.writelines(json.dumps(line) + "\n" for line in lines)
             self._file.flush()
             os.fsync(self._file.fileno())
 
