@@ -21,14 +21,15 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.engine import HEAP, LOCAL, Engine, engine_of
 
 if TYPE_CHECKING:
+    from ackwise.spark.claimtable import ClaimTable
     from ackwise.spark.report import RunReport
 
 __all__ = ["begin_of", "reconcile", "time_of"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
 _OURS: Final = {
-    "verdicts", "logical", "missing", "produced", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl", "report.html", ".report.html",
-    "summary.json", ".summary.json", ".live", ".reach",
+    "verdicts", "logical", "missing", "produced", "claims", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl",
+    "report.html", ".report.html", "summary.json", ".summary.json", ".live", ".reach",
 }  # fmt: skip
 #: As many messages as fit into the driver with all their events.
 _MOST_SAMPLED: Final = 100_000
@@ -76,6 +77,10 @@ def reconcile(
         Path | None,
         typer.Option(metavar="PATH", help="What was produced, as Parquet or JSON: says what was lost on the way, or never sent."),
     ] = None,
+    claims: Annotated[
+        str | None,
+        typer.Option(metavar="URL|MODULE:APP", help="Compare with the claims in a PostgreSQL store: its URL, or the app that uses it."),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep there what is folded from the events, so that each file is folded once."),
@@ -122,7 +127,7 @@ def reconcile(
         strict=strict,
         plan_provisional=plan_provisional,
     )
-    report = _run(events, out, config, produced, state, engine_of(master, driver_memory, conf or ()))
+    report = _run(events, out, config, produced, claims, state, engine_of(master, driver_memory, conf or ()))
     _print(report, Format.JSON if as_json else output)
     raise typer.Exit(int(report.exit_code))
 
@@ -146,6 +151,7 @@ def _run(
     out: Path | None,
     config: ReconcileConfig,
     produced: Path | None,
+    claims: str | None,
     state: Path | None,
     engine: Engine,
 ) -> RunReport:
@@ -174,6 +180,7 @@ def _run(
         check_root(root)
     if produced is not None:
         produced_files(produced)
+    table = None if claims is None else _claim_table(claims)
     folder = out or roots[0] / "runs" / run_id
     try:
         with _prepared(folder), nullcontext() if state is None else opened(state, roots) as known:
@@ -185,12 +192,26 @@ def _run(
                 with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
                     require_reach(spark, evidence.files, folder)
                     return judge(
-                        spark, evidence, out=folder, run_id=run_id, config=config, produced=produced, state=known, progress=progress
+                        spark,
+                        evidence,
+                        out=folder,
+                        run_id=run_id,
+                        config=config,
+                        produced=produced,
+                        state=known,
+                        claims=None if table is None else table.read(spark, progress),
+                        progress=progress,
                     )
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:
         raise AckwiseError(f"Spark failed: {explain(error)}; nothing was concluded") from error
+
+
+def _claim_table(claims: str) -> ClaimTable:
+    from ackwise.spark.claimtable import claim_table  # here, since it asks for the store's own package
+
+    return claim_table(claims)
 
 
 @contextmanager

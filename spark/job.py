@@ -22,7 +22,9 @@ from pyspark.sql import functions as F
 from ackwise.middleware.repair import NAME as PLAN
 from ackwise.middleware.repair import Summary, Title, write_plan
 from ackwise.spark.accounts import Orphans, Production, keep_produced
+from ackwise.spark.audit import audit
 from ackwise.spark.books import Book, check, domains, keep
+from ackwise.spark.claims import Claims
 from ackwise.spark.completeness import Around, Blindness, Hole, blindness
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import context, delay_partitions
@@ -100,12 +102,13 @@ def reconcile(
     config: ReconcileConfig,
     produced: Path | None = None,
     state: State | None = None,
+    claims: Claims | None = None,
     progress: Progress = lambda step: None,
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
-    `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again. `summary.json` is
-    written last: a folder that has it is complete.
+    `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again; `claims`
+    are compared with the verdicts. `summary.json` is written last: a folder that has it is complete.
     `progress` is told what is being done. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     told = None if produced is None else read_produced(spark, produced)
@@ -119,6 +122,10 @@ def reconcile(
         if config.verify_sample:
             progress(f"judging {config.verify_sample} messages once more, by the plain algebra")
             check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, events), config)
+        audited = None
+        if claims is not None:
+            progress(f"comparing the claims in {claims.store}")
+            audited = audit(claims, found.facts, found.judged, found.settled, names(spark, found.facts), out, config)
         plan = _write_plan(spark, found, counts, out, run_id, config)
         progress("drawing the page")
         judged, of = found.judged.where("concerned"), (counts.kinds, counts.findings, counts.missing)
@@ -129,7 +136,8 @@ def reconcile(
     finally:
         found.judged.unpersist()
     production = None if produced is None else _production(found, counts, str(produced))
-    report = replace(_report(found, counts, books, evidence, run_id, str(out), config), produced=production, plan=plan, exhibits=exhibits)
+    report = _report(found, counts, books, evidence, run_id, str(out), config)
+    report = replace(report, produced=production, plan=plan, exhibits=exhibits, claims=audited)
     _write_text(out / PAGE, render(report_data(report)))
     _write_text(out / "summary.json", to_json(report))
     return report

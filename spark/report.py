@@ -13,6 +13,7 @@ from typing import Any, Final
 from ackwise.middleware.repair import Summary
 from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
+from ackwise.spark.claimreport import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.copies import RetryBook
 from ackwise.spark.delays import Delays
@@ -146,6 +147,8 @@ class RunReport:
     plan: Summary | None = None
     """What would repair it; None in reports that were made without."""
     exhibits: Exhibits = NO_EXHIBITS
+    claims: ClaimReport | None = None
+    """None if no store was compared."""
 
     @property
     def page(self) -> str:
@@ -217,11 +220,13 @@ class RunReport:
         messages = sum(tally.messages for tally in self.tallies if tally.is_anomaly)
         offsets = sum(number for book in self.books for verdict, number in book.absent.items() if verdict in ANOMALIES)
         produced = 0 if self.produced is None else self.produced.lost_before_start + self.produced.not_published
+        claims = 0 if self.claims is None else self.claims.anomalies
         # A phantom hash is there already, by its suppressed messages.
         return (
             messages
             + offsets
             + produced
+            + claims
             + sum(finding.hashes for finding in self.logical if finding.verdict is LogicalVerdict.LOGICAL_DUPLICATE)
         )
 
@@ -232,7 +237,9 @@ class RunReport:
 
     @property
     def _is_unknown(self) -> bool:
-        return bool(self.unreadable) or any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
+        if self.unreadable or (self.claims is not None and self.claims.strangers):
+            return True
+        return any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -258,6 +265,7 @@ def to_json(report: RunReport) -> str:
             "books": [_book(book) for book in report.books],
             "tallies": [_plain(tally) for tally in report.tallies],
             "produced": None if report.produced is None else _produced(report.produced),
+            "claims": None if report.claims is None else _claims(report.claims),
             "logical": [_plain(finding) for finding in report.logical],
             "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
             "ambiguous": report.ambiguous,
@@ -322,6 +330,22 @@ def _retry_book(book: RetryBook) -> dict[str, Any]:
 def _plan(plan: Summary) -> dict[str, Any]:
     actions = {each.action: {"steps": each.steps, "offsets": each.offsets} for each in plan.planned}
     return {"path": plan.path, "actions": actions, "provisional": plan.provisional}
+
+
+def _claims(claims: ClaimReport) -> dict[str, Any]:
+    findings = [
+        {**{field.name: getattr(each, field.name) for field in fields(each)}, "finding": each.finding.name, "verdict": each.verdict.name}
+        for each in claims.findings
+    ]
+    return {
+        "store": claims.store,
+        "claims": claims.claims,
+        "known": claims.known,
+        "counts": _named(claims.counts),
+        "findings": findings,
+        "strangers": list(claims.strangers),
+        "later": list(claims.later),
+    }
 
 
 def _produced(production: Production) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
+from ackwise.spark.claimreport import CLAIM_ANOMALIES, ClaimReport
 from ackwise.spark.doubts import doubts, query
 from ackwise.spark.report import RunReport
 from ackwise.spark.suspects import suspects
@@ -64,6 +65,8 @@ def show(report: RunReport, console: Console) -> None:
             if number:
                 colour = "red" if kind is ProducedVerdict.NOT_PUBLISHED else "yellow"
                 console.print(f"[{colour}]{kind.name}[/]: {number:,} records {PRODUCED_MEANINGS[kind]}", soft_wrap=True)
+    if report.claims is not None:
+        _show_claims(report.claims, console)
     for sentence in (*report.unreadable, *report.warnings):
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
     for sentence in doubts(report):
@@ -71,6 +74,17 @@ def show(report: RunReport, console: Console) -> None:
     console.print(_outcome(report), soft_wrap=True)
     console.print(f"[dim]{_facts(report)}[/]", soft_wrap=True)
     console.print(f"report: {escape(report.page)}", soft_wrap=True)
+
+
+def _show_claims(claims: ClaimReport, console: Console) -> None:
+    console.print(f"{claims.known:,} of {claims.claims:,} keys in {escape(claims.store)} are of these events", soft_wrap=True)
+    for finding in claims.findings[:_SHOWN]:
+        colour = "red" if finding.finding in CLAIM_ANOMALIES else "yellow"
+        place = escape(f"{finding.topic}/{finding.partition}/{finding.offset} ({finding.handler} in {finding.group})")
+        record = f"; row {finding.key}" if finding.key else ""
+        console.print(f"[{colour}]{finding.finding.name}[/]: {place}, by the events {finding.verdict.name}{record}", soft_wrap=True)
+    for sentence in claims.sentences:
+        console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
 
 
 def _outcome(report: RunReport) -> str:

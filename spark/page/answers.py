@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ackwise.spark.claimreport import CLAIM_ACTIONS, CLAIM_ANOMALIES, CLAIM_MEANINGS, ClaimVerdict
 from ackwise.spark.doubts import ambiguous
-from ackwise.spark.page.data import Action, Answer
+from ackwise.spark.page.data import Action, Answer, Tone
 from ackwise.spark.page.tone import tone_of
 from ackwise.spark.page.words import are, counted, listed, messages, were
 from ackwise.spark.report import RunReport
@@ -127,6 +128,8 @@ def actions(report: RunReport) -> list[Action]:
     found += [_action(verdict, _keys(report), "key", meaning, action) for verdict, action in LOGICAL_ACTIONS.items()]
     beside = {ProducedVerdict.NOT_PUBLISHED: _late(report), ProducedVerdict.ORPHAN_CONSUMED: report.orphaned}
     found += [_action(kind, number, "record", PRODUCED_MEANINGS[kind], PRODUCED_ACTIONS[kind]) for kind, number in beside.items()]
+    if report.claims is not None:
+        found += [_of_claims(kind, number) for kind, number in report.claims.counts.items()]
     if report.unreadable:
         mend = "Mend or restore the files that are named under “Evidence”, and run reconcile again."
         found.append(Action("UNREADABLE", *_number(len(report.unreadable), "file"), "doubt", "could not be read to the end", mend))
@@ -144,6 +147,11 @@ def waiting(report: RunReport) -> str:
 
 def _action(kind: Verdict | Flag | LogicalVerdict | ProducedVerdict, number: int, of: str, meaning: str, action: str) -> Action:
     return Action(kind.name or "", *_number(number, of), tone_of(kind), meaning, action)
+
+
+def _of_claims(kind: ClaimVerdict, number: int) -> Action:
+    tone: Tone = "bad" if kind in CLAIM_ANOMALIES else "plain"
+    return Action(kind.name, *_number(number, "key"), tone, CLAIM_MEANINGS[kind], CLAIM_ACTIONS[kind])
 
 
 def _number(number: int, noun: str) -> tuple[int, str]:

@@ -1,0 +1,98 @@
+"""What a claim store says against the events, as values. Plain Python."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ackwise.spark.vocabulary import Verdict
+
+__all__ = ["CLAIM_ACTIONS", "CLAIM_ANOMALIES", "CLAIM_MEANINGS", "ClaimFinding", "ClaimReport", "ClaimVerdict"]
+
+
+class ClaimVerdict(enum.IntEnum):
+    """How the store and the events contradict each other about one key, worst first."""
+
+    DONE_UNSEEN = 1
+    """The store has it as done, and by the events no message of the key ever was."""
+    FORGOTTEN = 2
+    """Run with success under a claim, and the store has forgotten it before its time."""
+    UNMARKED = 3
+    """Run with success, and the store does not have it as done."""
+    LEFT_OPEN = 4
+    """Not done, and the claim is held by somebody whose lease is long over."""
+
+
+#: Those that contradict what deduplication promises. The others are what a kill leaves, until the next delivery.
+CLAIM_ANOMALIES: Final = frozenset({ClaimVerdict.DONE_UNSEEN, ClaimVerdict.FORGOTTEN})
+
+CLAIM_MEANINGS: Final[Mapping[ClaimVerdict, str]] = {
+    ClaimVerdict.DONE_UNSEEN: "done by the store, and by the events nobody did it: sent again, it would be suppressed",
+    ClaimVerdict.FORGOTTEN: "run with success, and the store forgot it before its time: a duplicate would be run",
+    ClaimVerdict.UNMARKED: "run with success, and not marked as done in the store: a duplicate would be run",
+    ClaimVerdict.LEFT_OPEN: "not done, and still claimed by somebody whose lease is over",
+}
+CLAIM_ACTIONS: Final[Mapping[ClaimVerdict, str]] = {
+    ClaimVerdict.DONE_UNSEEN: "See in your own system whether it was done. If not, delete its row in the store, and send the record again.",
+    ClaimVerdict.FORGOTTEN: "Look who empties the table, or restored an older one.",
+    ClaimVerdict.UNMARKED: "Nothing, if its worker was killed; the flags of its message say whether it may have been run twice.",
+    ClaimVerdict.LEFT_OPEN: "Nothing: the next delivery takes it over. Whether there will be one, its verdict says.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFinding:
+    """One message whose key the store and the events disagree about."""
+
+    group: str
+    handler: str
+    topic: str
+    partition: int
+    offset: int
+    finding: ClaimVerdict
+    verdict: Verdict
+    key: str | None
+    """What the row in the store is called; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReport:
+    """The store beside the events."""
+
+    store: str
+    """Where it is, without user and password."""
+    claims: int
+    """Keys that it remembers."""
+    known: int
+    """Those among them that the events know."""
+    counts: Mapping[ClaimVerdict, int]
+    """Keys of each kind."""
+    findings: Sequence[ClaimFinding]
+    """The first messages of these keys."""
+    strangers: Sequence[str]
+    """Group and handler of those that should have claims there, of which it has none at all."""
+    later: Sequence[str]
+    """Group and handler of those that are in a later dedup epoch, which the store's keys do not tell: not compared."""
+
+    @property
+    def anomalies(self) -> int:
+        """How many keys somebody should look at."""
+        return sum(number for kind, number in self.counts.items() if kind in CLAIM_ANOMALIES)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is to be said of it all, one sentence for each thing."""
+        found = [
+            f"{kind.name}: {self.counts[kind]:,} keys are {CLAIM_MEANINGS[kind]}. {CLAIM_ACTIONS[kind]}"
+            for kind in ClaimVerdict
+            if self.counts.get(kind)
+        ]
+        found += [
+            f"none of the keys of {name} is in {self.store}: it keeps its claims elsewhere, or they are gone" for name in self.strangers
+        ]
+        found += [f"{name} is in a later dedup epoch, whose claims can't be told by the events: not compared" for name in self.later]
+        if others := self.claims - self.known:
+            found.append(f"{others:,} of {self.claims:,} keys in {self.store} are of no event here: other groups, epochs, or earlier times")
+        return found
