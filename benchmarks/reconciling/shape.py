@@ -56,6 +56,10 @@ class Shape:
         """When the last event is written."""
         return START + self.days * self.slices * self.slice_time
 
+    def begin_of(self, day: int) -> float:
+        """When a day begins, in seconds since 1970."""
+        return (START + day * self.slices * self.slice_time) / SECOND
+
     def messages(self, topic: int, partition: int) -> int:
         """Of one partition in one slice."""
         blocks = len(self.groups) * self.days * self.slices

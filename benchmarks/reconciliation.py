@@ -1,0 +1,348 @@
+"""What the reconciliation costs, beside what one would write first and beside DuckDB.
+
+    python -m benchmarks.reconciliation [--events 2000000] [--rounds 3] [--large 0] [--folder FOLDER] [--json]
+
+Sets are made first, with their truth, and what is said of them is compared with it. Everything is measured in one process on one Spark
+session with two threads, in rounds in which each has a turn; the first round warms up and does not count. Ratios are taken within a round. Only
+the large set (`--large`, in events) is judged by processes of its own, in heaps of 1 and 4 GiB, and by DuckDB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow.dataset as ds
+from benchmarks.reconciling import engine
+from benchmarks.reconciling.comparison import differences
+from benchmarks.reconciling.formulations import (
+    anti_join,
+    bare_count,
+    drop_duplicates,
+    folded,
+    gaps_by_lag,
+    gaps_by_words,
+    windows,
+    words_join,
+)
+from benchmarks.reconciling.generator import generate
+from benchmarks.reconciling.meter import Cost, Meter, exhaust
+from benchmarks.reconciling.shape import Shape
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.job import reconcile
+from ackwise.spark.schema import EVENT_SCHEMA
+from ackwise.spark.session import local_session
+from ackwise.spark.sources import Evidence, gathered
+from ackwise.spark.state import brought_up, opened
+
+__all__ = ["Figures", "Row", "measure_day", "read_options", "run"]
+
+_HEAPS: Final = ("1g", "4g")
+
+
+class Aim(NamedTuple):
+    """What was aimed at: at most, or at least, so many times another way."""
+
+    name: str
+    way: str
+    beside: str
+    what: str
+    bound: float
+    is_least: bool = False
+
+
+AIMS: Final = (
+    Aim("P1 fold, time", "fold", "bare count", "wall", 1.7),
+    Aim("P1 fold, CPU", "fold", "bare count", "cpu", 1.4),
+    Aim("P3 drop duplicates and count", "drop duplicates", "fold", "wall", 4, is_least=True),
+    Aim("P3 windows", "windows", "fold", "wall", 4, is_least=True),
+    Aim("P4 whole job, time", "whole job", "bare count", "wall", 6),
+    Aim("P4 whole job, CPU", "whole job", "bare count", "cpu", 4.2),
+    Aim("P5 produced beside consumed, CPU", "words join", "anti join", "cpu", 0.35),
+    Aim("P5 produced beside consumed, shuffle", "words join", "anti join", "bytes", 0.15),
+    Aim("P6 offsets without events, shuffle", "gaps by words", "gaps by lag", "bytes", 0.2),
+    Aim("P11 ten thousand small files, CPU", "fold, small files", "fold", "cpu", 3),
+    Aim("P12 whole job, time", "whole job", "DuckDB", "wall", 4),
+)
+
+
+class Row(NamedTuple):
+    """One aim and what was measured; `measured` is a median, `least` and `most` are of the rounds."""
+
+    aim: str
+    bound: str
+    measured: float
+    least: float
+    most: float
+    is_reached: bool
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Everything that was measured."""
+
+    costs: Mapping[str, Sequence[Cost]]
+    rows: Sequence[Row]
+    about: str
+
+    def tables(self) -> list[Table]:
+        """One of what each way costs, one of the aims."""
+        costs = Table("way", "s", "CPU s", "rows shuffled", "MB shuffled", "slowest ÷ median task", title=self.about)
+        for name, each in self.costs.items():
+            of = [statistics.median(values) for values in zip(*each, strict=True)]
+            costs.add_row(name, f"{of[0]:.1f}", f"{of[1]:.1f}", f"{of[2]:,.0f}", f"{of[3] / 1e6:,.1f}", f"{of[4]:.1f}")
+        aims = Table("aim", "bound", "measured: median (least–most)", "")
+        for row in self.rows:
+            aims.add_row(
+                row.aim, row.bound, f"{row.measured:.2f} ({row.least:.2f}–{row.most:.2f})", "reached" if row.is_reached else "missed"
+            )
+        return [costs, aims]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "about": self.about,
+            "costs": {name: [cost._asdict() for cost in each] for name, each in self.costs.items()},
+            "aims": [row._asdict() for row in self.rows],
+        }
+
+
+def run(options: argparse.Namespace, console: Console) -> Figures:
+    """Make the sets, measure, and compare what was said with the truth."""
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="reconciliation-") as name:
+        folder = Path(name)
+        console.print("making the sets")
+        sets = _make(folder, options.events)
+        with gathered([folder / "all"], folder / ".live") as evidence, local_session(evidence.size, master="local[2]") as spark:
+            costs = _rounds(_Bench(spark, folder, evidence), options.rounds, console)
+            rows = [*_judged(costs), *_of_one(costs, sets)]
+            if options.days:
+                rows += measure_day(spark, folder / "days", options.days, console)
+        if options.large:
+            rows += _large(folder / "large", options.large, console)
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    return Figures(costs, rows, f"{options.events:,} events, {options.rounds} rounds; load of the machine at the end {load}")
+
+
+def _make(folder: Path, events: int) -> int:
+    """The set, the same in small files, and one with a hot partition; how many messages the set has."""
+    made = generate(Shape(events), folder / "all")
+    generate(Shape(events // 2, 8, topics=1, hot=0.6), folder / "hot")
+    rows = ds.dataset(folder / "all" / "events", format="parquet", partitioning=None)
+    ds.write_dataset(rows, folder / "small", format="parquet", max_rows_per_file=960, max_rows_per_group=960)
+    return made.messages
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What all ways have in common."""
+
+    spark: SparkSession
+    folder: Path
+    evidence: Evidence
+
+    def ways(self) -> dict[str, Callable[[], object]]:
+        """Each by its name; every one reads its files anew."""
+        events, small, hot = self._read("all/events"), self._read("small"), self._read("hot/events")
+        produced = self.spark.read.parquet(str(self.folder / "all" / "produced"))
+        mine = events.where("group_id = 'billing'")
+        return {
+            "bare count": lambda: exhaust(bare_count(events)),
+            "fold": lambda: exhaust(folded(events)),
+            "drop duplicates": lambda: exhaust(drop_duplicates(events)),
+            "windows": lambda: exhaust(windows(events)),
+            "words join": lambda: words_join(mine, produced).collect(),
+            "anti join": lambda: anti_join(mine, produced).collect(),
+            "gaps by words": lambda: exhaust(gaps_by_words(hot)),
+            "gaps by lag": lambda: exhaust(gaps_by_lag(hot)),
+            "fold, small files": lambda: exhaust(folded(small)),
+            "whole job": self._job,
+            "DuckDB": self._duckdb,
+        }
+
+    def check(self) -> None:
+        """Raise `AssertionError` if the job or DuckDB said what is not so."""
+        for run_folder in ("run", "duckdb"):
+            wrong = differences(self.folder / run_folder, [self.folder / "all"])
+            if wrong:
+                raise AssertionError(f"{run_folder}: {wrong[0]}")
+
+    def _read(self, name: str) -> DataFrame:
+        paths = sorted(map(str, (self.folder / name).rglob("*.parquet")))
+        return self.spark.read.option("__globPaths__", "false").schema(EVENT_SCHEMA).parquet(*paths)
+
+    def _job(self) -> None:
+        out = self.folder / "run"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        reconcile(self.spark, self.evidence, out=out, run_id="benchmark", config=ReconcileConfig())
+
+    def _duckdb(self) -> None:
+        shutil.rmtree(self.folder / "duckdb", ignore_errors=True)
+        engine.judge(self.evidence.files, self.folder / "duckdb")
+
+
+def _rounds(bench: _Bench, rounds: int, console: Console) -> dict[str, list[Cost]]:
+    meter, found, ways = Meter(bench.spark), dict[str, list[Cost]](), bench.ways()
+    for number in range(rounds + 1):
+        for name, work in ways.items():
+            cost = meter.measure(work)
+            console.print(f"[dim]round {number}: {name}: {cost.wall:.1f} s, CPU {cost.cpu:.1f} s[/]")
+            if number:
+                found.setdefault(name, []).append(cost)
+        if not number:
+            bench.check()
+    return found
+
+
+def _judged(costs: Mapping[str, Sequence[Cost]]) -> list[Row]:
+    """The ratios of each round beside what was aimed at."""
+    rows = []
+    for aim in AIMS:
+        pairs = zip(costs[aim.way], costs[aim.beside], strict=True)
+        ratios = [getattr(way, aim.what) / getattr(beside, aim.what) for way, beside in pairs]
+        median = statistics.median(ratios)
+        bound = f"at {'least' if aim.is_least else 'most'} {aim.bound:g} × {aim.beside}"
+        reached = median >= aim.bound if aim.is_least else median <= aim.bound
+        rows.append(Row(f"{aim.name}: {aim.way}", bound, median, min(ratios), max(ratios), reached))
+    return rows
+
+
+def _of_one(costs: Mapping[str, Sequence[Cost]], messages: int) -> list[Row]:
+    """What is no ratio of two ways."""
+    shuffled = [cost.rows / messages for cost in costs["fold"]]
+    skew = [cost.skew for cost in costs["gaps by words"]]
+    return [
+        _row("P2 fold: rows shuffled per message", 1.1, shuffled),
+        _row("P6 offsets without events, a hot partition: slowest ÷ median task", 2, skew),
+    ]
+
+
+def _row(name: str, bound: float, values: Sequence[float]) -> Row:
+    median = statistics.median(values)
+    return Row(name, f"at most {bound:g}", median, min(values), max(values), median <= bound)
+
+
+def measure_day(spark: SparkSession, folder: Path, events: int, console: Console) -> list[Row]:
+    """What day N costs with a state: fold its files, and judge since its begin. `events` a day, for six days."""
+    days = 6
+    generate(Shape(events * days, 9, days=days), folder)
+    meter, state_folder, added, judged, bare = Meter(spark), folder / "state", [], [], []
+    with gathered([folder], folder / ".live") as evidence:
+        dates = sorted({_date(path) for path in evidence.files})[:days]
+        for number, date in enumerate(dates):
+            seen = tuple(path for path in evidence.files if _date(path) <= date)
+            today = replace(evidence, files=tuple(path for path in seen if _date(path) == date))
+            until = replace(evidence, files=seen)
+            read = spark.read.option("__globPaths__", "false").schema(EVENT_SCHEMA).parquet(*map(str, today.files))
+            with opened(state_folder, [folder]) as state:
+                bare.append(meter.measure(lambda read=read: exhaust(bare_count(read))))  # type: ignore[misc]  # bound at once
+                added.append(meter.measure(lambda state=state, until=until: brought_up(spark, state, until)))  # type: ignore[misc]  # the same
+                out = folder / f"run-{number}"
+                out.mkdir()
+                config = ReconcileConfig(since=Shape(events, days=days).begin_of(number))
+                judged.append(
+                    meter.measure(
+                        lambda state=state, until=until, out=out, config=config: reconcile(  # type: ignore[misc]  # the same
+                            spark, until, out=out, run_id="day", config=config, state=state
+                        )
+                    )
+                )
+            console.print(f"[dim]day {number + 1}: folding CPU {added[-1].cpu:.1f} s, judging CPU {judged[-1].cpu:.1f} s[/]")
+    # The first two days warm up.
+    ratios = [one.cpu / other.cpu for one, other in zip(added[2:], bare[2:], strict=True)]
+    growth = [judged[-1].cpu / judged[2].cpu, added[-1].cpu / added[2].cpu]
+    return [
+        _row("P7 folding a day: CPU ÷ that of its bare count", 2.6, ratios),
+        _row(f"P7 judging since its begin: CPU of day {days} ÷ day 3", 1.25, growth[:1]),
+    ]
+
+
+def _date(path: Path) -> str:
+    return next(part for part in path.parts if part.startswith("dt="))
+
+
+def _large(folder: Path, events: int, console: Console) -> list[Row]:
+    """The large set in processes of their own."""
+    console.print(f"making {events:,} events")
+    generate(Shape(events), folder)
+    found = {heap: _process(folder, heap, console) for heap in _HEAPS}
+    began = time.perf_counter()
+    files = sorted((folder / "events").rglob("*.parquet"))
+    engine.judge(files, folder / "duckdb")
+    duckdb = time.perf_counter() - began
+    console.print(f"[dim]DuckDB: {duckdb:.1f} s[/]")
+    small, ample = found[_HEAPS[0]], found[_HEAPS[1]]
+    return [
+        _row(f"P8 {events:,} events in a heap of 1 GiB: CPU ÷ that in 4 GiB", 1.5, [small.cpu / ample.cpu]),
+        _row(f"P12 {events:,} events, time with the start ÷ DuckDB", 4, [ample.wall / duckdb]),
+    ]
+
+
+def _process(folder: Path, heap: str, console: Console) -> Cost:
+    """Judge it by the command, and compare what it says with the truth."""
+    out = folder / f"run-{heap}"
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [
+        Path(sys.executable).with_name("ackwise"),
+        "reconcile",
+        folder,
+        "--out",
+        out,
+        "--driver-memory",
+        heap,
+        "--master",
+        "local[2]",
+    ]
+    ended = subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
+    if ended.returncode != 1:  # the set has anomalies
+        raise SystemExit(f"ackwise reconcile in a heap of {heap} ended with {ended.returncode}: {ended.stderr[-500:]}")
+    wrong = differences(out, [folder])
+    if wrong:
+        raise AssertionError(wrong[0])
+    shutil.rmtree(out)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    console.print(f"[dim]heap of {heap}: {wall:.1f} s, CPU {cpu:.1f} s, at most {after.ru_maxrss / 1e6:.2f} GB resident[/]")
+    return Cost(wall, cpu, 0, 0, 0.0)
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says; `[]` stands for the defaults."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=2_000_000, help="about so many; some are added for what must be there")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--days", type=int, default=200_000, help="events a day for the cost of day N; 0 leaves it out")
+    parser.add_argument("--large", type=int, default=0, help="events of the set for processes of their own; 0 leaves it out")
+    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary folder. Some 60 bytes an event")
+    parser.add_argument("--json", action="store_true", help="all figures as JSON, and no tables")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(arguments)
+    console = Console(stderr=True)
+    found = run(options, console)
+    if options.json:
+        print(json.dumps(found.as_json(), indent=2))
+    else:
+        Console().print(*found.tables())
+
+
+if __name__ == "__main__":
+    main()
