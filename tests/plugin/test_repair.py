@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,14 @@ from tests.plugin.repairing import Shop, values
 from tests.servers import RawKafka
 
 from ackwise import Transactional
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id
 from ackwise.middleware.repair import Action
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
+from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.repair.candidate import Fate
 from ackwise.plugin.repair.carrying import Carried, carry_out
 from ackwise.plugin.repair.progress import Progress
@@ -202,6 +205,42 @@ async def test_a_kill_after_the_store_knows_sends_nothing_twice(shop: Shop, monk
             await carry_out(shop.plan(shop.step(0, 3)), shop.group, execute=True)
     assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {Fate.FOLLOWED: 3}
     assert await shop.copies() == dict.fromkeys(range(3), 1)
+
+
+async def test_a_copy_that_is_not_acknowledged_is_sent_by_the_next_run_and_the_others_are_not(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = KafkaPublisher.publish
+
+    async def failing(self: KafkaPublisher, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        first, _, *rest = copies
+        return [*await publish(self, [first]), PublishUnavailable("away"), *await publish(self, rest)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaPublisher, "publish", failing)
+        with pytest.raises(PublishUnavailable):
+            await carry_out(shop.plan(shop.step(0, 3)), shop.group, execute=True)
+    assert await shop.copies() == {0: 1, 2: 1}
+    assert fates(await carry_out(shop.folder / "plan.jsonl", shop.group, execute=True)) == {Fate.SENT: 1, Fate.FOLLOWED: 2}
+    assert await shop.copies() == {0: 1, 1: 1, 2: 1}
+
+
+async def test_a_copy_that_is_refused_for_good_is_left_and_its_claim_is_given_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refusing(_: KafkaPublisher, copies: Sequence[Copy]) -> list[PublishRefused]:
+        return [PublishRefused("too large") for _ in copies]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaPublisher, "publish", refusing)
+        carried = await carry_out(shop.plan(shop.step(0, 1)), shop.group, execute=True)
+    assert (fates(carried), carried.is_done) == ({Fate.REFUSED: 1}, False)
+    await shop.work_until(dict.fromkeys(values(range(6)), 1))
+    assert shop.handled == dict.fromkeys(values(range(6)), 1)
+
+
+async def test_a_plan_that_is_older_than_the_memory_of_the_store_needs_a_second_look(shop: Shop) -> None:
+    old = shop.plan(shop.step(0, 2, record_ts=(0, 2**60)), as_of=time.time() - 25 * 3600)
+    assert fates(await carry_out(old, shop.group, execute=True)) == {Fate.UNGUARDED: 2}
+    assert fates(await carry_out(old, shop.group, execute=True, with_review=True)) == {Fate.SENT: 2}
 
 
 async def test_a_stop_ends_after_the_portion_in_hand_and_the_next_run_goes_on(shop: Shop) -> None:
