@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ackwise.middleware.repair import Summary
 from ackwise.spark.accounts import Production
 from ackwise.spark.books import Book
 from ackwise.spark.claimreport import CLAIM_ANOMALIES, ClaimReport
@@ -71,9 +72,16 @@ def show(report: RunReport, console: Console) -> None:
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
     for sentence in doubts(report):
         console.print(f"[yellow]?[/] {escape(sentence)}", soft_wrap=True)
+    if report.plan is not None and report.plan.planned:
+        console.print(_plan(report.plan), soft_wrap=True)
     console.print(_outcome(report), soft_wrap=True)
     console.print(f"[dim]{_facts(report)}[/]", soft_wrap=True)
     console.print(f"report: {escape(report.page)}", soft_wrap=True)
+
+
+def _plan(plan: Summary) -> str:
+    offsets = sum(each.offsets for each in plan.planned)
+    return f"what would repair it, of {offsets:,} offsets: [bold]ackwise plan show {escape(plan.path)}[/]"
 
 
 def _show_claims(claims: ClaimReport, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.spark.cases import CONFIG
 from tests.spark.histories import NOW, SECOND, History, write_parquet
+from tests.spark.reports import ANOMALIES
 
-from ackwise.middleware.repair import NAME, Action, Planned, Risk, Step, Title, read_steps, read_title, write_plan
+from ackwise.middleware.repair import NAME, Action, Planned, Risk, Step, Summary, Title, read_steps, read_title, write_plan
+from ackwise.spark.tables import show
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +105,15 @@ def test_a_plan_that_is_written_and_read_is_the_same_and_says_how_much_is_in_it(
     of = {action: [step for step in steps if step.action is action] for action in Action}
     assert counts == [Planned(action, len(found), sum(step.offsets for step in found)) for action, found in of.items()]
     assert {step.action for step in steps if step.risk is Risk.SAFE} == {Action.REDELIVER, Action.PROBE, Action.RELEASE}
+
+
+def test_the_terminal_says_how_to_see_the_plan_if_there_is_anything_in_it() -> None:
+    from rich.console import Console
+
+    for planned, said in (([Planned(Action.PROBE, 2, 1200)], True), ([], False)):
+        console = Console(record=True, width=200, file=io.StringIO())
+        show(replace(ANOMALIES, plan=Summary("/out/plan.jsonl", planned, 0)), console)
+        assert ("what would repair it, of 1,200 offsets: ackwise plan show /out/plan.jsonl" in console.export_text()) == said
 
 
 def test_the_same_step_has_the_same_key_in_every_run_and_no_other_has_it(plans: tuple[list[Step], list[Step]]) -> None:
