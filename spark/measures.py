@@ -95,15 +95,16 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
         F.min("seq").alias("first"), F.max("seq").alias("last")
     )
     place = F.floor((F.col("offset") - F.col("bins_start")) / F.col("width")).alias("bin")
-    plain = F.col("event").isNull()
+    # What is told of for itself was written by somebody, too.
+    twice = once.withColumn("is_writers", F.explode(F.array(F.lit(True), F.lit(False)))).where("is_writers OR event IS NOT NULL")
+    of_writer = [F.when(F.col("is_writers"), F.col(name)).alias(name) for name in ("writer_id", "bucket")]
+    of_event = [F.when(~F.col("is_writers"), F.col(name)).alias(name) for name in ("code", "mk", "error", "pk", "offset")]
     return (
-        once.join(F.broadcast(of_book), "pk", "left")
-        .groupBy(
-            F.when(plain, F.col("writer_id")).alias("writer_id"), F.when(plain, F.col("bucket")).alias("bucket"), "code", "mk", "error",
-            "pk", place,
-        )
+        twice.select(*of_writer, *of_event, "first", "last")
+        .join(F.broadcast(of_book), "pk", "left")
+        .groupBy("writer_id", "bucket", "code", "mk", "error", "pk", place)
         .agg(F.min("first").alias("first"), F.max("last").alias("last"), F.count(F.lit(1)).alias("count"))
-    )  # fmt: skip
+    )
 
 
 def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int) -> DataFrame:
