@@ -107,12 +107,12 @@ class Lane:
         self.task = asyncio.create_task(self._work(), name=f"ackwise {self.topic}/{self.partition}")
         return self.task
 
-    def offer(self, deliveries: Iterable[Delivery]) -> tuple[int, int] | None:
-        """Take what was fetched, in order; answers `(from, to)` if offsets between are not in the log."""
-        gap = None
+    def offer(self, deliveries: Iterable[Delivery]) -> list[tuple[int, int]]:
+        """Take what was fetched, in order; answers `(from, to)` for each range of offsets that the log does not have."""
+        gaps = []
         for delivery in deliveries:
             if delivery.offset > self.position:
-                gap = (self.position if gap is None else gap[0], delivery.offset)
+                gaps.append((self.position, delivery.offset))
             self.position = max(self.position, delivery.offset + 1)
             if not self.watermark.hold(delivery.offset):
                 continue
@@ -123,7 +123,7 @@ class Lane:
                 self._arrived = self._clock()
             self._queue.append(item)
         self._wake.set()
-        return gap
+        return gaps
 
     @property
     def in_hand(self) -> int:

@@ -320,9 +320,8 @@ class Member:
         """Give what was fetched to the lanes. Without one it is forgotten: the assignment seeks back to its start."""
         if not (lanes := self.lanes.get(partition)):
             return
-        gaps = [gap for lane in lanes if (gap := lane.offer(map(delivery_of, records))) is not None]
-        if gaps:
-            self.record(Event(EventCode.GAP, *partition, gaps[0][0], range_end=gaps[0][1]))
+        for start, end in sorted({gap for lane in lanes for gap in lane.offer(map(delivery_of, records))}):
+            self.record(Event(EventCode.GAP, *partition, start, range_end=end))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
 
     # -- commit

@@ -183,8 +183,13 @@ async def test_a_lane_is_full_above_a_span_of_two_thousand_offsets(last: Any, fu
 
 async def test_a_jump_in_the_log_is_told_and_passed_with_the_offset_behind_it() -> None:
     lane = make_lane(Line())
-    assert lane.offer(deliveries(100, 1)) is None
-    assert lane.offer([*deliveries(101, 1), *deliveries(105, 1)]) == (102, 105)
+    assert lane.offer(deliveries(100, 1)) == []
+    assert lane.offer([*deliveries(101, 1), *deliveries(105, 1)]) == [(102, 105)]
+
+
+async def test_what_was_fetched_between_two_jumps_is_in_neither() -> None:
+    lane = make_lane(Line())
+    assert lane.offer([*deliveries(100, 1), *deliveries(103, 2), *deliveries(106, 1)]) == [(101, 103), (105, 106)]
 
 
 async def test_offsets_that_are_held_already_are_not_taken_twice() -> None:

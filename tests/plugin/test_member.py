@@ -137,12 +137,12 @@ async def test_a_commit_is_told_once_for_all_lanes_and_not_repeated(world: Any) 
     assert here.sink.told(EventCode.COMMITTED) == [(None, 101)]
 
 
-async def test_what_was_received_and_a_gap_in_it_are_told_once_for_all_lanes(world: Any) -> None:
+async def test_what_was_received_and_the_gaps_in_it_are_told_once_for_all_lanes(world: Any) -> None:
     here = await world()
-    here.offer(100, 101, 105)
-    assert here.sink.told(EventCode.RECEIVED_RANGE) == [(100, 106)]
-    assert here.sink.told(EventCode.GAP) == [(102, 105)]
-    assert [lane.watermark.count for lane in here.lanes] == [3, 3]
+    here.offer(100, 101, 105, 107)
+    assert here.sink.told(EventCode.RECEIVED_RANGE) == [(100, 108)]
+    assert here.sink.told(EventCode.GAP) == [(102, 105), (106, 107)]
+    assert [lane.watermark.count for lane in here.lanes] == [4, 4]
 
 
 @pytest.mark.parametrize("error", [CommitFailedError(), KafkaConnectionError()], ids=lambda error: type(error).__name__)
