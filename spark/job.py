@@ -121,7 +121,8 @@ def reconcile(
         check(books)
         if config.verify_sample:
             progress(f"judging {config.verify_sample} messages once more, by the plain algebra")
-            check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, events), config)
+            every = read_events(spark, evidence)
+            check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, every), config)
         audited = None
         if claims is not None:
             progress(f"comparing the claims in {claims.store}")

@@ -77,9 +77,9 @@ class State:
                 frame = getattr(delta, name)
                 if name == _MESSAGES:
                     record_day = F.to_date(F.timestamp_micros("record_ts"))
-                    frame.withColumn("rec_dt", record_day).write.partitionBy("rec_dt").parquet(str(unfinished / name))
+                    frame.withColumn("rec_dt", record_day).write.partitionBy("rec_dt").parquet(str(unfinished / name), compression="zstd")
                 else:
-                    frame.write.parquet(str(unfinished / name))
+                    frame.write.parquet(str(unfinished / name), compression="zstd")
             (unfinished / _FILES).write_text(json.dumps(names))
 
     def read(self, spark: SparkSession) -> Delta:
