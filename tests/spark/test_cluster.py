@@ -38,6 +38,7 @@ def installed(folder: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.servers
+@pytest.mark.slow
 def test_spark_submit_reconciles_with_the_wheel_on_a_standalone_cluster(tmp_path: Path) -> None:
     from tests.spark.cluster import HOME, standalone
 
