@@ -3,8 +3,8 @@
     python -m benchmarks.reconciliation [--events 2000000] [--rounds 3] [--large 0] [--folder FOLDER] [--json]
 
 Sets are made first, with their truth, and what is said of them is compared with it. Everything is measured in one process on one Spark
-session with two threads, in rounds in which each has a turn; the first round warms up and does not count. Ratios are taken within a round. Only
-the large set (`--large`, in events) is judged by processes of its own, in heaps of 1 and 4 GiB, and by DuckDB.
+session with two threads, in rounds in which each has a turn; the first round warms up and does not count. Ratios are taken within a round.
+Only the large set (`--large`, in events) is judged by processes of its own, in heaps of 1 and 4 GiB, and by DuckDB.
 """
 
 from __future__ import annotations

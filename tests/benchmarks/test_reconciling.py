@@ -100,3 +100,15 @@ def test_files_are_named_as_workers_name_them_and_one_is_missing(sets: Sets, tmp
     with gathered(sets.folders, tmp_path / "live") as evidence:
         assert (evidence.foreign, evidence.unreadable) == ((), ())
         assert len(evidence.files) > 50
+
+
+def test_the_fold_shuffles_hardly_more_rows_than_there_are_messages(sets: Sets, spark: SparkSession) -> None:
+    from benchmarks.reconciling.formulations import folded
+    from benchmarks.reconciling.meter import Meter, exhaust
+
+    from ackwise.spark.schema import EVENT_SCHEMA
+
+    paths = [str(path) for folder in sets.folders for path in folder.glob("events/**/*.parquet")]
+    messages = sum(pq.read_metadata(folder / "truth" / "messages.parquet").num_rows for folder in sets.folders)
+    cost = Meter(spark).measure(lambda: exhaust(folded(spark.read.schema(EVENT_SCHEMA).parquet(*paths))))
+    assert messages <= cost.rows <= 1.1 * messages

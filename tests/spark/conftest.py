@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.spark.running import Answer
 
-UNIVERSES = 1500
+UNIVERSES = 3000
 
 
 @pytest.fixture(scope="session")

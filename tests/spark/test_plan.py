@@ -35,6 +35,30 @@ def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession)
         assert slow not in found
 
 
+def test_merging_has_one_exchange_and_only_hash_aggregates(spark: SparkSession) -> None:
+    from ackwise.spark.fold import fold_by_writer, merge
+    from ackwise.spark.schema import EVENT_SCHEMA, project
+
+    apart = fold_by_writer(project(spark.createDataFrame([], EVENT_SCHEMA))).localCheckpoint()
+    found = plan(merge(apart, {1, 2}))
+    assert found.count("Exchange hashpartitioning") == 1
+    for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
+        assert slow not in found
+
+
+def test_offsets_without_events_are_found_without_sorting_a_partition(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    from ackwise.spark.coverage import count, fold_words, points
+    from ackwise.spark.schema import EVENT_SCHEMA, project
+
+    events = project(spark.createDataFrame([], EVENT_SCHEMA))
+    found = plan(count(fold_words([points(events, "pk", "offset", "seen")], ["seen"]), {"seen": F.col("seen")}))
+    assert found.count("Exchange hashpartitioning") == 2
+    for slow in ("Sort ", "Window", "SortAggregate", "ObjectHashAggregate", "EvalPython"):
+        assert slow not in found
+
+
 def test_a_hundred_thousand_events_of_one_message_are_one_row(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
