@@ -135,6 +135,7 @@ class World:
     lease: float = 2.0
     store_timeout: float = 5.0
     on_store_down: Literal["block", "fail_open", "fail_closed"] = "block"
+    deadline: float = DEADLINE  #: seconds
     sent: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -195,14 +196,14 @@ class World:
     async def wait(self, condition: Callable[[], bool], what: str, members: Sequence[Member] = ()) -> None:
         """Until `condition` is true; fails after the deadline, or when a member ends."""
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(self.deadline):
                 while not condition():
                     for member in members:
                         if member.task.done():
                             member.task.result()
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise AssertionError(f"{self.group}: {what} did not happen within {DEADLINE:.0f} s") from None
+            raise AssertionError(f"{self.group}: {what} did not happen within {self.deadline:.0f} s") from None
 
     async def wait_until_finished(self, *, workers: int) -> None:
         """Until as many processes have started, and nothing is open any more."""
@@ -216,14 +217,14 @@ class World:
             await admin.start()
             open_partitions: object = None
             try:
-                async with asyncio.timeout(DEADLINE):
+                async with asyncio.timeout(self.deadline):
                     while True:
                         open_partitions = await self._open(admin, reader)
                         if not open_partitions:
                             return
                         await asyncio.sleep(0.1)
             except TimeoutError:
-                raise AssertionError(f"{self.group}: not finished after {DEADLINE:.0f} s: {open_partitions}") from None
+                raise AssertionError(f"{self.group}: not finished after {self.deadline:.0f} s: {open_partitions}") from None
             finally:
                 await admin.close()
 
