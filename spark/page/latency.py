@@ -110,7 +110,9 @@ def _description(each: Latency) -> str:
 
 
 def _row(each: Latency, curve: int) -> LatencyRow:
-    p50, p95, p99 = (duration(each.percentile(share)) for share in (0.5, 0.95, 0.99))
+    # What was done before it was written took no time that anybody knows.
+    known = each.negative < each.messages
+    p50, p95, p99 = (duration(each.percentile(share)) if known else "–" for share in (0.5, 0.95, 0.99))
     return LatencyRow(
         each.group, each.topic, curve, each.messages, each.negative, round(each.negative / each.messages, 4), p50, p95, p99
     )  # fmt: skip

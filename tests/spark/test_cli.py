@@ -174,14 +174,14 @@ def test_missing_events_exit_with_3(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_a_torn_file_is_inconclusive_and_no_traceback(tmp_path: Path) -> None:
+def test_a_torn_file_is_inconclusive_and_the_page_that_is_printed_says_so(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
     torn = root / "events" / "dt=2026-01-01" / "hr=00" / "events-00000000000000ab-000000000000-000000000004.parquet"
     torn.write_bytes(b"PAR1 and no end")
-    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--format", "html")
     assert result.exit_code == 3, result.output
-    assert "is torn; its events count as missing" in result.output
-    assert "is torn; its events count as missing" in (tmp_path / "out" / "report.html").read_text()
+    assert "is torn; its events count as missing" in result.stdout
+    assert result.stdout == (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.spark
