@@ -2,8 +2,7 @@
 
     ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
 
-A file holds a run of one writer's events without a hole. So its name says what is in it, and landing the same records again
-writes the same files again.
+A file holds a run of one writer's events without a hole. So its name says what is in it, and what comes again is there already.
 """
 
 from __future__ import annotations
@@ -111,9 +110,11 @@ def as_files(events: DataFrame) -> DataFrame:
 
 
 def _settle(part: Path, root: Path) -> None:
-    """Bring a file that Spark wrote to its place, durably."""
+    """Bring a file that Spark wrote to its place, durably. One that is there has the same events, and somebody may be reading it."""
     day, hour, name = (folder.partition("=")[2] for folder in part.parts[-4:-1])
     place = root / "events" / f"dt={day}" / f"hr={hour}" / f"{name}.parquet"
+    if place.exists():
+        return
     make_directories(root, place.parent)
     descriptor = os.open(part, os.O_RDONLY)
     try:
