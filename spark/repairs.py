@@ -13,7 +13,7 @@ from ackwise.spark.fold import RANK_BASE
 from ackwise.spark.results import is_anomaly, last_event, name_of, with_names
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
-__all__ = ["of_keys", "of_messages", "of_offsets", "steps"]
+__all__ = ["ACTIONS", "of_keys", "of_messages", "of_offsets", "steps"]
 
 #: By the name of a verdict, what is to be done. One that is not here needs nothing.
 ACTIONS: Final = {

@@ -76,7 +76,7 @@ class ClaimGuard:
         """See `Guard.asked`."""
         leaders = _by_key(candidates)
         claims = [Claim(key, self._token(key.id)) for led in leaders if (key := led[0].entry.key) is not None]
-        answers = (await self._exchange(claims=claims)).claims
+        answers = (await self._exchange(claims=claims)).claims if claims else []
         held = []
         for led, claim, answer in zip(leaders, claims, answers, strict=True):
             match answer:

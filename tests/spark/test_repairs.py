@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.cases import CONFIG
+from tests.spark.fuzz import universe
 from tests.spark.histories import NOW, SECOND, History, write_parquet
 from tests.spark.reports import ANOMALIES
 
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.repair import NAME, Action, Planned, Risk, Step, Summary, Title, read_steps, read_title, write_plan
+from ackwise.spark.oracle import message_of, rule
+from ackwise.spark.repairs import ACTIONS
 from ackwise.spark.tables import show
+from ackwise.spark.vocabulary import ANOMALIES as VERDICTS
+from ackwise.spark.vocabulary import Flag, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +29,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def broken() -> list[dict[str, Any]]:
+#: Made-up histories beside the named ones.
+UNIVERSES = 60
+
+
+def broken() -> list[History]:
     """Groups in which something went wrong that a plan can be made for."""
     at = NOW - 9000 * SECOND
     lost = History("lost").say("w1", "0:CS 1:CF 2:CF 3:CS 4:CS W=5", ago=2000, record_ts=at)
@@ -36,8 +47,11 @@ def broken() -> list[dict[str, Any]]:
     young = History("young").say("w1", "0:CF 1:CS W=2", ago=30)
     unknown = History("unknown").say("w1", "0:CS").skip("w1", 4).say("w1", "2:CS W=3")
     apart = History("apart").say("w1", "0:CF", ago=2000).say("w1", "1:CF W=2", ago=2000, handler="mail")
-    histories = (lost, never, stuck, gone, phantom, twice, keys, young, unknown, apart)
-    return [event for each in histories for event in each.events]
+    return [lost, never, stuck, gone, phantom, twice, keys, young, unknown, apart]
+
+
+def everything() -> list[History]:
+    return [*broken(), *map(universe, range(UNIVERSES))]
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +65,17 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     from ackwise.spark.schema import EVENT_SCHEMA
     from ackwise.spark.verdicts import logical
 
-    path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", broken())
+    path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", [event for each in everything() for event in each.events])
     found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(str(path)), CONFIG)
     named = names(spark, found.facts)
     listed = {name: mask for name, mask in absent().items() if name in MISSING}
     rest = [of_keys(found.settled, logical(found.settled), named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
-        final, all_of_them = (list(steps([of_messages(found.settled, named, provisional=each), *rest])) for each in (False, True))
+        final, all_of_them = (list(steps([of_messages(found.settled, named, provisional=each)])) for each in (False, True))
+        others = list(steps(rest))
     finally:
         found.judged.unpersist()
-    return final, all_of_them
+    return final + others, all_of_them + others
 
 
 def planned(steps: Sequence[Step], group: str) -> list[tuple[Action, str, int, int, int]]:
@@ -81,9 +96,46 @@ def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(pl
     assert planned(steps, "young") == []
 
 
+def needed(history: History) -> dict[tuple[object, ...], int]:
+    """What the oracle says of a history that a plan must have: what each offset is, with the highest attempt that was seen."""
+    events = list({(event["writer_id"], event["seq"]): event for event in history.events}.values())
+    ruling, found = rule(events, CONFIG), dict[tuple[object, ...], int]()
+    for (partition, handler, epoch, offset), (verdict, flags) in ruling.messages.items():
+        if verdict in {*VERDICTS, Verdict.UNKNOWN_EXPORT_GAP} or Flag.COMMITTED_PAST in flags:
+            about = [e for e in events if is_message(e) and message_of(e) == (partition, handler, epoch, offset)]
+            found[(*partition, handler, epoch, offset, verdict.name)] = max(max(e.get("attempt") or 1, 1) for e in about)
+    for partition, absent in ruling.absent.items():
+        found |= {(*partition, None, None, offset, name): 0 for offset, name in absent.items() if name in ACTIONS}
+    return found
+
+
+def is_message(event: Mapping[str, Any]) -> bool:
+    return event["event_type"] in set(EventCode) and event["event_type"] < 20 and None not in (event.get("offset"), event.get("partition"))
+
+
+def place(step: Step) -> tuple[object, ...]:
+    return step.cluster, step.group, step.topic, step.topic_id, step.partition, step.handler, step.dedup_epoch
+
+
+def test_the_plan_has_of_every_universe_what_the_oracle_says_and_nothing_else(plans: tuple[list[Step], list[Step]]) -> None:
+    steps = [step for step in plans[1] if step.verdict != "LOGICAL_DUPLICATE"]
+    planned = [((*place(step), offset, step.verdict), step.attempt) for step in steps for offset in range(step.start, step.end)]
+    assert dict(planned) == {key: attempt for history in everything() for key, attempt in needed(history).items()}
+    assert len(dict(planned)) == len(planned)
+    assert len({step.verdict for step in steps}) > 6
+
+
+def test_no_two_steps_could_be_one(plans: tuple[list[Step], list[Step]]) -> None:
+    ends, starts = ({(*place(s), s.verdict, s.attempt, at(s)) for s in plans[1]} for at in (attrgetter("end"), attrgetter("start")))
+    assert ends & starts == set()
+
+
 def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[Step], list[Step]]) -> None:
     final, all_of_them = plans
-    assert set(all_of_them) - set(final) == {step for step in all_of_them if step.group == "young"}
+    assert [step for step in final if "PROVISIONAL" in step.flags] == []
+    more = set(all_of_them) - set(final)
+    assert {step.group for step in more} >= {"young"}
+    assert {step.group for step in more if "PROVISIONAL" not in step.flags} == set()
     assert planned(all_of_them, "young") == [(Action.REDELIVER, "LOST", 0, 1, 1)]
 
 
@@ -119,5 +171,5 @@ def test_the_terminal_says_how_to_see_the_plan_if_there_is_anything_in_it() -> N
 def test_the_same_step_has_the_same_key_in_every_run_and_no_other_has_it(plans: tuple[list[Step], list[Step]]) -> None:
     first, second = ([step.idempotency_key for step in steps] for steps in plans)
     assert len(set(second)) == len(second)
-    assert set(first) < set(second)
+    assert set(first) & set(second)
     assert replace(plans[0][0], attempt=99, last_ts=1).idempotency_key == first[0]
