@@ -37,7 +37,10 @@ def earlier_runs(out: Path, roots: Sequence[str], as_of: int) -> list[EarlierRun
 
     What is no summary of ours is passed over: the folders beside `out` may be anybody's.
     """
-    folders = sorted((path for path in out.parent.iterdir() if path.is_dir() and path.name != out.name), key=lambda path: path.name)
+    try:
+        folders = sorted((path for path in out.parent.iterdir() if path.is_dir() and path.name != out.name), key=lambda path: path.name)
+    except OSError:
+        return []  # a folder that may be written to and not listed
     found = [run for folder in folders[-_OPENED:] if (run := _run(folder / "summary.json", roots)) is not None and run.as_of <= as_of]
     return sorted(found, key=lambda run: (run.as_of, run.run_id))[-_MOST:]
 

@@ -27,7 +27,7 @@ def plan_data(plan: Summary | None) -> PlanData | None:
     rows = [PlanRow(each.action, each.steps, each.offsets, _MEANINGS[each.action]) for each in plan.planned]
     safe = sum(each.offsets for each in plan.planned if each.action in SAFE)
     planned = counted(sum(row.offsets for row in rows), "offset")
-    sentence = f"{NAME} beside this page says how to mend it: {safe:,} of {planned} without risk."
+    sentence = f"{NAME} beside this page says how to mend it: {safe:,} of {planned} without risk, and “ackwise plan apply” does it."
     later = plan.provisional
     sentence += f" {messages(later)} {are(later)} left out, since events that mend them may still come." if later else ""
     return PlanData(sentence, rows)

@@ -164,7 +164,7 @@ def test_a_plan_says_how_much_of_it_is_without_risk_and_what_it_leaves_out() -> 
     data = plan_data(Summary("/out/plan.jsonl", [Planned(Action.REDELIVER, 2, 4), Planned(Action.REVIEW, 1, 6)], 1))
     assert data is not None
     assert data.sentence == (
-        "plan.jsonl beside this page says how to mend it: 4 of 10 offsets without risk. "
+        "plan.jsonl beside this page says how to mend it: 4 of 10 offsets without risk, and “ackwise plan apply” does it. "
         "1 message is left out, since events that mend them may still come."
     )
     assert plan_data(Summary("/out/plan.jsonl", [], 0)) is None
@@ -220,6 +220,7 @@ def test_earlier_runs_are_those_beside_it_on_the_same_folders(tmp_path: Path) ->
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "summary.json").write_text("[]")
     (tmp_path / "no-run").mkdir()
+    assert earlier_runs(tmp_path / "nowhere" / "this", ["/events"], NOW) == []
     found = earlier_runs(tmp_path / "this", ["/events"], NOW)
     assert dict(found[0].verdicts) == {LOST: 3}
     assert [run.run_id for run in found] == ["first", "second"]
