@@ -89,3 +89,16 @@ def test_each_anomaly_has_its_story(told: dict[str, Any]) -> None:
         ("COMMITTED", "committed orders/0 to 10, which passes 7"),
     ]
     assert [(step["event"], step["worker"]) for step in never] == [("COMMITTED", "")]
+
+
+def test_what_is_counted_over_all_events_stays_in_hash_aggregates(spark: SparkSession) -> None:
+    from tests.spark.test_plan import plan
+
+    from ackwise.spark.measures import bins, writing
+    from ackwise.spark.schema import EVENT_SCHEMA, project
+    from ackwise.spark.timeline import Buckets
+
+    found = plan(writing(project(spark.createDataFrame([], EVENT_SCHEMA)), Buckets(0, 1, 60), bins(spark, [])))
+    assert found.count("HashAggregate") == 4
+    for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython", "SortMergeJoin"):
+        assert slow not in found
