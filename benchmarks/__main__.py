@@ -1,4 +1,5 @@
-"""Runs what `make bench` promises: what a message costs beside others, on Faust, in each store, and what the event journal costs.
+"""Runs what `make bench` promises: what a message costs beside others, on Faust, in each store, what the event journal costs, and what the
+reconciliation.
 
 The long proof runs by itself: `python -m benchmarks.two_workers`.
 """
@@ -8,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from benchmarks import consumers, journal, stores, streams
+from benchmarks import consumers, journal, reconciliation, stores, streams
 from rich.console import Console
 
 
 def main() -> None:
-    """All four, one after the other; each has more options when it is run alone: `python -m benchmarks.consumers --help`."""
+    """All five, one after the other; each has more options when it is run alone: `python -m benchmarks.consumers --help`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="all figures as one JSON object, and no tables")
     as_json = parser.parse_args().json
@@ -28,11 +29,15 @@ def main() -> None:
     if not as_json:
         console.print(*claims.tables())
     events = journal.run(journal.read_options([]))
-    if as_json:
-        found = {"consumers": messages.as_json(), "streams": agents.as_json(), "stores": claims.as_json()}
-        print(json.dumps({**found, "journal": {rows.title: rows.as_json() for rows in events}}, indent=2))
-    else:
+    if not as_json:
         console.print(*(rows.table() for rows in events))
+    judged = reconciliation.run(reconciliation.read_options([]), Console(stderr=True))
+    if as_json:
+        found: dict[str, object] = {"consumers": messages.as_json(), "streams": agents.as_json(), "stores": claims.as_json()}
+        found |= {"journal": {rows.title: rows.as_json() for rows in events}, "reconciliation": judged.as_json()}
+        print(json.dumps(found, indent=2))
+    else:
+        console.print(*judged.tables())
 
 
 main()

@@ -68,7 +68,7 @@ WITH read AS (
     SELECT e.writer_id, e.group_id, e.topic, e.partition, e.seq, h.first, h.after,
            CASE WHEN code < 20 AND at_origin THEN "offset" + 1 WHEN code = 26 THEN range_end WHEN code = 21 THEN "offset" END AS reached,
            CASE WHEN code = 20 THEN range_end WHEN code = 21 AND from_commit THEN "offset" END AS settled,
-           CASE WHEN code < 20 AND at_origin OR code IN (21, 26) THEN "offset" END AS resumed
+           CASE WHEN code = 1 AND at_origin OR code IN (21, 26) THEN "offset" END AS resumed
     FROM event e JOIN hole h USING (writer_id) WHERE topic IS NOT NULL
 ), earlier AS (
     SELECT writer_id, first, group_id, topic, partition, max(reached) AS reached, max(settled) AS settled
@@ -172,7 +172,7 @@ WITH known AS (
     FROM known
 ), second AS (
     SELECT *, CASE
-        WHEN base IN ('LOST', 'STUCK') AND doubt OR base = 'RETRY_LOST' AND blind THEN 'UNKNOWN_EXPORT_GAP'
+        WHEN base = 'LOST' AND doubt OR base IN ('STUCK', 'RETRY_LOST') AND blind THEN 'UNKNOWN_EXPORT_GAP'
         WHEN recreated AND base IN ('LOST', 'RETRY_LOST', 'STUCK', 'MULTI_EXECUTED') THEN 'UNKNOWN_EXPORT_GAP'
         ELSE base END AS verdict
     FROM first

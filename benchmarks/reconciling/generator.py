@@ -293,7 +293,8 @@ class _World:
         is_early = part.time + _AT[_FIRST_STEP[_FATE["suppressed wrongly"]]] - _RETENTION < START
         verdict[suppressed & (is_early | is_blind)] = unknown
         if is_blind:
-            verdict[verdict == Verdict.RETRY_LOST] = unknown
+            flags[verdict == Verdict.STUCK] &= ~Flag.COMMITTED_PAST
+            verdict[(verdict == Verdict.RETRY_LOST) | (verdict == Verdict.STUCK)] = unknown
         if self._goes_back(where[0], part.topic, where[2], now):
             flags[part.offset >= part.until - 2 * SEGMENT] |= Flag.REWOUND
         has_events = _STEP_COUNT[part.fate] > 0
