@@ -245,7 +245,9 @@ def begin_of(since: str, as_of: str | None) -> float:
     try:
         back = parse_duration(since)
     except ConfigurationError:
-        raise ConfigurationError(f"--since is {since!r}, which is no time and no duration; write it as 2026-01-31T12:00:00Z or 1d") from None
+        raise ConfigurationError(
+            f"--since is {since!r}, which is no time and no duration; write it as 2026-01-31T12:00:00Z or 1d"
+        ) from None
     return max(0.0, (time.time() if as_of is None else time_of(as_of)) - back)
 
 
