@@ -72,7 +72,8 @@ class EventFiles:
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files = dataset.dataset([str(path) for path in files], schema=SCHEMA, format="parquet")
+        checked = dataset.ParquetFileFormat(page_checksum_verification=True)
+        self._files = dataset.dataset([str(path) for path in files], schema=SCHEMA, format=checked)
 
     def at(self, places: Collection[Place]) -> list[Event]:
         """The events of the messages whose origin is at one of these places."""

@@ -96,7 +96,8 @@ def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     if not evidence.files:
         return spark.createDataFrame([], EVENT_SCHEMA)
     # Paths are meant as they are: without this, Spark takes a bracket for a pattern and finds no file.
-    return spark.read.option("__globPaths__", "false").schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+    read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
+    return read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
 
 
 def refuse_nothing(evidence: Evidence) -> None:

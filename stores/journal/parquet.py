@@ -45,6 +45,7 @@ WRITE_OPTIONS: Final[dict[str, Any]] = {
     "use_dictionary": _REPEATING,
     "column_encoding": dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"),
     "write_statistics": ["partition", "offset", "event_ts"],
+    "write_page_checksum": True,  # a bit that flips on the disk must not become another verdict
 }
 
 
