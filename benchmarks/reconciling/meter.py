@@ -33,7 +33,8 @@ class Meter:
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
-        self._store: Any = spark.sparkContext._jsc.sc().statusStore()
+        context: Any = spark.sparkContext._jsc
+        self._store: Any = context.sc().statusStore()
         gateway: Any = spark.sparkContext._gateway
         self._no_quantiles: Any = gateway.new_array(jvm.double, 0)
         self._nothing: Any = jvm.java.util.ArrayList()
