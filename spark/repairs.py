@@ -32,6 +32,11 @@ ACTIONS: Final = {
 
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
+#: What nobody can say of an offset without events.
+_UNSAID: Final = (
+    *("handler", "dedup_epoch", "flags", "dedup_hash", "last_event", "first_ts", "last_ts"),
+    *("first_record_ts", "last_record_ts"),
+)
 
 
 def of_messages(settled: DataFrame, named: DataFrame, *, provisional: bool) -> DataFrame:
@@ -52,14 +57,15 @@ def of_keys(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFram
 def of_offsets(missing: DataFrame) -> DataFrame:
     """The steps for offsets without events, from `missing_rows`; they have no handler, attempt 0 and no evidence."""
     wanted = missing.where(F.col("verdict").isin(*ACTIONS))
-    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end")
+    unsaid = (F.lit(None).alias(name) for name in _UNSAID)
+    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unsaid)
 
 
 def steps(frames: list[DataFrame]) -> Iterator[Step]:
     """All steps in order, by partition and offset; the driver holds one part of them at a time. Raises what Spark raises."""
     rows = frames[0]
     for frame in frames[1:]:
-        rows = rows.unionByName(frame, allowMissingColumns=True)
+        rows = rows.unionByName(frame)
     for row in rows.orderBy(*_PARTITION, "start", "handler", "dedup_epoch", "verdict").toLocalIterator():
         yield _step(row)
 

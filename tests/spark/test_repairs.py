@@ -56,7 +56,7 @@ def everything() -> list[History]:
 
 @pytest.fixture(scope="module")
 def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Step], list[Step]]:
-    """The steps of one run, without what is provisional and with it."""
+    """The steps of one run, without what is provisional; and with it, from each frame by itself."""
     from ackwise.spark.coverage import stretches
     from ackwise.spark.job import weigh
     from ackwise.spark.ledger import absent
@@ -71,11 +71,10 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     listed = {name: mask for name, mask in absent().items() if name in MISSING}
     rest = [of_keys(found.settled, logical(found.settled), named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
-        final, all_of_them = (list(steps([of_messages(found.settled, named, provisional=each)])) for each in (False, True))
-        others = list(steps(rest))
+        final, each = ([of_messages(found.settled, named, provisional=wanted), *rest] for wanted in (False, True))
+        return list(steps(final)), [step for frame in each for step in steps([frame])]
     finally:
         found.judged.unpersist()
-    return final + others, all_of_them + others
 
 
 def planned(steps: Sequence[Step], group: str) -> list[tuple[Action, str, int, int, int]]:
@@ -94,6 +93,11 @@ def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(pl
     assert planned(steps, "unknown") == [(Action.VERIFY, "UNKNOWN_EXPORT_GAP", 1, 2, 0)]
     assert {(step.handler, step.start, step.end) for step in steps if step.group == "apart"} == {("bill", 0, 1), ("mail", 1, 2)}
     assert planned(steps, "young") == []
+
+
+def test_offsets_without_events_are_planned_where_nothing_else_is_wrong(plans: tuple[list[Step], list[Step]]) -> None:
+    together, alone = ([step for step in steps if step.group == "never"] for steps in plans)
+    assert alone == together != []
 
 
 def needed(history: History) -> dict[tuple[object, ...], int]:
