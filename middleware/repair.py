@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -171,7 +172,8 @@ def read_title(path: Path) -> Title:
         try:
             found = json.loads(next(lines, "") or "null")
             version, title = found["schema_version"], Title(str(found["plan_id"]), int(found["as_of"]))
-        except (ValueError, TypeError, KeyError):
+            datetime.fromtimestamp(title.as_of / 1e6, UTC)  # raises for what is no time
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise ConfigurationError(
                 f"{path} is no repair plan: its first line has no schema_version, plan_id and as_of; give the {NAME} that reconcile wrote"
             ) from None
@@ -205,7 +207,7 @@ def read_steps(path: Path) -> Iterator[Step]:
 
 def _lines(path: Path) -> TextIO:
     try:
-        return path.open(encoding="utf-8")
+        return path.open(encoding="utf-8", errors="surrogateescape")  # what is no text is no step, and its line is named
     except OSError as error:
         raise ConfigurationError(f"{path} can't be read ({error.strerror}); give the {NAME} that reconcile wrote") from error
 

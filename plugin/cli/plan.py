@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -96,8 +97,8 @@ def apply(
     Exit code 0: nothing is left to do. 1: something is, for the reasons shown. 2: it could not be done; one sentence says
     why. 130: interrupted.
     """
-    if rate <= 0:
-        raise ConfigurationError(f"--rate is {rate:g}; it must be above 0, copies per second")
+    if not 0 < rate < math.inf:
+        raise ConfigurationError(f"--rate is {rate:g}; it must be a number above 0, copies per second")
     from ackwise.plugin.repair.carrying import steps_for
 
     group = find_app(target).group()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, for_code
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.topics import connected
 
 __all__ = ["Bounds", "Origins", "reading"]
 
@@ -38,17 +38,19 @@ class Bounds(NamedTuple):
 class Origins:
     """The logs of the source topics; made by `reading`."""
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, topics: Mapping[str, tuple[int, Collection[int]]]) -> None:
+        """`topics` says of each topic that is there what went wrong in asking, and its partitions."""
         self._consumer = consumer
-        self._topics: set[str] | None = None
+        self._topics = topics
         self._bounds: dict[TopicPartition, tuple[float, Bounds]] = {}
         self._position: tuple[TopicPartition | None, int] = None, 0
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
-        """What the log has; nothing where there is no such topic. Raises `KafkaError`."""
-        if self._topics is None:
-            self._topics = set(await self._consumer.topics())  # asking for one by its name might create it
-        if partition.topic not in self._topics:
+        """What the log has; nothing where there is no such partition. Raises `KafkaError`."""
+        failure, partitions = self._topics.get(partition.topic, (0, ()))
+        if failure:
+            raise for_code(failure)
+        if partition.partition not in partitions:  # the client would ask for it until it has no time left
             return Bounds(0, 0)
         asked_at, known = self._bounds.get(partition, (-_FRESH, Bounds(0, 0)))
         if time.monotonic() - asked_at < _FRESH:
@@ -93,7 +95,8 @@ async def reading(settings: HostSettings) -> AsyncIterator[Origins]:
     Raises `ConfigurationError` for options that can't be used, and `Unavailable`.
     """
     options: dict[str, Any] = dict(settings.client_options)
-    await require_broker(settings.brokers)
+    async with connected(settings) as admin:  # asks for all topics: asking for one by its name might create it
+        topics = {each["topic"]: (each["error_code"], _partitions(each)) for each in await admin.describe_topics()}
     try:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=settings.brokers,
@@ -109,7 +112,7 @@ async def reading(settings: HostSettings) -> AsyncIterator[Origins]:
     try:
         await consumer.start()
         await asyncio.sleep(0)  # stopped before its tasks have begun, the client raises CancelledError
-        yield Origins(consumer)
+        yield Origins(consumer, topics)
     except (KafkaError, TimeoutError) as error:
         raise Unavailable(
             f"the brokers {settings.brokers!r} do not answer what a plan has to ask ({type(error).__name__}); what was noted as done is "
@@ -117,3 +120,7 @@ async def reading(settings: HostSettings) -> AsyncIterator[Origins]:
         ) from error
     finally:
         await consumer.stop()
+
+
+def _partitions(topic: Mapping[str, Any]) -> frozenset[int]:
+    return frozenset(each["partition"] for each in topic["partitions"])

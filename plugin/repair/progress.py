@@ -13,7 +13,7 @@ from typing import Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repair import Step, Title
-from ackwise.plugin.repair.candidate import AGAIN
+from ackwise.plugin.repair.candidate import AGAIN, Fate
 
 __all__ = ["Progress", "progress_path"]
 
@@ -78,24 +78,34 @@ class Progress:
         self._fates.setdefault(key, Counter()).update(fates)
 
     def _read(self, title: Title) -> None:
-        try:
-            text = self._path.read_text("utf-8")
-        except FileNotFoundError:
+        text = _text(self._path)
+        if "\n" not in text:  # a kill tore the first line, before anything was done
+            if self._file is not None:
+                self._file.truncate(0)
             return
-        lines = text.splitlines()
-        for number, line in enumerate(lines):
+        for number, line in enumerate(text.splitlines(), 1):
             try:
                 found = json.loads(line)
             except ValueError:
-                continue  # torn by a kill: that portion is not done
-            if number == 0 and found.get("plan_id") != title.plan_id:
+                if number > 1:
+                    continue  # torn by a kill: that portion is not done
+                found = None
+            try:
+                if number == 1:
+                    self._require_plan(str(found["plan_id"]), title)
+                elif "step" in found:
+                    self._take(str(found["step"]), int(found["through"]), {Fate(fate): int(many) for fate, many in found["fates"].items()})
+            except (ValueError, TypeError, KeyError, AttributeError):
                 raise ConfigurationError(
-                    f"{self._path} says how far plan {found.get('plan_id')!r} came, and this is {title.plan_id!r}; move it away"
-                )
-            if "step" in found:
-                self._take(found["step"], found["through"], found["fates"])
-        if self._file is not None and text and not text.endswith("\n"):
+                    f"line {number} of {self._path}, which says how far the plan came, is not what Ackwise wrote there; move the file "
+                    "away, and the store alone keeps what was sent from being sent again"
+                ) from None
+        if self._file is not None and not text.endswith("\n"):
             self._file.write("\n")
+
+    def _require_plan(self, found: str, title: Title) -> None:
+        if found != title.plan_id:
+            raise ConfigurationError(f"{self._path} says how far plan {found!r} came, and this is {title.plan_id!r}; move it away")
 
     def _write(self, *lines: Mapping[str, object]) -> None:
         if self._file is not None and lines:
@@ -106,6 +116,15 @@ class Progress:
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigurationError(f"{path}, which says how far the plan came, can't be read ({error.strerror})") from error
 
 
 def _locked(path: Path) -> TextIO:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ackwise.middleware.repair import Action, Step, Title, write_plan
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.repair import Action, Step, Title, read_title, write_plan
 from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.repair.candidate import Fate
+from ackwise.plugin.repair.progress import Progress, progress_path
 
 STEPS = [
     Step(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 0, 3, 7, 1, last_event="FAILED"),
@@ -87,9 +90,47 @@ def test_what_is_no_plan_is_one_sentence(plan: Path) -> None:
         assert said in done.stderr
 
 
-def test_a_rate_of_nothing_is_refused(plan: Path) -> None:
-    done = ackwise("plan", "apply", plan, f"shop_{plan.parent.name}:app", "--rate", "0")
-    assert (done.exit_code, done.stderr) == (2, "error --rate is 0; it must be above 0, copies per second\n")
+def test_a_line_that_is_no_text_is_named(plan: Path) -> None:
+    plan.write_bytes(plan.read_bytes() + b"\xff\xfe\n")
+    done = ackwise("plan", "show", plan)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"error line 5 of {plan} is no step of a plan (")
+
+
+def test_a_plan_of_no_time_is_one_sentence(plan: Path) -> None:
+    plan.write_text(plan.read_text().replace("1767225600000000", "1767225600000000000"))
+    done = ackwise("plan", "show", plan)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "is no repair plan" in done.stderr
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf"])
+def test_a_rate_that_is_no_number_above_nothing_is_refused(plan: Path, rate: str) -> None:
+    done = ackwise("plan", "apply", plan, f"shop_{plan.parent.name}:app", f"--rate={rate}")
+    assert (done.exit_code, done.stderr) == (2, f"error --rate is {rate}; it must be a number above 0, copies per second\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["5\n", "nothing\n", "{}\n", '{"plan_id": "run-1"}\n7\n', '{"plan_id": "run-1"}\n{"step": "a", "through": 1, "fates": {"?": 1}}\n'],
+)
+def test_a_progress_file_that_is_not_ours_is_one_sentence(plan: Path, text: str) -> None:
+    progress = progress_path(plan)
+    progress.write_text(text)
+    done = ackwise("plan", "apply", plan, f"shop_{plan.parent.name}:app")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert f"of {progress}, which says how far the plan came, is not what Ackwise wrote there" in done.stderr
+    assert progress.read_text() == text
+
+
+def test_a_progress_file_whose_first_line_a_kill_tore_is_begun_anew(plan: Path) -> None:
+    title, (step, *_) = read_title(plan), STEPS
+    progress_path(plan).write_text('{"schema_ver')
+    with Progress(plan, title, writing=True) as progress:
+        progress.note([(step, step.end, {Fate.SENT: step.offsets})])
+    assert Progress(plan, title, writing=False).through(step) == step.end
+    with pytest.raises(ConfigurationError, match="says how far plan 'run-1' came, and this is 'run-2'"):
+        Progress(plan, Title("run-2", 0), writing=False)
 
 
 def test_a_broker_that_is_away_is_one_sentence_and_notes_nothing(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,13 @@ async def test_a_dry_run_says_what_would_be_sent_and_changes_nothing(shop: Shop)
     assert sorted(path.name for path in shop.folder.iterdir()) == ["plan.jsonl"]
 
 
+async def test_a_partition_that_is_gone_holds_up_no_other_step(shop: Shop) -> None:
+    elsewhere = shop.step(0, 2, topic=f"{shop.topic}-gone", handler="bill")
+    carried = await carry_out(shop.plan(shop.step(3, 9, partition=7), elsewhere, shop.step(1, 3)), shop.group, execute=True)
+    assert fates(carried) == {Fate.DELETED: 8, Fate.SENT: 2}
+    assert carried.places == {Fate.DELETED: [f"{shop.topic}/7/3–8", f"{shop.topic}-gone/0/0–1"]}
+
+
 async def test_a_copy_is_the_record_with_the_next_attempt_and_is_run_once(shop: Shop) -> None:
     plan = shop.plan(shop.step(1, 3), shop.step(4, 5, Action.REDELIVER, "LOST", handler="bill", attempt=3))
     assert fates(await carry_out(plan, shop.group, execute=True)) == {Fate.SENT: 3}
