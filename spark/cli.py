@@ -49,7 +49,7 @@ def reconcile(
     events: Annotated[
         list[Path],
         # Not checked by typer, whose answer to a folder that may not be read is not a sentence.
-        typer.Argument(metavar="EVENTS...", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
+        typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Where report.html, summary.json and the tables go. Default: runs/ in the first folder.")
@@ -71,8 +71,10 @@ def reconcile(
         str, typer.Option(metavar="DURATION", help="How late events may come to the folders; anomalies that are younger are provisional.")
     ] = "0s",
     writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
-    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
-    retention: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
+    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="The lease of Dedup. Default: what the workers wrote.")] = None,
+    retention: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long Dedup remembers a key. Default: what the workers wrote.")
+    ] = None,
     produced: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="What was produced, as Parquet or JSON: says what was lost on the way, or never sent."),

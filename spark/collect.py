@@ -25,7 +25,7 @@ _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def collect(
-    topic: Annotated[str, typer.Argument(help="The topic that events are published to.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that events are published to.", show_default=False)],
     events: Annotated[Path, typer.Argument(metavar="EVENTS", help="The folder that they go to.", show_default=False, readable=False)],
     brokers: Annotated[str, typer.Option(metavar="HOST:PORT", help="Several with commas between.")] = "localhost:9092",
     client_config: Annotated[

@@ -33,7 +33,9 @@ class Sent(NamedTuple):
     there: Exported
 
 
-def publish(target: Target, topic: Annotated[str, typer.Argument(help="The topic for the events, which must be there.")]) -> None:
+def publish(
+    target: Target, topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic for the events, which must be there.")]
+) -> None:
     """Send the events that an app exported to a Kafka topic, one JSON record for each: for hosts whose folders nobody can reach.
 
     Files that the topic has already are not sent again; what was under way when a run broke off is, which does no harm.

@@ -116,7 +116,7 @@ def _books(books: Sequence[Book]) -> Table:
     if len(groups) > 1:
         table.add_column("group", overflow="fold")
     table.add_column("partition", overflow="fold")
-    for name in ("from", "to", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
+    for name in ("from", "before", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
         table.add_column(name, justify="right", overflow="fold")
     for book in books[:_SHOWN]:
         group = [escape(book.partition.group[1])] if len(groups) > 1 else []

@@ -26,13 +26,13 @@ _SLOW = 1.0  # seconds; whoever waits for longer is told what is done
 
 
 def why(
-    message: Annotated[str, typer.Argument(help="Its key, or topic/partition/offset.", show_default=False)],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Its key, or topic/partition/offset.", show_default=False)],
     events: Annotated[
         list[Path],
-        typer.Argument(metavar="EVENTS...", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
+        typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
     ],
     namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the sessions say.")
+        str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the workers wrote.")
     ] = None,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")
@@ -44,8 +44,10 @@ def why(
         str, typer.Option(metavar="DURATION", help="How late events may come to the folders: until then an anomaly is provisional.")
     ] = "0s",
     writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
-    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
-    retention: Annotated[str | None, typer.Option(metavar="DURATION", help="Default: what the sessions say.")] = None,
+    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="The lease of Dedup. Default: what the workers wrote.")] = None,
+    retention: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long Dedup remembers a key. Default: what the workers wrote.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Tell what became of one message: each attempt, by whom and when, its verdict with the reason, and what to do.

@@ -37,7 +37,7 @@ _HELP: Final = """RocketMQ's consumption guarantees for Kafka consumers: ack ind
 one can run here, and [bold]ackwise run app:app[/bold] runs it.
 
 Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: something that you can mend, said in one
-sentence. 3: reconcile can't tell. 128 + n: ended by signal n."""
+sentence. 3: reconcile or why can't tell. 128 + n: ended by signal n."""
 
 
 class _Root(TyperGroup):

@@ -12,9 +12,9 @@ __all__ = ["plan_data"]
 
 _MEANINGS: Final = {
     Action.REDELIVER: "copies of the origin records go to the group’s retry topic",
-    Action.PROBE: "the same, where the broker has a record",
-    Action.RELEASE: "the same, once the claim of the dead worker is taken from it; one that is held is let alone",
-    Action.REPLAY: "the same with a replay id, past a claim that says “done” though nobody did it",
+    Action.PROBE: "copies of what the broker has there go to the group’s retry topic; where it has nothing, all is well",
+    Action.RELEASE: "a copy goes to the retry topic, once the claim of the dead worker is taken from it; one that is held is let alone",
+    Action.REPLAY: "a copy goes to the retry topic with a replay id, past a claim that says “done” though nobody did it",
     Action.VERIFY: "the store is asked, and what it does not know as done is sent again",
     Action.REVIEW: "nothing by itself: people decide",
 }
