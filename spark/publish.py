@@ -16,6 +16,7 @@ from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.eventtopic import event_topic
 from ackwise.plugin.group import Group
+from ackwise.spark.page.words import counted
 from ackwise.spark.published import published
 from ackwise.spark.sources import Exported, exported, writer_of
 from ackwise.stores.journal import recover
@@ -51,8 +52,8 @@ def publish(
         raise ConfigurationError(f"publish needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
     except OSError as error:
         raise AckwiseError(f"{error.filename or topic}: {error.strerror or error}; run it again") from error
-    done = f"{sent.files:,} files, {sent.events:,} events of {sent.writers:,} writers: sent to {escape(topic)}"
-    to_stdout().print(done, soft_wrap=True)
+    said = f"{counted(sent.files, 'file')}, {counted(sent.events, 'event')} of {counted(sent.writers, 'writer')}: sent to {topic}"
+    to_stdout().print(escape(said if sent.files else f"nothing to send: {topic} has all files"), soft_wrap=True)
     for path in sent.there.foreign:
         to_stderr().print(f"[yellow]![/] {escape(str(path))} is not named as events are and was not sent", soft_wrap=True)
     if sent.there.torn:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -51,6 +51,8 @@ _OPEN: Final = "open-"
 _DAY: Final = re.compile(r"dt=(\d{4}-\d{2}-\d{2})")
 _NO_DAY: Final = "none"
 
+_Kind = TypeVar("_Kind", list[str], dict[str, Any])
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -60,7 +62,7 @@ class State:
 
     def lacking(self, files: Sequence[Path]) -> dict[str, list[Path]]:
         """The files that no delta is folded from, by day. One whose size has changed since is among them."""
-        known = {name for delta in self.deltas() for name in json.loads((delta / _FILES).read_text())}
+        known = {name for delta in self.deltas() for name in _written(delta / _FILES, list)}
         lacking: dict[str, list[Path]] = defaultdict(list)
         for path in files:
             if _name(path) not in known:
@@ -208,7 +210,7 @@ def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: 
     places = [root / "events" for root in evidence.roots]
     kept = [path for path in evidence.files if any(path.is_relative_to(place) for place in places)]
     for day, files in state.lacking(kept).items():
-        progress(f"folding {len(files)} new files of {day}")
+        progress(f"folding {len(files):,} new {'file' if len(files) == 1 else 'files'} of {day}")
         state.take(_folded(spark, evidence, files), day, files)
     live = sorted(set(evidence.files) - set(kept))
     return FoldedState(spark, state, [_folded(spark, evidence, live)] if live else [])
@@ -237,10 +239,10 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     """See that the state is of these roots, of which there may be more now, and note them."""
     about = folder / _ABOUT
     if about.exists():
-        said = _parsed(about)
+        said = _written(about, dict)
         if {name: said.get(name) for name in _FORMAT} != _FORMAT:
             raise ConfigurationError(f"{folder} was written by another version of Ackwise; give an empty folder to --state")
-        left_out = sorted(set(said["roots"]) - set(roots))
+        left_out = sorted(set(said.get("roots", ())) - set(roots))
         if left_out:
             raise ConfigurationError(f"{folder} is the state of {left_out[0]}, too; give that folder as well, or another one to --state")
     elif strangers := sorted(path.name for path in folder.iterdir() if path.name != f".{_ABOUT}"):
@@ -250,13 +252,13 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     unfinished.replace(about)
 
 
-def _parsed(about: Path) -> Mapping[str, Any]:
+def _written(path: Path, kind: type[_Kind]) -> _Kind:
     try:
-        said = json.loads(about.read_text())
+        said = json.loads(path.read_text())
     except ValueError:
         said = None
-    if not isinstance(said, dict):
-        raise ConfigurationError(f"{about} is not what Ackwise wrote there; give an empty folder to --state")
+    if not isinstance(said, kind):
+        raise ConfigurationError(f"{path} is not what Ackwise wrote there; give an empty folder to --state")
     return said
 
 

@@ -285,7 +285,9 @@ def _subject(report: RunReport) -> str:
         return named or "no events"
     first, last = min(writer.first_ts for writer in report.writers), max(writer.last_ts for writer in report.writers)
     until = f"{instant(last)}" if date(first) != date(last) else f"{clock(last)} UTC"
-    return f"{named}, {instant(first).removesuffix(' UTC')} – {until} ({duration(last - first)})"
+    since = report.config.since
+    judged = "" if since is None else f"; only what has happened since {instant(round(since * 1e6))}, or was open then"
+    return f"{named}, {instant(first).removesuffix(' UTC')} – {until} ({duration(last - first)}){judged}"
 
 
 def _share(number: int, total: int) -> float:

@@ -44,6 +44,13 @@ def test_a_clean_run_needs_nothing_to_be_done() -> None:
     assert [answer.answer for answer in data.answers] == ["No", "No"]
 
 
+def test_a_run_over_a_part_of_the_time_says_so_before_it_says_that_nothing_was_lost() -> None:
+    part = replace(CLEAN, config=replace(CLEAN.config, since=1_767_225_600.0))
+    assert (
+        report_data(part).subject == f"{report_data(CLEAN).subject}; only what has happened since 2026-01-01 00:00:00 UTC, or was open then"
+    )
+
+
 def test_a_loss_and_a_repetition_are_the_headline() -> None:
     data = report_data(ANOMALIES)
     assert data.headline == "9 messages were lost, 6 messages were done twice and 3 may have been, 1 is stuck"
