@@ -354,6 +354,8 @@ def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence, confi
     if config.since is not None:
         begin = datetime.fromtimestamp(config.since, UTC)
         sentences.append(f"only what has happened since {begin:%Y-%m-%d %H:%M:%S} UTC was judged, and what was still open then")
+        if micros(config.since) > found.facts.as_of:
+            sentences.append("no event is as late as that: give an earlier --since, or see whether the workers still export")
     if found.holes:
         writers = len({hole.writer_id for hole in found.holes})
         sentences.append(f"{_missing_events(found)} events of {writers} writers are missing; what depends on them is UNKNOWN_EXPORT_GAP")

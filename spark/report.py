@@ -236,8 +236,13 @@ class RunReport:
         return bool(self.ambiguous or self.repeated or self.orphaned) and not self.anomalies and not self._is_unknown
 
     @property
+    def is_past_events(self) -> bool:
+        """Whether only what came after the last event was to be judged: that there is nothing is not the same as nothing being wrong."""
+        return self.config.since is not None and self.config.since * 1e6 > self.as_of
+
+    @property
     def _is_unknown(self) -> bool:
-        if self.unreadable or (self.claims is not None and self.claims.strangers):
+        if self.unreadable or self.is_past_events or (self.claims is not None and self.claims.strangers):
             return True
         return any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
 

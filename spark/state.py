@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -242,7 +242,9 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
         said = _written(about, dict)
         if {name: said.get(name) for name in _FORMAT} != _FORMAT:
             raise ConfigurationError(f"{folder} was written by another version of Ackwise; give an empty folder to --state")
-        left_out = sorted(set(said.get("roots", ())) - set(roots))
+        if "roots" not in said:
+            raise ConfigurationError(f"{about} is not what Ackwise wrote there; give an empty folder to --state")
+        left_out = sorted(set(said["roots"]) - set(roots))
         if left_out:
             raise ConfigurationError(f"{folder} is the state of {left_out[0]}, too; give that folder as well, or another one to --state")
     elif strangers := sorted(path.name for path in folder.iterdir() if path.name != f".{_ABOUT}"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,6 +39,8 @@ class Sender:
         self._with_review = with_review
         self._publisher = KafkaPublisher(group.settings)
         self._guard = _guard(group, title)
+        # Of what was done since the plan was made the store knows until then, which may come while the plan is carried out.
+        self._known_until = math.inf if group.dedup is None else title.as_of / 1e6 + float(group.dedup.retention)
         self._sink: EventSink | None = group.slots.open_sink(group.settings.group, group.sources)
         self._worker = Worker(
             group=group.settings.group,
@@ -70,11 +73,12 @@ class Sender:
 
     async def find_keys(self, candidates: Sequence[Candidate]) -> None:
         """Give each its key, or the fate of one that can't be sent. Raises what user code raises to stop a program."""
+        suppresses = self._guard.suppresses and time.time() <= self._known_until
         for each in open_ones(candidates):
             if (stopping := self._admissions[each.agent.name].prepare([each.entry])) is not None:
                 raise stopping
             entry, expected = each.entry, each.step.dedup_hash
-            is_guarded = self._guard.suppresses and (entry.key is not None or isinstance(entry.disposition, Dead))
+            is_guarded = suppresses and (entry.key is not None or isinstance(entry.disposition, Dead))
             if expected is not None and entry.dedup_hash != expected:
                 each.fate = Fate.OTHER_KEY
             elif not is_guarded and not self._with_review:
@@ -116,13 +120,10 @@ class Sender:
 
 
 def _guard(group: Group, title: Title) -> Guard:
-    """The store that knows what was done; one that may have forgotten what was done since the plan was made suppresses nothing."""
+    """The store that knows what was done."""
     policy = group.dedup
-    guard: Guard = NoGuard()
     if isinstance(policy, Dedup) and (store := group.slots.open_store()) is not None and type(store).__module__ != "ackwise.stores.memory":
-        guard = ClaimGuard(store, policy, title.plan_id)
-    elif isinstance(policy, Transactional) and (inbox := group.slots.open_inbox()) is not None:
-        guard = InboxGuard(inbox, policy)
-    if policy is not None and title.as_of / 1e6 + float(policy.retention) < time.time():
-        guard.suppresses = False
-    return guard
+        return ClaimGuard(store, policy, title.plan_id)
+    if isinstance(policy, Transactional) and (inbox := group.slots.open_inbox()) is not None:
+        return InboxGuard(inbox, policy)
+    return NoGuard()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -73,6 +75,17 @@ async def test_a_partition_that_is_gone_holds_up_no_other_step(shop: Shop) -> No
     carried = await carry_out(shop.plan(shop.step(3, 9, partition=7), elsewhere, shop.step(1, 3)), shop.group, execute=True)
     assert fates(carried) == {Fate.DELETED: 8, Fate.SENT: 2}
     assert carried.places == {Fate.DELETED: [f"{shop.topic}/7/3–8", f"{shop.topic}-gone/0/0–1"]}
+
+
+async def test_once_the_store_may_have_forgotten_what_was_done_nothing_more_is_sent_unasked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.chain([0.0, 0.0], itertools.repeat(1e12))
+    monkeypatch.setattr("ackwise.plugin.repair.carrying._PORTION", 2)
+    monkeypatch.setattr("ackwise.plugin.repair.sender.time", SimpleNamespace(time=lambda: next(ticks)))
+    carried = await carry_out(shop.plan(shop.step(0, 6), as_of=time.time()), shop.group, execute=True)
+    assert fates(carried) == {Fate.SENT: 4, Fate.UNGUARDED: 2}
+    assert await shop.copies() == dict.fromkeys(range(4), 1)
 
 
 async def test_a_copy_is_the_record_with_the_next_attempt_and_is_run_once(shop: Shop) -> None:

@@ -77,6 +77,11 @@ def test_a_logical_duplicate_is_an_anomaly_though_its_messages_are_none() -> Non
     assert (report.anomalies, report.exit_code) == (2, ExitCode.ANOMALIES)
 
 
+@pytest.mark.parametrize(("since", "code"), [(99.0, ExitCode.CLEAN), (101.0, ExitCode.INCONCLUSIVE)])
+def test_a_time_after_the_last_event_is_inconclusive(since: float, code: ExitCode) -> None:
+    assert replace(EMPTY, as_of=100_000_000, config=ReconcileConfig(since=since)).exit_code is code
+
+
 def test_a_log_that_can_not_be_read_is_inconclusive() -> None:
     assert replace(EMPTY, unreadable=["x is torn"]).exit_code is ExitCode.INCONCLUSIVE
 

@@ -198,6 +198,15 @@ def test_a_state_of_a_folder_that_was_not_given_is_refused_and_one_more_folder_i
         opened(tmp_path / "state", [tmp_path / "a"]).__enter__()
 
 
+def test_a_state_that_does_not_say_whose_it_is_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path, [tmp_path]):
+        pass
+    about = tmp_path / "state.json"
+    about.write_text(json.dumps({name: said for name, said in json.loads(about.read_text()).items() if name != "roots"}))
+    with pytest.raises(ConfigurationError, match=r"is not what Ackwise wrote there; give an empty folder to --state"):
+        opened(tmp_path, [tmp_path]).__enter__()
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
@@ -210,6 +219,16 @@ def test_a_state_that_is_not_of_this_version_is_refused(tmp_path: Path, said: st
     (tmp_path / "state.json").write_text(said)
     with pytest.raises(ConfigurationError, match=f"{sentence}.*; give an empty folder to --state"):
         opened(tmp_path, [tmp_path]).__enter__()
+
+
+@pytest.mark.parametrize("said", ["", "{}", "["])
+def test_a_state_that_does_not_say_what_it_is_folded_from_is_refused(tmp_path: Path, said: str) -> None:
+    with opened(tmp_path, []) as state:
+        delta = tmp_path / "src_dt=2026-01-01" / "0"
+        delta.mkdir(parents=True)
+        (delta / "files.json").write_text(said)
+        with pytest.raises(ConfigurationError, match=r"files.json is not what Ackwise wrote there; give an empty folder to --state"):
+            state.lacking([])
 
 
 def test_a_folder_of_something_else_is_no_state(tmp_path: Path) -> None:
