@@ -216,6 +216,13 @@ def test_what_is_known_to_have_run_twice_is_no_doubt() -> None:
     assert [row["offset"] for row in json.loads(to_json(DOUBT))["doubtful"]] == [7]
 
 
+@pytest.mark.parametrize(("asked", "judged"), [(2, "2"), (9, "3"), (0, None)])
+def test_it_is_said_that_messages_were_judged_once_more(asked: int, judged: str | None) -> None:
+    text = printed(replace(with_messages(Verdict.EXACTLY_ONCE), config=ReconcileConfig(verify_sample=asked)))
+    assert ("judged once more" in text) is (judged is not None)
+    assert judged is None or f"up to {judged} messages judged once more by other means, with no difference" in text
+
+
 def test_names_are_printed_as_they_are() -> None:
     text = printed(FULL)
     assert "2 dedup hashes of [bold] in g" in text
