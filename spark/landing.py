@@ -87,6 +87,7 @@ def read_records(records: DataFrame) -> DataFrame:
     whole = F.col(f"read.{_UNREAD}").isNull()
     for name in _IDENTITY:
         whole &= F.col(f"read.{name}").isNotNull()
+    whole &= F.col("read.seq") >= 0  # otherwise no file could be named by it
     times = {f.name for f in EVENT_SCHEMA if f.dataType == TimestampType()}
     columns = [(F.timestamp_micros(f"read.{name}") if name in times else F.col(f"read.{name}")).alias(name) for name in EVENT_SCHEMA.names]
     return read.select("topic", "partition", "offset", "key", F.when(whole, F.struct(*columns)).alias("event"))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 TOPIC = "events.of-all"
 #: Not JSON; JSON with a number that is none; JSON without what makes it an event; nothing.
-STRANGE = [b"hello", b'{"writer_id":1,"seq":"x","event_type":3,"event_ts":1}', b'{"seq":1}', None]
+NEGATIVE = b'{"writer_id":1,"seq":-5,"event_type":3,"event_ts":1}'
+STRANGE = [b"hello", b'{"writer_id":1,"seq":"x","event_type":3,"event_ts":1}', b'{"seq":1}', NEGATIVE, None]
 
 
 def export(root: Path, history: History) -> list[Path]:
@@ -141,18 +142,18 @@ def test_each_run_of_collect_goes_on_where_the_last_one_ended(journey: Journey) 
     assert [answer.exit_code for answer in journey.answers] == [0, 0, 0], [answer.output for answer in journey.answers]
     said = [answer.output.splitlines()[-1] for answer in journey.answers]
     assert said[0].startswith(f"17 events from {TOPIC}: ")
-    assert ", and 5 records that are no events: " in said[1]
+    assert ", and 6 records that are no events: " in said[1]
     assert said[2].startswith(f"0 events from {TOPIC}: ")
 
 
 def test_a_record_that_is_no_event_is_remembered_and_makes_its_writer_doubtful(journey: Journey, tmp_path: Path) -> None:
     (found,) = strangers(journey.back)
-    assert (found.records, found.writers) == (5, frozenset({0xAB}))
+    assert (found.records, found.writers) == (6, frozenset({0xAB}))
     assert found.first.startswith(f"{TOPIC}/0/")
     with gathered([journey.back], tmp_path / "live") as evidence:
         assert evidence.logs.unreadable == {0xAB}
         assert evidence.unreadable == (
-            f"5 records of an event topic, such as {found.first}, are no events; once you know what they were, delete {found.folder}",
+            f"6 records of an event topic, such as {found.first}, are no events; once you know what they were, delete {found.folder}",
         )
 
 
