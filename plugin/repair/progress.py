@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repair import Step, Title
@@ -84,12 +84,9 @@ class Progress:
                 self._file.truncate(0)
             return
         for number, line in enumerate(text.splitlines(), 1):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                if number > 1:
-                    continue  # torn by a kill: that portion is not done
-                found = None
+            found = _parsed(line)
+            if found is None and number > 1:
+                continue  # torn by a kill: that portion is not done
             try:
                 if number == 1:
                     self._require_plan(str(found["plan_id"]), title)
@@ -125,6 +122,14 @@ def _text(path: Path) -> str:
         return ""
     except OSError as error:
         raise ConfigurationError(f"{path}, which says how far the plan came, can't be read ({error.strerror})") from error
+
+
+def _parsed(line: str) -> Any:
+    """`None` for what is no JSON."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def _locked(path: Path) -> TextIO:
