@@ -84,8 +84,8 @@ class Progress:
                 self._file.truncate(0)
             return
         for number, line in enumerate(text.splitlines(), 1):
-            found = _parsed(line)
-            if found is None and number > 1:
+            found: Any = _parsed(line)
+            if not found and number > 1:
                 continue  # torn by a kill: that portion is not done
             try:
                 if number == 1:
@@ -125,11 +125,11 @@ def _text(path: Path) -> str:
 
 
 def _parsed(line: str) -> Any:
-    """`None` for what is no JSON."""
+    """Empty for what is no JSON."""
     try:
         return json.loads(line)
     except ValueError:
-        return None
+        return {}
 
 
 def _locked(path: Path) -> TextIO:
