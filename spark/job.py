@@ -77,7 +77,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What `conclude` found. Frames are not computed before somebody asks; `judged` is kept, so `unpersist` it at the end."""
+    """What `conclude` found. Frames are not computed before somebody asks; `judged` and `words` are kept until `release`."""
 
     facts: Facts
     holes: Sequence[Hole]
@@ -91,6 +91,11 @@ class Judgement:
     """The offsets of each partition, see `ledger`."""
     produced: Produced | None
     blind: Blindness
+
+    def release(self) -> None:
+        """Keep nothing any more."""
+        self.judged.unpersist()
+        self.words.unpersist()
 
 
 def reconcile(
@@ -135,7 +140,7 @@ def reconcile(
         if folded is not None:
             folded.keep_open(found.judged)
     finally:
-        found.judged.unpersist()
+        found.release()
     production = None if produced is None else _production(found, counts, str(produced))
     report = _report(found, counts, books, evidence, run_id, str(out), config)
     report = replace(report, produced=production, plan=plan, exhibits=exhibits, claims=audited)
@@ -190,7 +195,7 @@ def conclude(
         produced = Produced.survey(told, facts.as_of, grace)
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         told_of = produced.evidence(spark, facts, expected, blind, resumed)
-    words = offset_words(folded, spark, expected, blind, grace, told_of)
+    words = offset_words(folded, spark, expected, blind, grace, told_of).persist()
     return Judgement(facts, gone, commits, judged, known.where("concerned"), logical(known), words, produced, blind)
 
 
@@ -244,7 +249,8 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     absentees = missing_rows(stretches(found.words, listed), named)
     is_missing = any(row[name] for row in partitions for name in listed)
     _write(absentees if is_missing else absentees.limit(0), out / "missing")
-    first = absentees.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect() if is_missing else []
+    listing = spark.read.parquet(str(out / "missing")).orderBy("group_id", "topic", "partition", "start").limit(config.listed)
+    first = listing.collect() if is_missing else []
     return _Counts(
         kinds=counted,
         tallies=kinds,

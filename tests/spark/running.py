@@ -46,7 +46,7 @@ def answer(found: Judgement) -> Answer:
     try:
         return Answer(_rulings(found), _books(found), _produced(found))
     finally:
-        found.judged.unpersist()
+        found.release()
 
 
 def _rulings(found: Judgement) -> dict[str, Ruling]:

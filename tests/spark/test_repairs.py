@@ -74,7 +74,7 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
         final, each = ([of_messages(found.settled, named, provisional=wanted), *rest] for wanted in (False, True))
         return list(steps(final)), [step for frame in each for step in steps([frame])]
     finally:
-        found.judged.unpersist()
+        found.release()
 
 
 def planned(steps: Sequence[Step], group: str) -> list[tuple[Action, str, int, int, int]]:

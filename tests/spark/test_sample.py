@@ -32,7 +32,7 @@ def test_every_message_of_the_cases_is_judged_alike(spark: SparkSession, tmp_pat
         checked = check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, events), config)
         assert checked == found.settled.count() > 100
     finally:
-        found.judged.unpersist()
+        found.release()
 
 
 @pytest.mark.usefixtures("spark")
