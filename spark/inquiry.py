@@ -82,7 +82,9 @@ def inquire(
     messages = _with_mates(files, origins, wanted, found)
     progress("reading who had its partition, and what was committed")
     read_at = {
-        Place(e["phys_topic"], e["phys_partition"], e["phys_offset"]) for e in messages if message_of(e) in wanted and e["phys_offset"] is not None
+        Place(e["phys_topic"], e["phys_partition"], e["phys_offset"])
+        for e in messages
+        if message_of(e) in wanted and e["phys_offset"] is not None
     }
     around = files.around(_places(messages) | read_at, _open_since(messages))
     offsets = {event["offset"] for event in origins}

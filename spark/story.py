@@ -191,9 +191,7 @@ def _steps_around(place: Place, mine: Sequence[Event], around: Sequence[Event], 
     """What happened to the partitions that it and its copies were read from, and to the workers that had it."""
     group = _group_of(mine[0])
     same = [event for event in around if _group_of(event) == group and event["event_type"] >= E.COMMITTED]
-    read_at = dict.fromkeys(
-        [(place, 1)] + [(_read_at(event), max(event.get("attempt") or 1, 1)) for event in mine if _is_copy(event)]
-    )
+    read_at = dict.fromkeys([(place, 1)] + [(_read_at(event), max(event.get("attempt") or 1, 1)) for event in mine if _is_copy(event)])
     for where, attempt in read_at:
         yield from _steps_of_partition(where, [event for event in same if _is_at(event, where)], workers, attempt)
     owned = [event for event in same if event["event_type"] == E.ASSIGNED and any(_is_at(event, where) for where, _ in read_at)]

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -33,7 +33,7 @@ class Meter:
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
-        context: Any = spark.sparkContext._jsc
+        context = cast(Any, spark.sparkContext._jsc)
         self._store: Any = context.sc().statusStore()
         gateway: Any = spark.sparkContext._gateway
         self._no_quantiles: Any = gateway.new_array(jvm.double, 0)

@@ -426,6 +426,6 @@ case("88 what a repair plan sent is lost, too", verdicts={0: RETRY_LOST, 1: DEAD
     "repair", "0:A 1:A", ago=7200
 ).say("w1", "1@2:CFX", ago=7100).drain(60)  # fmt: skip
 
-case("89 a repair plan sends what lies before the first offset, which stays the first", verdicts={3: RETRYING, 9: ONCE}, domain=(9, 10)).assign(
-    "w1", 9
-).say("w1", "9:RCS W=10").say("repair", "3:A")  # fmt: skip
+case(
+    "89 a repair plan sends what lies before the first offset, which stays the first", verdicts={3: RETRYING, 9: ONCE}, domain=(9, 10)
+).assign("w1", 9).say("w1", "9:RCS W=10").say("repair", "3:A")  # fmt: skip

@@ -18,8 +18,8 @@ def said(writer_id: int = 1, **values: Any) -> SurveyRow:
     """What a writer says; of the topic `orders`, if it has a `pk`."""
     row: dict[str, Any] = dict.fromkeys(SurveyRow._fields) | {
         "writer_id": writer_id, "cluster": "c", "group_id": "g", "topic": "orders" if values.get("pk") else "", "topic_id": "",
-        "partition": 0, "handler": "", "dedup_epoch": 0, "pk": 0, "mk": 0, "first_ts": 0, "last_ts": 0, "first_seq": 0, "last_seq": 0, "ended": 0,
-        "strange": 0, "message_events": 0, "roles": 0,
+        "partition": 0, "handler": "", "dedup_epoch": 0, "pk": 0, "mk": 0, "first_ts": 0, "last_ts": 0, "first_seq": 0, "last_seq": 0,
+        "ended": 0, "strange": 0, "message_events": 0, "roles": 0,
     }  # fmt: skip
     return SurveyRow(**(row | values))
 
