@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -26,10 +26,12 @@ _UNDER_WAY: Final = 20_000
 class EventTopic:
     """A topic that records are sent to; made by `event_topic`."""
 
-    def __init__(self, producer: AIOKafkaProducer, name: str, cluster: str) -> None:
+    def __init__(self, producer: AIOKafkaProducer, name: str, cluster: str, *, is_untouched: bool) -> None:
         self.name: Final = name
         self.cluster: Final = cluster
         """The id of the Kafka cluster that it is in."""
+        self.is_untouched: Final = is_untouched
+        """Nothing was ever written to it, since it was made, or made anew."""
         self._producer = producer
 
     async def publish(self, records: Iterable[tuple[bytes, bytes]]) -> None:
@@ -71,6 +73,19 @@ async def event_topic(settings: HostSettings, name: str) -> AsyncIterator[EventT
             await producer.start()
         except KafkaError as error:
             raise Unavailable(f"the brokers {settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
-        yield EventTopic(producer, name, cluster)
+        yield EventTopic(producer, name, cluster, is_untouched=await _is_untouched(settings, name, await producer.partitions_for(name)))
     finally:
         await producer.stop()
+
+
+async def _is_untouched(settings: HostSettings, name: str, partitions: Iterable[int]) -> bool:
+    options: dict[str, Any] = dict(settings.client_options)
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=settings.client_id, group_id=None, **options)
+    try:
+        await consumer.start()
+        await asyncio.sleep(0)  # stopped before its tasks have begun, the client raises CancelledError
+        return not any((await consumer.end_offsets([TopicPartition(name, each) for each in partitions])).values())
+    except KafkaError as error:
+        raise Unavailable(f"the brokers {settings.brokers!r} do not say where {name!r} ends ({type(error).__name__})") from error
+    finally:
+        await consumer.stop()

@@ -38,7 +38,7 @@ class Published:
 
 @contextmanager
 def published(root: Path, cluster: str, topic: str, there: Sequence[Path]) -> Iterator[Published]:
-    """What of the files `there` the topic has. Names of files that are gone are forgotten.
+    """What of the files `there` the topic has. Names of others are forgotten.
 
     Raises `ConfigurationError` if another process publishes to the same topic now, and `OSError`.
     """

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -38,6 +39,7 @@ from ackwise.spark.folded import Horizon
 from ackwise.spark.schema import project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.vocabulary import ENDED
+from ackwise.stores.journal.layout import sync_directory
 
 __all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
@@ -124,13 +126,18 @@ class State:
 
     @contextmanager
     def _whole(self, place: Path) -> Iterator[Path]:
-        """A folder to fill, that becomes `place` once it is full."""
-        unfinished = self.folder / _UNFINISHED
-        if unfinished.exists():
-            shutil.rmtree(unfinished)
+        """A folder to fill, that becomes `place` once it is full and on the disk: the files that it was folded from may be deleted then.
+
+        Its name is its own, since a Spark that outlives the run which started it may still write to an earlier one.
+        """
+        for left in self.folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left)
+        unfinished = self.folder / f"{_UNFINISHED}-{secrets.token_hex(4)}"
         unfinished.mkdir()
         yield unfinished
+        _sync(unfinished)
         unfinished.rename(place)
+        sync_directory(place.parent)
 
 
 class FoldedState:
@@ -226,6 +233,15 @@ def evidence_since(evidence: Evidence, since: float | None) -> Evidence:
 
 def _folded(spark: SparkSession, evidence: Evidence, files: Sequence[Path]) -> Delta:
     return delta_of(spark, project(read_events(spark, replace(evidence, files=tuple(files)))))
+
+
+def _sync(folder: Path) -> None:
+    """Make durable all that is in `folder`."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with Path(place, name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(place))
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -78,6 +78,16 @@ async def make(brokers: str, topic: str) -> None:
     await raw.close()
 
 
+async def delete(brokers: str, topic: str) -> None:
+    raw = RawKafka(brokers)
+    await raw.start()
+    await raw._admin.delete_topics([topic])
+    async with asyncio.timeout(30):
+        while topic in await raw._admin.list_topics():  # noqa: ASYNC110  # the state of the broker
+            await asyncio.sleep(0.05)
+    await raw.close()
+
+
 async def produce(brokers: str, *values: bytes | None, key: bytes) -> None:
     raw = RawKafka(brokers)
     await raw.start()
@@ -132,6 +142,15 @@ def test_after_a_crash_what_was_not_noted_is_sent_again(journey: Journey) -> Non
 def test_the_files_that_come_back_have_the_same_names_and_the_same_events(journey: Journey) -> None:
     assert journey.landed[0] == read(journey.there)
     assert set(journey.landed[0]) == {file.name for file in journey.files}
+
+
+def test_a_topic_that_was_made_anew_is_sent_everything_again(kafka: LocalKafka, tmp_path: Path) -> None:
+    topic = "events.made-anew"
+    export(tmp_path, History("g").start("w1").say("w1", "0:CS W=1"))
+    for _ in range(2):
+        asyncio.run(make(kafka.bootstrap, topic))
+        assert [sent(kafka.bootstrap, tmp_path, topic).files, sent(kafka.bootstrap, tmp_path, topic).files] == [2, 0]
+        asyncio.run(delete(kafka.bootstrap, topic))
 
 
 def test_records_that_come_twice_change_nothing(journey: Journey) -> None:

@@ -116,7 +116,7 @@ def test_a_run_with_a_state_writes_what_one_without_writes_and_folds_only_what_i
     assert reconciled(*arguments, "--state", state, "--out", tmp_path / "first").exit_code == 0
     folded = {path: path.stat().st_mtime_ns for path in state.glob("src_dt=*/**/*.parquet")}
     days_of(root, [first, history.events[len(first) :]])
-    (state / ".unfinished" / "messages").mkdir(parents=True)
+    (state / ".unfinished-of-a-killed-run" / "messages").mkdir(parents=True)
     with_state = reconciled(*arguments, "--state", state, "--out", tmp_path / "with")
     without = reconciled(*arguments, "--out", tmp_path / "without")
     assert with_state.exit_code == without.exit_code == 1, with_state.output
