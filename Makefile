@@ -54,8 +54,8 @@ imports: $(FOR_DEV)
 pure: $(FOR_DEV)
 	$(BIN)/pytest -q -m "not (embedded or kafka or servers or slow or spark)"
 
-tests: $(FOR_DEV) servers # two at a time, each with servers of its own; a file stays together, since its tests share what they start
-	$(BIN)/pytest -n 2 --dist loadfile
+tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; in their order, since the long ones must not come last
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 servers: # what the tests start Redis, PostgreSQL and MariaDB from; as root on Debian it is installed, elsewhere it is said
 	@$(PYTHON) .ci/servers.py

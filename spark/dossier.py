@@ -15,7 +15,7 @@ from ackwise.spark.report import OWN_REASON
 from ackwise.spark.story import Story, Workers, stories, untold
 from ackwise.spark.vocabulary import Flag, Verdict
 
-__all__ = ["Flagged", "tell"]
+__all__ = ["Flagged", "showable", "tell"]
 
 #: What `project` calls the columns of an event.
 _COLUMNS: Final = {"code": "event_type", "ts": "event_ts", "due": "due_ts", "took": "took_unreleased"}
@@ -66,10 +66,16 @@ def _event(row: Mapping[str, Any], facts: Facts, of: Flagged) -> Event:
         cluster, group = partition.group
         where = {"cluster": cluster, "group_id": group, "topic": partition.topic, "topic_id": partition.topic_id}
         return event | where | {"partition": partition.partition, "event_type": EventCode.COMMITTED, "writer_id": 0, "seq": 0}
-    if event["error"] and event["event_type"] != EventCode.FAILED and event["error"] not in OUR_REASONS:
-        # It may be any text, and hold data.
-        event["error"] = OWN_REASON
+    if error := event["error"]:
+        event["error"] = showable(error) if event["event_type"] == EventCode.FAILED or error in OUR_REASONS else OWN_REASON
     return event
+
+
+def showable(error: str) -> str:
+    """What a failed run says of itself if that is a reason of ours or reads like the class of an exception. A reason of the handler's
+    own may be any text and hold data: only that it is one is said.
+    """
+    return error if not error or error in OUR_REASONS or all(map(str.isidentifier, error.split("."))) else OWN_REASON
 
 
 def _sessions(facts: Facts) -> Iterator[Event]:

@@ -15,7 +15,7 @@ from ackwise.spark.attempts import Attempts
 from ackwise.spark.books import Book
 from ackwise.spark.completeness import Hole
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.dossier import Flagged, tell
+from ackwise.spark.dossier import Flagged, showable, tell
 from ackwise.spark.earlier import earlier_runs
 from ackwise.spark.exhibits import AGES, Exhibits, Failures, StuckClaims
 from ackwise.spark.exports import Written, exports
@@ -146,7 +146,7 @@ def _failures(facts: Facts, told: Iterable[Row]) -> list[Failures]:
     for row in told:
         if row["mk"] in views:
             view = views[row["mk"]]
-            found[view.group[1], view.handler, facts.partitions[view.pk].topic, row["error"]] += row["count"]
+            found[view.group[1], view.handler, facts.partitions[view.pk].topic, showable(row["error"])] += row["count"]
     return [Failures(*kind, runs) for kind, runs in sorted(found.items())]
 
 

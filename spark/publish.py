@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -14,13 +14,14 @@ from rich.progress import Progress
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.eventtopic import event_topic
-from ackwise.plugin.group import Group
 from ackwise.spark.page.words import counted
 from ackwise.spark.published import published
 from ackwise.spark.sources import Exported, exported, writer_of
 from ackwise.stores.journal import recover
 from ackwise.stores.journal.sink import root_of
+
+if TYPE_CHECKING:
+    from ackwise.plugin.group import Group
 
 __all__ = ["Sent", "publish", "send"]
 
@@ -64,7 +65,9 @@ def publish(
 
 async def send(group: Group, root: Path, topic: str) -> Sent:
     """Send what the topic lacks of the files below `root`, to the brokers of `group`. Raises `AckwiseError` and `OSError`."""
-    from ackwise.spark.records import records_of  # here, since it needs pyarrow, which a worker may lack
+    # Here, since the command line loads this module to list its commands.
+    from ackwise.plugin.eventtopic import event_topic
+    from ackwise.spark.records import records_of
 
     async with event_topic(group.settings, topic) as to:
         await asyncio.to_thread(recover, root)

@@ -70,7 +70,7 @@ def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(
     ]
     assert [row["state"] is None for row in rows] == [True, False, False]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "logical", "missing", "report.html", "summary.json", "verdicts",
+        "logical", "missing", "plan.jsonl", "report.html", "summary.json", "verdicts",
     ]  # fmt: skip
 
 

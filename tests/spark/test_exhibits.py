@@ -18,7 +18,7 @@ from ackwise.spark.attempts import Attempts, Ending
 from ackwise.spark.books import Book
 from ackwise.spark.completeness import Hole
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.dossier import Flagged, tell
+from ackwise.spark.dossier import Flagged, showable, tell
 from ackwise.spark.earlier import earlier_runs
 from ackwise.spark.exhibits import Failures
 from ackwise.spark.exports import Written, exports
@@ -244,3 +244,15 @@ def test_a_page_on_two_hundred_partitions_where_much_went_wrong_is_below_half_a_
     exhibits = replace(EXHIBITS, strips=strips, stories=[*EXHIBITS.stories] * 25, exports=[*EXHIBITS.exports] * 70)
     report = replace(ANOMALIES, books=books, exhibits=exhibits, writers=[*ANOMALIES.writers] * 70, findings=[*ANOMALIES.findings] * 10)
     assert len(render(report_data(report)).encode()) < 500_000
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [("TimeoutError", "TimeoutError"), ("billing.errors.Declined", "billing.errors.Declined"), ("undecodable", "undecodable"), ("", "")],
+)
+def test_the_class_of_an_exception_is_shown(error: str, shown: str) -> None:
+    assert showable(error) == shown
+
+
+def test_a_reason_that_a_handler_gave_itself_is_not_shown_though_a_run_failed_with_it() -> None:
+    assert showable("customer 4711 is odd") == "given by the handler"
