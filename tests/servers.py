@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -16,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.localbroker import LocalKafka, local_kafka
 
-__all__ = ["PROPERTIES", "RawKafka", "kafka_or_skip"]
+__all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip"]
 
 #: Small files, so that logs roll and a broker starts again quickly; and a worker that died is missed after a moment,
 #: not after the six seconds that brokers insist on otherwise.
@@ -25,6 +26,8 @@ PROPERTIES: Mapping[str, str] = {
     "log.index.size.max.bytes": str(64 * 1024),
     "group.min.session.timeout.ms": "200",
 }
+
+ClientT = TypeVar("ClientT", AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer)
 
 _numbers = itertools.count(1)
 
@@ -39,6 +42,18 @@ def kafka_or_skip(directory: Path, properties: Mapping[str, str] = PROPERTIES) -
         yield broker
     finally:
         running.__exit__(None, None, None)
+
+
+@asynccontextmanager
+async def connected(client: ClientT) -> AsyncIterator[ClientT]:
+    """A client of aiokafka while the block runs; who is cancelled waits for its start, which leaves a connection open when cut short."""
+    starting = asyncio.ensure_future(client.start())
+    try:
+        await asyncio.shield(starting)
+        yield client
+    finally:
+        await asyncio.wait([starting])
+        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
 
 
 @contextmanager

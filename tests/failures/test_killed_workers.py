@@ -67,6 +67,7 @@ async def kill_once(world: World, fault: Fault) -> None:
             return await ended
         finally:
             finished.cancel()
+            await asyncio.wait([finished])
             if process.returncode is None:
                 process.kill()
                 await process.wait()

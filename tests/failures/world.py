@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from tests.failures.calls import Fault, Tap, TappedSink, TappedStore, current
 from tests.failures.ledger import Ledger, Written, early_commits, origin_of
+from tests.servers import connected
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -147,25 +148,17 @@ class World:
 
     async def create(self, **configs: object) -> None:
         """Make the source topic."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers)
-        await admin.start()
-        try:
+        async with connected(AIOKafkaAdminClient(bootstrap_servers=self.brokers)) as admin:
             topic_configs = {name.replace("_", "."): str(value) for name, value in configs.items()}
             await admin.create_topics([NewTopic(self.topic, self.partitions, 1, topic_configs=topic_configs)])
-        finally:
-            await admin.close()
 
     async def send(self, records: Iterable[Record], *, topic: str | None = None) -> None:
         """Send as a producer does, to the source or to another topic; every record is acknowledged when it returns."""
-        producer = AIOKafkaProducer(bootstrap_servers=self.brokers, acks="all", max_request_size=2**31 - 1)
-        await producer.start()
-        try:
+        async with connected(AIOKafkaProducer(bootstrap_servers=self.brokers, acks="all", max_request_size=2**31 - 1)) as producer:
             for record in records:
                 await _send(producer, topic or self.topic, record)
                 self.sent.append(record)
             await producer.flush()
-        finally:
-            await producer.stop()
 
     def host(self, tap: Tap, handler: Handler | None = None) -> Host:
         """A worker of the group whose calls pass `tap`."""
@@ -212,9 +205,7 @@ class World:
 
     async def wait_until_committed(self) -> None:
         """Until everything in the source, retry and delay topics is committed: nothing is open any more."""
-        async with self._reader() as reader:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers)
-            await admin.start()
+        async with self._reader() as reader, connected(AIOKafkaAdminClient(bootstrap_servers=self.brokers)) as admin:
             open_partitions: object = None
             try:
                 async with asyncio.timeout(self.deadline):
@@ -225,8 +216,6 @@ class World:
                         await asyncio.sleep(0.1)
             except TimeoutError:
                 raise AssertionError(f"{self.group}: not finished after {self.deadline:.0f} s: {open_partitions}") from None
-            finally:
-                await admin.close()
 
     async def _open(self, admin: AIOKafkaAdminClient, reader: AIOKafkaConsumer) -> dict[str, tuple[int | None, int]]:
         """The partitions whose committed offset is not their end, and the two; the source counts from its first record on."""
@@ -249,14 +238,8 @@ class World:
     def topics(self) -> list[str]:
         return [self.topic, *(f"{self.group}.{name}" for name in ("retry", "dlq", "delay.1s", "delay.2s"))]
 
-    @asynccontextmanager
-    async def _reader(self) -> AsyncIterator[AIOKafkaConsumer]:
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False, max_partition_fetch_bytes=2**26)
-        try:
-            await consumer.start()
-            yield consumer
-        finally:
-            await consumer.stop()
+    def _reader(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+        return connected(AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False, max_partition_fetch_bytes=2**26))
 
     async def read(self, topic: str) -> list[Any]:
         """Everything in `topic`, as a plain consumer sees it."""
