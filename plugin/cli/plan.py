@@ -132,7 +132,7 @@ async def _carry_out(plan: Path, group: Group, offsets: int, *, execute: bool, w
 def _plain(carried: Carried, *, executed: bool) -> dict[str, object]:
     kinds = [{"action": action, "verdict": verdict, "messages": dict(fates)} for (action, verdict), fates in carried.counts.items()]
     left = {fate.value: places for fate, places in carried.places.items()}
-    return {"executed": executed, "stopped": carried.stopped, "actions": kinds, "left": left}
+    return {"executed": executed, "earlier": carried.earlier, "stopped": carried.stopped, "actions": kinds, "left": left}
 
 
 def _print(carried: Carried, *, executed: bool) -> None:
@@ -145,6 +145,8 @@ def _print(carried: Carried, *, executed: bool) -> None:
         console.print(table)
     else:
         console.print("nothing is to be repaired")
+    if carried.earlier:
+        console.print(f"an earlier call was done with {carried.earlier:,} of them", soft_wrap=True)
     for fate, places in carried.places.items():
         console.print(f"[yellow]left[/] {fate}: {escape(_listed(places))}", soft_wrap=True)
     if carried.stopped:

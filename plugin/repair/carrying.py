@@ -37,6 +37,8 @@ class Carried:
     """By action and verdict."""
     places: dict[Fate, list[str]] = field(default_factory=dict)
     """Of each fate that is still to be done by somebody, the first ranges."""
+    earlier: int = 0
+    """How many of the messages an earlier run was done with."""
     stopped: bool = False
     """It was asked to stop before the end."""
 
@@ -118,8 +120,9 @@ async def _rest_of(
     """What is not done yet of the steps of a group; what is, counts."""
     for step in read_steps(plan):
         if step.group == group.settings.group:
-            start = progress.through(step)
-            carried.add(step, progress.fates(step), step.start, start)
+            start, fates = progress.through(step), progress.fates(step)
+            carried.add(step, fates, step.start, start)
+            carried.earlier += sum(fates.values())
             tell(start - step.start)
             async for piece in pieces.of(step, start, most):
                 yield piece

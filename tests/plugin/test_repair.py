@@ -266,8 +266,9 @@ async def test_a_plan_that_is_older_than_the_memory_of_the_store_needs_a_second_
 async def test_a_stop_ends_after_the_portion_in_hand_and_the_next_run_goes_on(shop: Shop) -> None:
     stop, plan = asyncio.Event(), shop.plan(shop.step(0, 6))
     carried = await carry_out(plan, shop.group, execute=True, rate=2, stop=stop, tell=lambda done: stop.set() if done else None)
-    assert (carried.stopped, await shop.copies()) == (True, {0: 1, 1: 1})
-    assert fates(await carry_out(plan, shop.group, execute=True)) == {Fate.SENT: 6}
+    assert (carried.stopped, carried.earlier, await shop.copies()) == (True, 0, {0: 1, 1: 1})
+    carried = await carry_out(plan, shop.group, execute=True)
+    assert (fates(carried), carried.earlier) == ({Fate.SENT: 6}, 2)
     assert await shop.copies() == dict.fromkeys(range(6), 1)
 
 
