@@ -34,6 +34,9 @@ _POLL, _BEGIN_ANEW, _BROKER_OFFSETS_EVERY = 0.5, 2.0, 30.0
 #: Seconds for a commit and for a last look, and for what is being published when a partition is given up; a publisher answers within ten.
 _COMMIT_TIMEOUT, _RELEASE_TIMEOUT = 5.0, 12.0
 
+#: Seconds for which a start that has begun may go on after a stop.
+_START_TIMEOUT: Final = 1.0
+
 #: Records that one fetch takes.
 _FETCH: Final = 500
 
@@ -148,7 +151,7 @@ class _Membership(ConsumerRebalanceListener):
     async def relay(self, topics: Iterable[str]) -> None:
         """Join, and feed the lines. Ends with an error only: a `KafkaError`, or what ended a line."""
         self._consumer.subscribe(list(topics), listener=self)
-        await self._consumer.start()
+        await self._start()
         while True:
             await self._open_lines()
             self._regulate()
@@ -164,6 +167,16 @@ class _Membership(ConsumerRebalanceListener):
             if self._sink is not None and now >= self._next_look:
                 self._next_look = now + _BROKER_OFFSETS_EVERY
                 await self._record_broker_offsets(self._sink)
+
+    async def _start(self) -> None:
+        """A start that is cut short leaves a connection open in aiokafka, so it is let finish if it is quick."""
+        starting = asyncio.create_task(self._consumer.start())
+        try:
+            await asyncio.shield(starting)
+        finally:
+            await asyncio.wait({starting}, timeout=_START_TIMEOUT)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
 
     async def close(self) -> None:
         """Let what is being published finish, commit what was acknowledged, and leave the group."""

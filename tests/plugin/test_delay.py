@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.metadata import MetadataRequest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers import RawKafka
@@ -409,6 +412,31 @@ async def test_a_committed_position_that_the_log_no_longer_has_begins_at_its_sta
     async with group.relay():
         records = await group.read(group.names.retry, 5)
     assert [record.value for record in records] == [b"1", b"2", b"3", b"4", b"7"]
+
+
+async def test_a_relay_that_is_stopped_while_it_starts_leaves_no_connection_open(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer, send = asyncio.Event(), asyncio.Event(), AIOKafkaConnection.send
+
+    async def held(connection: AIOKafkaConnection, request: Any) -> Any:
+        asked.set()
+        await answer.wait()
+        return await send(connection, request)
+
+    def sending(connection: AIOKafkaConnection, request: Any, **more: Any) -> Any:
+        is_first_question = isinstance(request, MetadataRequest) and not answer.is_set()
+        return held(connection, request) if is_first_question else send(connection, request, **more)
+
+    before = set(open_connections())
+    with monkeypatch.context() as patch:
+        patch.setattr(AIOKafkaConnection, "send", sending)
+        async with group.relay():
+            await asked.wait()
+            asyncio.get_running_loop().call_later(0.05, answer.set)
+    assert set(open_connections()) <= before
+
+
+def open_connections() -> list[int]:
+    return [id(each) for each in gc.get_objects() if isinstance(each, AIOKafkaConnection) and each.connected()]
 
 
 @pytest.mark.slow
