@@ -18,7 +18,7 @@ _BITS = 64
 _SHIFT = 6  # the word of a number is number >> 6
 
 
-def points(rows: DataFrame, key: str, number: str, kind: str | Column, *also: str) -> DataFrame:
+def points(rows: DataFrame, key: str, number: str, kind: str | Column, *also: str | Column) -> DataFrame:
     """Evidence of `kind` for each `number` of a `key`, to be folded; with the columns `also`."""
     return rows.select(
         F.col(key).alias("key"), word_of(number).alias("word"), F.lit(kind).alias("kind"), bit_of(number).alias("mask"), *also
@@ -56,9 +56,12 @@ def spans(rows: DataFrame) -> DataFrame:
 
 def fold_words(evidence: Sequence[DataFrame], kinds: Sequence[str], *also: Column) -> DataFrame:
     """One row per `key` and `word` with a mask for each of `kinds`, and the aggregates `also`."""
-    rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), evidence)
-    masks = [F.coalesce(F.bit_or(F.when(F.col("kind") == kind, F.col("mask"))), F.lit(0)).alias(kind) for kind in kinds]
-    return rows.groupBy("key", "word").agg(*masks, *also)
+    # By kind before they are put together: where a frame has but one, Spark knows without looking at its rows.
+    each = [
+        rows.withColumns({kind: F.when(F.col("kind") == kind, F.col("mask")) for kind in kinds}).drop("kind", "mask") for rows in evidence
+    ]
+    rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), each)
+    return rows.groupBy("key", "word").agg(*[F.coalesce(F.bit_or(kind), F.lit(0)).alias(kind) for kind in kinds], *also)
 
 
 def count(words: DataFrame, classes: Mapping[str, Column], *also: Column) -> DataFrame:

@@ -33,7 +33,7 @@ from ackwise.spark.delays import Delays
 from ackwise.spark.exhibition import Judged, exhibit
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
 from ackwise.spark.folded import Folded, FoldedEvents, Horizon
-from ackwise.spark.ledger import absent, accounts, offset_words
+from ackwise.spark.ledger import absent, accounts, offset_words, seen_by_messages
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
 from ackwise.spark.produced import Produced, read_produced, unpublished_rows
@@ -61,7 +61,7 @@ from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.state import State, brought_up, evidence_since
 from ackwise.spark.survey import committed, passed, untold
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.verdicts import judge, logical, mark_provisional, settle_suppressed
+from ackwise.spark.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
 from ackwise.spark.vocabulary import Account, Flag, Verdict
 
 __all__ = ["Judgement", "conclude", "reconcile", "weigh"]
@@ -77,12 +77,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What `conclude` found. Frames are not computed before somebody asks; `judged` and `words` are kept until `release`."""
+    """What `conclude` found. Frames are not computed before somebody asks; `judged`, `keys` and `words` are kept until `release`."""
 
     facts: Facts
     holes: Sequence[Hole]
     commits: Mapping[int, Committed]
     judged: DataFrame
+    keys: DataFrame
+    """Of `verdicts.keys`."""
     settled: DataFrame
     """One row per message that is judged: its state, its context, `verdict` and `flags`."""
     failed: DataFrame
@@ -95,6 +97,7 @@ class Judgement:
     def release(self) -> None:
         """Keep nothing any more."""
         self.judged.unpersist()
+        self.keys.unpersist()
         self.words.unpersist()
 
 
@@ -188,15 +191,18 @@ def conclude(
         grace,
         since,
     ).persist()
-    known = mark_provisional(settle_suppressed(judged, facts.as_of), facts.as_of, micros(config.lateness))
+    keyed = keys(judged).persist()
+    known = mark_provisional(settle_suppressed(judged, keyed, facts.as_of), facts.as_of, micros(config.lateness))
     expected, produced, told_of = domains(facts, commits), None, list[DataFrame]()
     if told is not None:
         progress("counting what was produced")
         produced = Produced.survey(told, facts.as_of, grace)
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         told_of = produced.evidence(spark, facts, expected, blind, resumed)
-    words = offset_words(folded, spark, expected, blind, grace, told_of).persist()
-    return Judgement(facts, gone, commits, judged, known.where("concerned"), logical(known), words, produced, blind)
+    seen = folded.seen if since is not None else seen_by_messages(judged)
+    words = offset_words(seen, folded.steps, spark, expected, blind, grace, told_of).persist()
+    failed = logical(known, keyed)
+    return Judgement(facts, gone, commits, judged, keyed, known.where("concerned"), failed, words, produced, blind)
 
 
 def _horizon(facts: Facts, commits: Mapping[int, Committed], since: int) -> Horizon:

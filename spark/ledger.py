@@ -12,27 +12,34 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.accounts import TOLD
 from ackwise.spark.books import GAP
 from ackwise.spark.completeness import Blindness, Span
-from ackwise.spark.coverage import fold_words, spans
-from ackwise.spark.folded import Folded
+from ackwise.spark.coverage import fold_words, points, spans
 from ackwise.spark.produced import PRODUCED_KINDS
 from ackwise.spark.schema import is_any, is_retention
 from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["absent", "accounts", "offset_words"]
+__all__ = ["absent", "accounts", "offset_words", "seen_by_messages"]
 
 _KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
 
+def seen_by_messages(judged: DataFrame) -> DataFrame:
+    """What `Folded.seen` says, of messages that were judged: a row for each, where there are several events."""
+    oldest = F.coalesce("state.first_record_ts", "record_ts").alias("oldest")
+    return points(judged, "pk", "offset", "seen", oldest, F.col("record_ts").alias("newest"))
+
+
 def offset_words(
-    folded: Folded,
+    seen: DataFrame,
+    steps: DataFrame,
     spark: SparkSession,
     expected: Mapping[int, Span],
     blind: Blindness,
     grace: int,
     produced: Sequence[DataFrame] = (),
 ) -> DataFrame:
-    """The words of all partitions (`key` is the `pk`), from what is folded, what is known on the driver, and what was produced.
+    """The words of all partitions (`key` is the `pk`), from the offsets that were `seen`, the events about partitions, what is known on
+    the driver, and what was produced.
 
     `falls` says that all records of the word are older than all of an earlier word, by more than `grace` microseconds.
     """
@@ -40,12 +47,12 @@ def offset_words(
     for code, name in _RANGES.items():
         kind = F.when(is_any(code), F.lit(name)).otherwise(kind)
     kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
-    told = folded.steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
+    told = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
-    words = fold_words([folded.seen, spans(told.unionByName(known)), *produced], _KINDS, oldest, newest)
+    words = fold_words([seen, spans(told.unionByName(known)), *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 

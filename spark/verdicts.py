@@ -14,7 +14,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.fold import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
 from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
-__all__ = ["judge", "logical", "mark_provisional", "settle_suppressed"]
+__all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 #: Whoever has the partition may have run them since, and whoever has a retry partition a copy: any missing event may tell of it.
@@ -52,15 +52,35 @@ def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: in
     )
 
 
-def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
+def keys(judged: DataFrame) -> DataFrame:
+    """One row per `scope` and `dedup_hash` of which a message was suppressed, or several ran.
+
+    `accounted`: one is done or may still be. `repeated`: several ran under a claim, `beyond` the time that the store remembers.
+    Runs without a claim are no failure of deduplication, so they do not count there.
+    """
+    under_claim, is_suppressed = F.col("ran_under_claim"), _is(Verdict.DUPLICATE_SUPPRESSED)
+    record = F.when(under_claim, F.xxhash64("mk", "offset"))
+    ok_ts = F.when(under_claim, F.col("told_ts"))
+    return (
+        judged.where("dedup_hash IS NOT NULL")
+        .groupBy("scope", "dedup_hash")
+        .agg(
+            F.max(F.col("is_done") | _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)).alias("accounted"),
+            F.max(is_suppressed).alias("suppressed"),
+            F.coalesce(F.min(record) < F.max(record), F.lit(False)).alias("repeated"),
+            F.coalesce(F.max(ok_ts) - F.min(ok_ts) > F.max("retention"), F.lit(False)).alias("beyond"),
+            F.max("concerned").alias("concerned"),
+        )
+        .where("suppressed OR repeated")
+    )
+
+
+def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFrame:
     """The same rows, with suppressed messages that nobody ever did as PHANTOM_SUPPRESSED.
 
     Where the events do not reach back as far as the store remembers, or have holes, the one who did it may be there.
     """
     suppressed = F.col("verdict") == Verdict.DUPLICATE_SUPPRESSED
-    open_still = _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)
-    key = ["scope", "dedup_hash"]
-    mates = judged.where("dedup_hash IS NOT NULL").groupBy(*key).agg(F.max(F.col("is_done") | open_still).alias("accounted"))
     suppressed_ts = F.col("state.suppressed_ts")
     reaches_back = F.col("since") <= suppressed_ts - F.col("retention")
     verdict = (
@@ -68,7 +88,8 @@ def settle_suppressed(judged: DataFrame, as_of: int) -> DataFrame:
         .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
-    checked = judged.where(suppressed).join(mates, key, "left").withColumn("verdict", verdict)
+    mates = keys.select("scope", "dedup_hash", "accounted")
+    checked = judged.where(suppressed).join(mates, ["scope", "dedup_hash"], "left").withColumn("verdict", verdict)
     return judged.where(~suppressed).unionByName(checked.drop("accounted"))
 
 
@@ -80,28 +101,13 @@ def mark_provisional(settled: DataFrame, as_of: int, lateness: int) -> DataFrame
     return settled.withColumn("flags", F.col("flags") + provisional)
 
 
-def logical(settled: DataFrame) -> DataFrame:
-    """`scope`, `dedup_hash`, `logical_verdict` and `logical_flags` of the dedup hashes where deduplication failed.
-
-    Runs without a claim are no failure of it, so they do not count.
-    """
-    under_claim = F.col("ran_under_claim")
-    record = F.when(under_claim, F.xxhash64("mk", "offset"))
-    ok_ts = F.when(under_claim, F.col("told_ts"))
-    folded = (
-        settled.where("dedup_hash IS NOT NULL")
-        .groupBy("scope", "dedup_hash")
-        .agg(
-            (F.min(record) < F.max(record)).alias("repeated"),
-            F.max(_is(Verdict.PHANTOM_SUPPRESSED)).alias("phantom"),
-            (F.max(ok_ts) - F.min(ok_ts) > F.max("retention")).alias("beyond"),
-            F.max("concerned").alias("concerned"),
-        )
-        .where("concerned AND (repeated OR phantom)")
-    )
+def logical(settled: DataFrame, keys: DataFrame) -> DataFrame:
+    """`scope`, `dedup_hash`, `logical_verdict` and `logical_flags` of the dedup hashes where deduplication failed."""
+    phantoms = settled.where(_is(Verdict.PHANTOM_SUPPRESSED)).select("scope", "dedup_hash", F.lit(True).alias("phantom")).distinct()
+    failed = keys.where("concerned").join(phantoms, ["scope", "dedup_hash"], "left").where("repeated OR phantom")
     verdict = F.when(F.col("repeated"), F.lit(int(LogicalVerdict.LOGICAL_DUPLICATE))).otherwise(F.lit(int(LogicalVerdict.PHANTOM)))
     flags = F.when(F.col("repeated") & F.col("beyond"), F.lit(int(Flag.BEYOND_TTL))).otherwise(F.lit(0))
-    return folded.select("scope", "dedup_hash", verdict.alias("logical_verdict"), flags.alias("logical_flags"))
+    return failed.select("scope", "dedup_hash", verdict.alias("logical_verdict"), flags.alias("logical_flags"))
 
 
 def _is_concerned(since: int | None, grace: int) -> tuple[Column, Column]:

@@ -63,13 +63,12 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     from ackwise.spark.repairs import of_keys, of_messages, of_offsets, steps
     from ackwise.spark.results import MISSING, missing_rows, names
     from ackwise.spark.schema import EVENT_SCHEMA
-    from ackwise.spark.verdicts import logical
 
     path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", [event for each in everything() for event in each.events])
     found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(str(path)), CONFIG)
     named = names(spark, found.facts)
     listed = {name: mask for name, mask in absent().items() if name in MISSING}
-    rest = [of_keys(found.settled, logical(found.settled), named), of_offsets(missing_rows(stretches(found.words, listed), named))]
+    rest = [of_keys(found.settled, found.failed, named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
         final, each = ([of_messages(found.settled, named, provisional=wanted), *rest] for wanted in (False, True))
         return list(steps(final)), [step for frame in each for step in steps([frame])]
