@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 from tests.servers import RawKafka
 
-__all__ = ["Placed", "Shop", "Worker", "orders"]
+__all__ = ["DEADLINE", "Placed", "Shop", "Worker", "orders"]
 
 ROOT = Path(__file__).parents[2]
 
