@@ -14,13 +14,12 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ackwise.middleware.events import EventCode
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.facts import SurveyRow, Writer
 from ackwise.spark.fold import fold_by_writer, merge
 from ackwise.spark.folded import Horizon
-from ackwise.spark.schema import EVENT_SCHEMA, is_any, project
-from ackwise.spark.survey import holes, is_drained, survey
+from ackwise.spark.schema import EVENT_SCHEMA, project
+from ackwise.spark.survey import holes, steps, survey
 from ackwise.spark.tracks import Run, around, holes_between, runs, seen, tracks
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
@@ -82,7 +81,7 @@ def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: S
     return Delta(
         survey=surveyed,
         runs=spark.createDataFrame(list(there), "writer_id long, first long, last long"),
-        steps=_steps(events),
+        steps=steps(events),
         tracks=tracks(spark, events, there),
         messages=fold_by_writer(events),
     )
@@ -141,9 +140,3 @@ def _written(rows: Sequence[SurveyRow]) -> list[Run]:
             first, last = min(first, found[row.writer_id].first), max(last, found[row.writer_id].last)
         found[row.writer_id] = Run(row.writer_id, first, last)
     return list(found.values())
-
-
-def _steps(events: DataFrame) -> DataFrame:
-    ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
-    told = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
-    return told.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs")

@@ -6,11 +6,11 @@ Nothing here knows the whole: who lives, what "now" is and how far a group got i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ackwise.spark import survey
+from ackwise.spark import survey, tracks
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.coverage import points
 from ackwise.spark.facts import Writer
@@ -18,6 +18,9 @@ from ackwise.spark.fold import fold
 from ackwise.spark.schema import is_about_a_message
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
+
+#: Larger than any sequence number.
+_NO_END: Final = 2**62
 
 
 class Horizon(NamedTuple):
@@ -39,7 +42,7 @@ class Folded(Protocol):
 
     @property
     def steps(self) -> DataFrame:
-        """The events about partitions, as `project` has them, and maybe others."""
+        """The events about partitions, see `survey.steps`."""
         ...
 
     @property
@@ -73,7 +76,7 @@ class FoldedEvents:
 
     @property
     def steps(self) -> DataFrame:
-        return self._events
+        return survey.steps(self._events)
 
     @property
     def seen(self) -> DataFrame:
@@ -89,7 +92,9 @@ class FoldedEvents:
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         if not holes:
             return []
-        found = survey.around(self._events, self._spark.createDataFrame(holes, "writer_id long, first long, after long"))
+        written = [tracks.Run(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
+        told = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
+        found = tracks.around(told, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:

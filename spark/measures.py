@@ -107,9 +107,10 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
     )
 
 
-def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int) -> DataFrame:
+def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int, *, few: bool) -> DataFrame:
     """`writer_id`, `age` (how many of `AGES` it has reached) and `count` of the claims that are stuck. Microseconds."""
     held = settled.where(F.col("verdict") == Verdict.STUCK).select("mk", "offset", F.col("state.claim_ts").alias("ts"))
+    held = F.broadcast(held) if few else held
     claims = events.where(is_any(EventCode.CLAIMED)).select("mk", "offset", "ts", "writer_id").join(held, ["mk", "offset", "ts"])
     each = claims.groupBy("mk", "offset", "ts").agg(F.min("writer_id").alias("writer_id"))
     reached = [(F.lit(as_of) - F.col("ts") >= seconds * 1_000_000).cast("int") for seconds in AGES]

@@ -66,8 +66,12 @@ def steps(frames: list[DataFrame]) -> Iterator[Step]:
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame)
-    for row in rows.orderBy(*_PARTITION, "start", "handler", "dedup_epoch", "verdict").toLocalIterator():
-        yield _step(row)
+    rows = rows.persist()  # sorting looks at them twice
+    try:
+        for row in rows.orderBy(*_PARTITION, "start", "handler", "dedup_epoch", "verdict").toLocalIterator():
+            yield _step(row)
+    finally:
+        rows.unpersist()
 
 
 def _merged(messages: DataFrame) -> DataFrame:

@@ -9,13 +9,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.completeness import Around
 from ackwise.spark.coverage import fold_words, points, spans, stretches
 from ackwise.spark.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 
 __all__ = [
-    "around",
     "committed",
     "committed_position",
     "holes",
@@ -24,6 +22,7 @@ __all__ = [
     "reached",
     "read_from",
     "received_from",
+    "steps",
     "survey",
     "untold",
 ]
@@ -63,6 +62,13 @@ def survey(events: DataFrame) -> DataFrame:
     return rows.select(*SurveyRow._fields)
 
 
+def steps(events: DataFrame) -> DataFrame:
+    """The projected events about partitions, few beside those about messages, with what is asked of them."""
+    ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
+    told = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
+    return told.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs")
+
+
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
     """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds, as is `since`).
 
@@ -98,27 +104,6 @@ def holes(events: DataFrame, written: DataFrame) -> DataFrame:
     missing = F.col("written").bitwiseAND(F.bitwise_not("found"))
     found = stretches(words, {"missing": missing})
     return found.select(F.col("key").alias("writer_id"), F.col("start").alias("first"), F.col("end").alias("after"))
-
-
-def around(events: DataFrame, holes: DataFrame) -> DataFrame:
-    """Rows of `Around`, for each hole and each partition that its writer speaks of.
-
-    One that it speaks of only afterwards is among them: it may have had it in the hole as well.
-    """
-    hole = ["writer_id", "first", "after", "pk"]
-    read = reached().isNotNull() | committed_position().isNotNull()
-    each = events.where("topic != ''").where(read).join(F.broadcast(holes), "writer_id")
-    earlier = F.col("seq") < F.col("first")
-    before = each.where(earlier).groupBy(*hole).agg(F.max(reached()).alias("reached"), F.max(committed_position()).alias("settled_to"))
-    beyond = F.col("position") >= F.coalesce(F.col("reached"), F.lit(0))
-    after = (
-        each.where(~earlier)
-        .select(*hole, received_from().alias("position"))
-        .join(before, hole, "left")
-        .groupBy(*hole)
-        .agg(F.min(F.when(beyond, F.col("position"))).alias("resumed"))
-    )
-    return before.join(after, hole, "full").select(*Around._fields)
 
 
 def untold(events: DataFrame) -> DataFrame:

@@ -60,7 +60,7 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[Run]) -> DataF
     """One row per run (`writer_id`, `first`, `last`), partition and word of offsets, from projected events.
 
     `seen` has the offsets that message events are about, `oldest` and `newest` the times of their records, `positions` the
-    offsets at which the partition was read; `reached` and `settled_to` are as in `around`.
+    offsets at which the partition was read; `reached` and `settled_to` say up to where it had been read and was committed.
     """
     known = F.broadcast(spark.createDataFrame(list(runs), "writer_id long, first long, last long"))
     offset, is_message = F.col("offset"), is_about_a_message()
@@ -85,7 +85,10 @@ def seen(tracks: DataFrame) -> DataFrame:
 
 
 def around(tracks: DataFrame, holes: DataFrame) -> DataFrame:
-    """Rows of `Around`, as `survey.around` has them for the events themselves."""
+    """Rows of `Around`, for each hole and each partition that its writer speaks of, from tracks of runs between the holes.
+
+    One that it speaks of only afterwards is among them: it may have had it in the hole as well.
+    """
     hole = ["writer_id", "hole_first", "hole_after", "pk"]
     known = F.broadcast(holes.toDF("writer_id", "hole_first", "hole_after"))
     each = tracks.where("reached IS NOT NULL OR settled_to IS NOT NULL").join(known, "writer_id")
