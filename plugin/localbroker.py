@@ -7,6 +7,7 @@ with local_kafka(folder) as broker:
 from __future__ import annotations
 
 import base64
+import os
 import random
 import signal
 import socket
@@ -126,8 +127,10 @@ class LocalKafka:
         self.start()
 
     def pause(self) -> None:
-        """Freeze the broker (`SIGSTOP`): connections stay open and nothing answers."""
-        self._process.send_signal(signal.SIGSTOP)
+        """Freeze the broker (`SIGSTOP`): connections stay open, and nothing answers once this returns."""
+        process = self._process
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # until its last thread stands still
 
     def resume(self) -> None:
         """Let a paused broker go on."""

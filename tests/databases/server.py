@@ -115,8 +115,11 @@ class Server:
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP for all of its processes: connections stay open, and nobody answers."""
+        """SIGSTOP for all of its processes: connections stay open, and nobody answers once this returns."""
+        assert self._process is not None
         self._signal(signal.SIGSTOP)
+        while not _are_stopped([self._process.pid, *_children(self._process.pid)]):
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         """Let a frozen one go on."""
@@ -150,6 +153,13 @@ class Server:
             self._guard.kill()
             self._guard.communicate()
         self._process = self._guard = None
+
+
+def _are_stopped(processes: Sequence[int]) -> bool:
+    """Whether they all stand still, or are no more."""
+    listed = ",".join(map(str, processes))
+    states = subprocess.run(["ps", "-o", "stat=", "-p", listed], capture_output=True, text=True, check=False).stdout.split()
+    return all(state[0] in "TZ" for state in states)
 
 
 def _children(parent: int) -> list[int]:
