@@ -415,7 +415,8 @@ async def test_a_committed_position_that_the_log_no_longer_has_begins_at_its_sta
 
 
 async def test_a_relay_that_is_stopped_while_it_starts_leaves_no_connection_open(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answer, send = asyncio.Event(), asyncio.Event(), AIOKafkaConnection.send
+    asked, answer = asyncio.Event(), asyncio.Event()
+    send: Any = AIOKafkaConnection.send
 
     async def held(connection: AIOKafkaConnection, request: Any) -> Any:
         asked.set()
