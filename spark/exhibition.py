@@ -22,7 +22,7 @@ from ackwise.spark.exports import Written, exports
 from ackwise.spark.facts import Facts
 from ackwise.spark.latency import Latency
 from ackwise.spark.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
-from ackwise.spark.schema import FEW, micros
+from ackwise.spark.schema import micros
 from ackwise.spark.sources import Evidence
 from ackwise.spark.story import Story
 from ackwise.spark.strips import Strip
@@ -135,7 +135,7 @@ def _stuck(found: Judged) -> list[StuckClaims]:
         return []
     clients = {writer.writer_id: writer.client for writer in found.facts.writers}
     ages: dict[int, list[int]] = defaultdict(lambda: [0] * (len(AGES) + 1))
-    for row in stuck_claims(found.events, found.settled, found.facts.as_of, few=number <= FEW).collect():
+    for row in stuck_claims(found.events, found.settled, found.facts.as_of, number).collect():
         ages[row["writer_id"]][row["age"]] += row["count"]
     most_first = sorted(ages.items(), key=lambda item: (-sum(item[1]), item[0]))
     return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]

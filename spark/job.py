@@ -33,6 +33,7 @@ from ackwise.spark.delays import Delays
 from ackwise.spark.exhibition import Judged, exhibit
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
 from ackwise.spark.folded import Folded, FoldedEvents, Horizon
+from ackwise.spark.joins import sized
 from ackwise.spark.ledger import absent, accounts, offset_words, seen_by_messages
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
@@ -56,7 +57,7 @@ from ackwise.spark.results import (
 )
 from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
 from ackwise.spark.sample import Sampled, check_sample
-from ackwise.spark.schema import FEW, micros, project
+from ackwise.spark.schema import micros, project
 from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.state import State, brought_up, evidence_since
 from ackwise.spark.survey import committed, passed, untold
@@ -176,12 +177,12 @@ def conclude(
     facts = establish(_collect(folded.survey, SurveyRow), config, logs)
     progress("looking for missing events")
     gone = folded.holes(facts.writers)
-    steps = folded.steps.persist()
-    around = [*folded.around(gone), *_collect(passed(steps), Around)]
-    blind = blindness(facts, gone, around, _collect(untold(steps), Around) if gone else ())
+    moves = folded.steps.persist()
+    around = [*folded.around(gone), *_collect(passed(moves), Around)]
+    blind = blindness(facts, gone, around, _collect(untold(moves), Around) if gone else ())
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
-    commits = {row.pk: row for row in _collect(committed(steps, facts.as_of, delay_partitions(spark, facts), since), Committed)}
+    commits = {row.pk: row for row in _collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), Committed)}
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
     judged = judge(
         folded.messages(facts.live_writers, None if since is None else _horizon(facts, commits, since - grace)),
@@ -200,9 +201,9 @@ def conclude(
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         told_of = produced.evidence(spark, facts, expected, blind, resumed)
     seen = folded.seen if since is not None else seen_by_messages(judged)
-    words = offset_words(seen, steps, spark, expected, blind, grace, told_of).persist()
+    words = offset_words(seen, moves, spark, expected, blind, grace, told_of).persist()
     failed = logical(known, keyed)
-    kept = (steps, judged, keyed, words)
+    kept = (moves, judged, keyed, words)
     return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, kept)
 
 
@@ -248,7 +249,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     copies = copy_tallies(found.settled).collect() if any(Flag.RETRIED in kind.flags for kind in kinds) else []
     progress("comparing messages of one key")
     hashes = logical_tallies(found.failed).collect()
-    _write(logical_rows(found.settled, _few(found.failed, hashes), named), out / "logical")
+    _write(logical_rows(found.settled, sized(found.failed, _number(hashes)), named), out / "logical")
     progress("accounting for every offset")
     partitions = count(found.words, classes | told, F.max("falls").alias("falls")).collect()
     without = {row["key"]: {name: row[name] for name in classes} for row in partitions}
@@ -294,7 +295,7 @@ def _write_plan(spark: SparkSession, found: Judgement, counts: _Counts, out: Pat
     if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
         frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
     if counts.logical:
-        frames.append(of_keys(found.settled, _few(found.failed, counts.logical), named))
+        frames.append(of_keys(found.settled, sized(found.failed, _number(counts.logical)), named))
     if counts.missing:
         frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
     path = out / PLAN
@@ -303,10 +304,8 @@ def _write_plan(spark: SparkSession, found: Judgement, counts: _Counts, out: Pat
     return Summary(str(path), planned, left_out)
 
 
-def _few(rows: DataFrame, tallies: Sequence[Row]) -> DataFrame:
-    """The rows, for a join that need not shuffle what they are joined with, if `tallies` counts few of them."""
-    number = sum(row["count"] for row in tallies)
-    return rows.limit(0) if not number else F.broadcast(rows) if number <= FEW else rows
+def _number(tallies: Sequence[Row]) -> int:
+    return sum(row["count"] for row in tallies)
 
 
 def _production(found: Judgement, counts: _Counts, path: str) -> Production | None:

@@ -13,6 +13,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.books import Book
 from ackwise.spark.exhibits import AGES
 from ackwise.spark.facts import Facts
+from ackwise.spark.joins import sized
 from ackwise.spark.latency import GROWTH, NEGATIVE
 from ackwise.spark.schema import is_about_a_message, is_any
 from ackwise.spark.strips import width_of
@@ -107,10 +108,10 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
     )
 
 
-def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int, *, few: bool) -> DataFrame:
-    """`writer_id`, `age` (how many of `AGES` it has reached) and `count` of the claims that are stuck. Microseconds."""
+def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int, number: int) -> DataFrame:
+    """`writer_id`, `age` (how many of `AGES` it has reached) and `count` of the `number` of claims that are stuck. Microseconds."""
     held = settled.where(F.col("verdict") == Verdict.STUCK).select("mk", "offset", F.col("state.claim_ts").alias("ts"))
-    held = F.broadcast(held) if few else held
+    held = sized(held, number)
     claims = events.where(is_any(EventCode.CLAIMED)).select("mk", "offset", "ts", "writer_id").join(held, ["mk", "offset", "ts"])
     each = claims.groupBy("mk", "offset", "ts").agg(F.min("writer_id").alias("writer_id"))
     reached = [(F.lit(as_of) - F.col("ts") >= seconds * 1_000_000).cast("int") for seconds in AGES]

@@ -38,9 +38,6 @@ _TYPES: dict[Kind, DataType] = {
     Kind.TIMESTAMP: TimestampType(),
 }
 
-#: Rows that are sent to every task rather than to shuffle what they are joined with.
-FEW: Final = 100_000
-
 #: Given to the reader, so that older and newer files read alike: a column that a file lacks is null. Never inferred.
 EVENT_SCHEMA: Final = StructType([StructField(column.name, _TYPES[column.kind]) for column in COLUMNS])
 

@@ -23,7 +23,6 @@ from ackwise.spark.engine import LOCAL, is_submitted
 __all__ = ["explain", "local_session"]
 
 _SHUFFLE_BYTES: Final = 8 * 2**20  # events per partition of a shuffle, as bytes of Parquet: about 100 MB of messages
-_ROOMY: Final = 96 * 2**20  # bytes of Parquet up to which messages fit into the memory as they are, which saves packing them
 _SMALL: Final = 32 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
 
 #: A short job ends before the second compiler has paid for itself.
@@ -124,7 +123,6 @@ def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[
         "spark.driver.extraJavaOptions": java_options,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": str(cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)),
-        "spark.sql.inMemoryColumnarStorage.compressed": str(size > _ROOMY).lower(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # notes the caller of every column that is built

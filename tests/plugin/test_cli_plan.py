@@ -139,3 +139,14 @@ def test_a_broker_that_is_away_is_one_sentence_and_notes_nothing(plan: Path, mon
     assert (done.exit_code, done.stdout) == (2, "")
     assert "no broker answers (localhost:1: " in done.stderr
     assert not (plan.parent / "plan.progress.jsonl").exists()
+
+
+def test_what_an_earlier_call_was_done_with_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    from ackwise.plugin.cli.plan import _print
+    from ackwise.plugin.repair.carrying import Carried
+
+    step = STEPS[0]
+    carried = Carried(earlier=2)
+    carried.add(step, {Fate.SENT: 6}, step.start, step.end)
+    _print(carried, executed=True)
+    assert "an earlier call was done with 2 of them" in capsys.readouterr().out

@@ -1,0 +1,18 @@
+"""Joins of many rows with a number of others that was counted before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+__all__ = ["sized"]
+
+#: Rows that are sent to every task.
+_FEW: Final = 100_000
+
+
+def sized(rows: DataFrame, number: int) -> DataFrame:
+    """The `number` rows of a frame for a join, which shuffles nothing if they are few; Spark can't know before."""
+    return rows.limit(0) if not number else F.broadcast(rows) if number <= _FEW else rows
