@@ -1,4 +1,4 @@
-"""The host on aiokafka: fetches, feeds its member's lanes, and takes and gives back partitions in order.
+"""The host on aiokafka: opens and closes it, and takes and gives back partitions in order.
 
 aiokafka's own `commit()` and deserializers are never used: the first commits what was merely fetched, the second block
 a partition for ever.
@@ -8,45 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventSink
-from ackwise.middleware.log import Log, said
+from ackwise.middleware.log import said
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.member import Member
 from ackwise.plugin.positions import Positions
 from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
 
 __all__ = ["Host"]
 
-log = Log()
-
 #: Milliseconds that the broker keeps a fetch which finds nothing. aiokafka has one fetch to a broker on its way at a time: while
 #: the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
 _FETCH_WAIT = 50
-
-#: Records that one poll takes at most.
-_FETCHED = 500
-
-#: Seconds until it is polled again after an error.
-_POLL_AGAIN = 1.0
-
-#: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
-#: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
-_PASSED_OVER = 1.0
-
-#: Seconds until other partitions are looked at again while one is full.
-_LOOK_AGAIN = 0.02
 
 
 class Host:
@@ -98,7 +84,7 @@ class Host:
                 self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(self))
                 if self._users_own is None:
                     await self._consumer.start()
-                await self._poll()
+                await Fetching(member, self._consumer, self._begin_anew).poll()
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
             if self._users_own is None:
@@ -137,82 +123,6 @@ class Host:
         await stop.wait()
         self._member.stop.set()
 
-    # -- fetch
-
-    async def _poll(self) -> None:
-        while not self._member.stop.is_set():
-            polled, is_any_full = self._regulate()
-            try:
-                fetched = await self._fetch(polled, is_any_full)
-            except KafkaError as error:
-                log.warning("fetching failed, nothing is lost", group=self._member.settings.group, error=said(error), retry_in=_POLL_AGAIN)
-                await asyncio.sleep(_POLL_AGAIN)
-                continue
-            for partition, records in fetched.items():
-                self._member.offer(partition, records)
-
-    def _regulate(self) -> tuple[list[TopicPartition], bool]:
-        """The partitions to poll, and whether one is passed over; pauses lanes that stay full, lets go on what has room.
-
-        What is paused is polled all the same: it answers nothing, and shows the group that this member is alive.
-        """
-        paused, assigned = self._consumer.paused(), self._consumer.assignment()
-        polled = []
-        passed_over = False
-        for partition, (lane,) in self._member.lanes.items():
-            if partition not in assigned:
-                continue
-            if not lane.is_full():
-                if partition in paused:
-                    self._consumer.resume(partition)
-            elif partition not in paused:
-                if not lane.is_full_for(_PASSED_OVER):
-                    passed_over = True
-                    continue
-                self._consumer.pause(partition)
-            polled.append(partition)
-        return polled, passed_over
-
-    async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> dict[TopicPartition, Any]:
-        """What there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
-
-        The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
-        """
-        if not is_any_full:
-            return await self._ask(timeout_ms=200)
-        self._member.has_moved.clear()
-        fetched = await self._ask(*polled, timeout_ms=0) if polled else {}
-        if not fetched:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN):
-                    await self._member.has_moved.wait()
-        return fetched
-
-    async def _ask(self, *partitions: TopicPartition, timeout_ms: int) -> dict[TopicPartition, Any]:
-        try:
-            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=_FETCHED)
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-            await self._reposition(error)
-            return {}
-        return fetched
-
-    async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
-        """The log does not have the position: settle what was read of it, and begin anew where `Positions` says."""
-        named = error.args[0]  # one partition that has no position yet, or several that lost theirs
-        for partition in [named] if isinstance(named, TopicPartition) else list(named):
-            if not (lanes := self._member.lanes.get(partition, ())):
-                continue
-            start = (await self._consumer.beginning_offsets([partition]))[partition]
-            end = (await self._consumer.end_offsets([partition]))[partition]
-            if self._member.lanes.get(partition, ()) is not lanes:
-                continue  # revoked meanwhile; a lane that is there now has a position of its own
-            for lane in lanes:
-                if start <= lane.position <= end:
-                    self._consumer.seek(partition, lane.position)
-                else:
-                    await self._revoke([partition])
-                    await self._assign([partition])
-
     # -- assignment
 
     async def _assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -231,6 +141,10 @@ class Host:
             lane = member.lane(*partition, role, position.next, generation=position.generation)
             member.add_lanes(partition, (lane,), from_commit=position.committed)
         await member.begin()
+
+    async def _begin_anew(self, partition: TopicPartition) -> None:
+        await self._revoke([partition])
+        await self._assign([partition])
 
     async def _revoke(self, partitions: Iterable[TopicPartition]) -> None:
         await self._member.drain(partitions, self._member.settings.revoke_timeout)

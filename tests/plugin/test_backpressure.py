@@ -13,8 +13,9 @@ from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host import Host
+from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.lane import MAX_MESSAGES, Lane, LaneEntry
+from ackwise.plugin.member import Member
 from ackwise.plugin.settings import HostSettings
 
 FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -56,21 +57,22 @@ class Line:
 
 
 class Desk:
-    """A host with a full lane and an empty one; `now` is the lanes' time."""
+    """A member with a full lane and an empty one; `now` is the lanes' time."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.consumer = Consumer()
-        self.host = Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
-        self.host._consumer = self.consumer  # type: ignore[assignment]  # reduced to what the host asks of it here
+        self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+        consumer: Any = self.consumer
+        self.fetching = Fetching(self.member, consumer, begin_anew=lambda partition: asyncio.sleep(0))
         self.full, roomy = self._lane(FULL), self._lane(ROOMY)
-        self.host._member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
+        self.member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
         self.full.offer(Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1))
 
     def _lane(self, partition: TopicPartition) -> Lane:
         line: Any = Line()
         return Lane(
-            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.host._member._progressed,
+            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.member._progressed,
             clock=lambda: self.now,
         )  # fmt: skip
 
@@ -81,46 +83,46 @@ async def desk() -> Desk:
 
 
 async def test_a_full_lane_is_passed_over_and_its_partition_is_not_paused(desk: Desk) -> None:
-    assert desk.host._regulate() == ([ROOMY], True)
+    assert desk.fetching._regulate() == ([ROOMY], True)
     desk.now += 0.99
-    assert desk.host._regulate() == ([ROOMY], True)
+    assert desk.fetching._regulate() == ([ROOMY], True)
     assert desk.consumer.stopped == set()
 
 
 async def test_a_lane_that_stays_full_is_paused_and_polled_so_that_the_group_sees_this_member_alive(desk: Desk) -> None:
-    desk.host._regulate()
+    desk.fetching._regulate()
     desk.now += 1.0
-    assert desk.host._regulate() == ([FULL, ROOMY], False)
+    assert desk.fetching._regulate() == ([FULL, ROOMY], False)
     assert desk.consumer.stopped == {FULL}
 
 
 async def test_a_lane_with_room_again_is_resumed_and_polled(desk: Desk) -> None:
-    desk.host._regulate()
+    desk.fetching._regulate()
     desk.now += 1.0
-    desk.host._regulate()
+    desk.fetching._regulate()
     task = desk.full.start()
     while desk.consumer.stopped:
-        await asyncio.wait_for(desk.host._member.has_moved.wait(), 5)
-        desk.host._member.has_moved.clear()
-        assert desk.host._regulate() == ([FULL, ROOMY], False)
+        await asyncio.wait_for(desk.member.has_moved.wait(), 5)
+        desk.member.has_moved.clear()
+        assert desk.fetching._regulate() == ([FULL, ROOMY], False)
     desk.full.stop()
     await task
 
 
 async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_does_not_wait(desk: Desk) -> None:
     desk.consumer.records = {ROOMY: ["a record"]}
-    assert await desk.host._fetch([ROOMY], True) == {ROOMY: ["a record"]}
+    assert await desk.fetching._fetch([ROOMY], True) == {ROOMY: ["a record"]}
     assert desk.consumer.polls == [((ROOMY,), 0)]
 
 
 async def test_a_poll_for_no_partition_at_all_would_be_one_for_all_and_is_not_made(desk: Desk) -> None:
-    assert await desk.host._fetch([], True) == {}
+    assert await desk.fetching._fetch([], True) == {}
     assert desk.consumer.polls == []
 
 
 async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.host._LOOK_AGAIN", 600.0)
-    fetching = asyncio.create_task(desk.host._fetch([], True))
+    monkeypatch.setattr("ackwise.plugin.fetching._LOOK_AGAIN", 600.0)
+    fetching = asyncio.create_task(desk.fetching._fetch([], True))
     await asyncio.sleep(0)
     task = desk.full.start()
     async with asyncio.timeout(5):
@@ -130,5 +132,5 @@ async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch:
 
 
 async def test_while_no_lane_is_full_the_client_waits_for_all_partitions(desk: Desk) -> None:
-    await desk.host._fetch([FULL, ROOMY], False)
+    await desk.fetching._fetch([FULL, ROOMY], False)
     assert desk.consumer.polls == [((), 200)]

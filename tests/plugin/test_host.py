@@ -15,6 +15,7 @@ from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import DeadLetter, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.transaction import Progress
+from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.host import Host
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.positions import Positions
@@ -136,6 +137,10 @@ async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch
         await host.run(asyncio.Event())
 
 
+def fetching_of(host: Host) -> Fetching:
+    return Fetching(host._member, host._consumer, host._begin_anew)
+
+
 def out_of_range(host: Host, ask: Any) -> TopicPartition:
     """`host` has a partition whose position is outside of the log, and asks the broker with `ask` where it is."""
     partition = TopicPartition("orders", 0)
@@ -159,9 +164,9 @@ async def test_a_broker_that_is_away_while_a_position_is_mended_ends_no_worker(
         host._member.stop.set()
         raise KafkaConnectionError
 
-    monkeypatch.setattr("ackwise.plugin.host._POLL_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.fetching._POLL_AGAIN", 0.0)
     out_of_range(host, away)
-    await host._poll()
+    await fetching_of(host).poll()
     assert "fetching failed, nothing is lost" in caplog.text
 
 
@@ -173,7 +178,7 @@ async def test_a_position_is_not_mended_for_a_partition_that_was_revoked_meanwhi
         return dict.fromkeys(partitions, 9)
 
     out_of_range(host, revoked)
-    await host._ask(timeout_ms=0)
+    await fetching_of(host)._ask(timeout_ms=0)
     consumer: Any = host._consumer
     assert consumer.sought == []
 
@@ -229,7 +234,7 @@ async def test_a_partition_whose_position_was_lost_is_taken_up_anew_and_nothing_
     partition = TopicPartition("orders", 0)
     old = host._member.lane(*partition, "source", 5)
     host._member.add_lanes(partition, (old,), from_commit=5)
-    await host._reposition(OffsetOutOfRangeError({partition: 5}))
+    await fetching_of(host)._reposition(OffsetOutOfRangeError({partition: 5}))
     (lane,) = host._member.lanes[partition]
     assert (lane is old) == (begins is None)
     assert lane.watermark.commit == (5 if begins is None else begins)
