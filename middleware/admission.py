@@ -43,6 +43,8 @@ class Admission:
         dedup = worker.dedup
         self._dedup = dedup
         self._by_coordinates = isinstance(dedup, Transactional) and dedup.mode == "offsets"
+        self._id_header = None if dedup is None else dedup.id_header
+        self._has_legacy_ids = dedup is not None and dedup.message_id_scope == "legacy"
         self._on_store_down = dedup.on_store_down if isinstance(dedup, Dedup) else "block"
         self._identity = None
         if dedup is not None:
@@ -113,8 +115,8 @@ class Admission:
                 self.undeduplicated += 1
                 return
             dedup_id, day = identity.business_id(key), None
-        elif delivery.headers and (producer := message.header(self._dedup.message_id_header)):
-            dedup_id = identity.producer_id(producer)
+        elif self._id_header is not None and (given := message.header(self._id_header)):
+            dedup_id = identity.legacy_id(given) if self._has_legacy_ids else identity.message_id(delivery.origin.topic, given)
         else:
             dedup_id = identity.coordinates_id(*delivery.origin)
         claim_id, entry.dedup_hash = self._identity.of(dedup_id, delivery.replay_id)

@@ -1,7 +1,7 @@
 """Who a message is, for deduplication: the claim key, and the hash that the events carry. Pure.
 
-The dedup id is the business key, else the producer's message id, else the origin coordinates with the record's
-timestamp, so that a topic that was deleted and made again does not look as if it had been seen.
+The dedup id is the business key, else the message id in a header that was named, else the origin coordinates with the
+record's timestamp, so that a topic that was deleted and made again does not look as if it had been seen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 
-__all__ = ["Identity", "coordinates_id", "business_id", "producer_id"]
+__all__ = ["Identity", "business_id", "coordinates_id", "legacy_id", "message_id"]
 
 _COORDINATES = struct.Struct(">iqq")
 _HASH = struct.Struct(">q")
@@ -20,8 +20,14 @@ def business_id(key: str | bytes) -> bytes:
     return b"k" + (key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key)
 
 
-def producer_id(header: bytes) -> bytes:
-    """The dedup id of a producer's message id."""
+def message_id(topic: str, header: bytes) -> bytes:
+    """The dedup id of a message id in a header, of a message that was written to `topic`: on another topic it is another message."""
+    name = topic.encode()
+    return b"h" + len(name).to_bytes(4, "big") + name + header
+
+
+def legacy_id(header: bytes) -> bytes:
+    """The dedup id that version 0.1 made of a message id, whatever topic it was on."""
     return b"m" + header
 
 

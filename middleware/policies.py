@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -17,14 +17,23 @@ __all__ = ["DeadLetter", "Dedup", "Events", "KeyFunction", "Transactional"]
 
 KeyFunction = Callable[[Message[Any]], str | bytes | None]
 
+#: The header that version 0.1 read without being told to.
+_LEGACY_HEADER: Final = "message-id"
+
+_HEADER: Final = "the header whose value identifies a message on its topic, where there is no key function; none unless set"
+_SCOPE: Final = (
+    "what a message id is unique in: `topic`, or `legacy` for the ids of version 0.1, which had no topic in them and read the header "
+    "`message-id` unasked; choose `legacy` in the same deployment as the upgrade, from a drained group"
+)
+
 
 @dataclass(frozen=True)
 class Dedup:
     """Run each message once: claims in `store`, a URL or a `ClaimStore`.
 
-    `key` takes a message and answers its business key; `None` or `""` means "not deduplicated". Without it the
-    producer's `message_id_header` counts, else the coordinates of the origin record. The other fields say beside them
-    what they mean. Raises `ConfigurationError` for a setting that can't work.
+    `key` takes a message and answers its business key; `None` or `""` means "not deduplicated". Without it a message is known
+    by the coordinates of its origin record, or by the id in its `message_id_header` if one is named. The other fields say
+    beside them what they mean. Raises `ConfigurationError` for a setting that can't work.
     """
 
     store: Annotated[str | ClaimStore, "the URL of the claim store, such as `sqlite:///claims.db`; setting it turns Dedup on"] = field(
@@ -42,7 +51,13 @@ class Dedup:
         "what happens while the store does not answer: `block` waits with its messages held, `fail_open` runs them without a claim and "
         "marks them later, `fail_closed` stops the app",
     ] = "block"
-    message_id_header: Annotated[str, "the header that identifies a message where there is no key function"] = "message-id"
+    message_id_header: Annotated[str | None, _HEADER] = None
+    message_id_scope: Annotated[Literal["topic", "legacy"], _SCOPE] = "topic"
+
+    @property
+    def id_header(self) -> str | None:
+        """The header that is read for a message id; `None` if there is none."""
+        return _id_header(self)
 
     def __post_init__(self) -> None:
         lease = parse_duration(self.lease, what="lease of Dedup")
@@ -82,13 +97,23 @@ class Transactional:
     retention: Annotated[float | str, "how long a finished message is remembered"] = 7 * 86400.0
     namespace: Annotated[str, "part of every key, so that installations can share a database"] = "ackwise"
     epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
-    message_id_header: Annotated[str, "the header that identifies a message where there is no key function"] = "message-id"
+    message_id_header: Annotated[str | None, _HEADER] = None
+    message_id_scope: Annotated[Literal["topic", "legacy"], _SCOPE] = "topic"
+
+    @property
+    def id_header(self) -> str | None:
+        """The header that is read for a message id; `None` if there is none."""
+        return None if self.mode == "offsets" else _id_header(self)
 
     def __post_init__(self) -> None:
         if self.mode not in ("inbox", "offsets"):
             raise ConfigurationError(f"mode of Transactional is {self.mode!r}; it is 'inbox' or 'offsets'")
         if self.mode == "offsets" and self.key is not None:
             raise ConfigurationError("Transactional was given a key, and mode='offsets' asks for none; leave it out, or use mode='inbox'")
+        if self.mode == "offsets" and self.message_id_header is not None:
+            raise ConfigurationError(
+                "Transactional was given a message_id_header, and mode='offsets' reads none; leave it out, or use mode='inbox'"
+            )
         if _checked_identity(self) <= 0:
             raise ConfigurationError("retention of Transactional is 0 s; it must be above 0, or finished messages would run again")
 
@@ -102,7 +127,28 @@ def _checked_identity(policy: Dedup | Transactional) -> float:
         raise ConfigurationError(f"epoch of {name} is {policy.epoch!r}; it must be a whole number from 0; raise it by one for a replay")
     if policy.key is not None and not callable(policy.key):
         raise ConfigurationError(f"key of {name} is {policy.key!r}; it must be a function that takes a message and answers its key")
+    _check_message_id(policy)
     return retention
+
+
+def _check_message_id(policy: Dedup | Transactional) -> None:
+    name, header = type(policy).__name__, policy.message_id_header
+    if policy.message_id_scope not in ("topic", "legacy"):
+        raise ConfigurationError(
+            f"message_id_scope of {name} is {policy.message_id_scope!r}; it is 'topic', or 'legacy' for the ids of version 0.1"
+        )
+    if header is not None and (not isinstance(header, str) or not header):
+        raise ConfigurationError(f"message_id_header of {name} is {header!r}; give the name of a header, or leave it out")
+    if header is not None and policy.key is not None:
+        raise ConfigurationError(
+            f"{name} was given a key and a message_id_header, and only one of them can say who a message is; leave one of them out"
+        )
+
+
+def _id_header(policy: Dedup | Transactional) -> str | None:
+    if policy.key is not None:
+        return None
+    return policy.message_id_header or (_LEGACY_HEADER if policy.message_id_scope == "legacy" else None)
 
 
 @dataclass(frozen=True)

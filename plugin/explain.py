@@ -126,7 +126,10 @@ def _dedup(dedup: Dedup | Transactional | None) -> str:
 def _key(dedup: Dedup | Transactional) -> str:
     if dedup.key is not None:
         return name_of(dedup.key)
-    return f"the header {dedup.message_id_header}, else where the message was written"
+    if dedup.id_header is None:
+        return "where the message was written"
+    unique = "whatever its topic" if dedup.message_id_scope == "legacy" else "with its topic"
+    return f"the header {dedup.id_header} {unique}, else where the message was written"
 
 
 def _text(target: object) -> str:
@@ -210,6 +213,12 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
 
 
 def _warnings(slots: Slots) -> Iterator[str]:
+    keyed = slots.dedup or slots.transactional
+    if keyed is not None and keyed.id_header is not None and keyed.message_id_scope == "legacy":
+        yield (
+            f"message ids have the scope of version 0.1: who numbers two topics alike, or sets the header {keyed.id_header} at will, "
+            "suppresses messages"
+        )
     if (dedup := slots.dedup) is None:
         return
     store = dedup.store

@@ -11,7 +11,7 @@ from typing import Final
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.identity import Identity, business_id, producer_id
+from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.excerpt import EventFiles, Excerpt
 from ackwise.spark.oracle import Event, Message, message_of, rule
@@ -115,7 +115,7 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     for session in files.sessions():
         if name := json.loads(session["attrs"] or "{}").get("namespace"):
             said[session["cluster"] or "", session["group_id"] or ""].add(str(name))
-    kinds = {"the business key": business_id(key), "the producer's message id": producer_id(key.encode("utf-8", "surrogatepass"))}
+    kinds = _meanings(key, {topic for topic, _ in files.partitions()})
     meant: dict[int, str] = {}
     handlers = sorted(files.handlers())
     for cluster, group, handler in handlers:
@@ -133,6 +133,13 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
         f"no event is about a record with the key {key!r}, as handlers would make it ({looked}; namespace {names}); "
         "give topic/partition/offset, or --namespace as Dedup has it"
     )
+
+
+def _meanings(key: str, topics: Collection[str]) -> dict[str, bytes]:
+    """What a key may have been, and the dedup id that it then has."""
+    header = key.encode("utf-8", "surrogatepass")
+    on_topics = {f"the message id on topic {topic}": message_id(topic, header) for topic in sorted(topics)}
+    return {"the business key": business_id(key), **on_topics, "the message id of version 0.1": legacy_id(header)}
 
 
 def _with_mates(files: EventFiles, origins: Sequence[Event], wanted: Collection[Message], found: list[str]) -> list[Event]:

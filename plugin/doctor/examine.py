@@ -42,6 +42,8 @@ async def examine(app: Application | None = None, brokers: str | None = None) ->
     if group is not None:
         if not any(finding.verdict == "problem" for finding in packages):  # the store would say the same again
             findings += await look("claims", partial(places.claims, group.dedup))
+        if group.dedup is not None:
+            findings += await look("identity", partial(places.identity, group.dedup))
         findings += await look("events", partial(places.events, group.events))
     settings = group.settings if group is not None else None
     if brokers is not None:

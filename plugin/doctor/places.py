@@ -12,7 +12,7 @@ from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import space
 from ackwise.plugin.registry import open_inbox, open_store
 
-__all__ = ["claims", "events"]
+__all__ = ["claims", "events", "identity"]
 
 
 async def claims(dedup: Dedup | Transactional | None) -> Finding:
@@ -31,6 +31,27 @@ async def claims(dedup: Dedup | Transactional | None) -> Finding:
     await store.open()
     await store.close()
     return Finding(subject, "ok", f"the {type(store).__name__} can be opened")
+
+
+def identity(dedup: Dedup | Transactional) -> Finding:
+    """How a message is recognised when it comes again."""
+    subject, header = "identity", dedup.id_header
+    if dedup.key is not None:
+        return Finding(subject, "ok", "a message is known by the key function")
+    if isinstance(dedup, Transactional) and dedup.mode == "offsets":
+        return Finding(subject, "ok", "a message is known by its place in its partition")
+    if header is None:
+        return Finding(
+            subject,
+            "ok",
+            "a message is known by where it was written; a header counts only if message_id_header names it, unlike in version 0.1",
+        )
+    if dedup.message_id_scope == "legacy":
+        found = (
+            f"a message is known by the header {header} whatever its topic, as in version 0.1: two topics that number alike lose messages"
+        )
+        return Finding(subject, "warning", found, "name the header as message_id_header and leave message_id_scope out, in a drained group")
+    return Finding(subject, "ok", f"a message is known by the header {header} on its topic, and without it by where it was written")
 
 
 def _file(url: str) -> Path | None:

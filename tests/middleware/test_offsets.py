@@ -272,6 +272,7 @@ async def test_a_copy_of_a_transaction_that_was_rolled_back_waits_and_is_then_dr
     [
         ({"mode": "offset"}, "mode of Transactional is 'offset'; it is 'inbox' or 'offsets'"),
         ({"mode": "offsets", "key": str}, "Transactional was given a key, and mode='offsets' asks for none"),
+        ({"mode": "offsets", "message_id_header": "id"}, "given a message_id_header, and mode='offsets' reads none"),
     ],
 )
 def test_modes_that_can_not_work_are_refused(options: Any, sentence: str) -> None:

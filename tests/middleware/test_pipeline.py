@@ -414,15 +414,30 @@ async def test_a_key_function_that_fails_is_as_if_the_handler_had_raised(make_sp
     assert (runs, spine.watermark.commit, [topic for topic, _ in spine.sent()]) == ([], 101, ["billing.delay.10s"])
 
 
-async def test_the_producers_message_id_counts_before_the_coordinates(make_spine: Any) -> None:
-    runs: list[Any] = []
+@pytest.mark.parametrize(
+    ("dedup", "run"),
+    [
+        pytest.param({}, ["orders", "orders", "parcels"], id="nothing-is-named"),
+        pytest.param({"message_id_header": "message-id"}, ["orders", "parcels"], id="the-header-is-named"),
+        pytest.param({"message_id_header": "request-id"}, ["orders", "orders", "parcels"], id="another-header-is-named"),
+        pytest.param({"message_id_scope": "legacy"}, ["orders"], id="legacy-without-a-name"),
+        pytest.param({"message_id_scope": "legacy", "message_id_header": "message-id"}, ["orders"], id="legacy-with-its-name"),
+    ],
+)
+async def test_a_header_counts_only_where_it_is_named_and_two_topics_never_suppress_each_other(
+    make_spine: Any, dedup: dict[str, Any], run: list[str]
+) -> None:
+    runs: list[str] = []
 
     async def handler(batch: Batch[bytes]) -> None:
-        runs.extend(batch)
+        runs.extend(message.topic for message in batch)
 
-    spine = make_spine(handler, dedup=True)
-    await spine.run([spine.entry(offset, headers=(("message-id", b"m1"),)) for offset in (100, 101)])
-    assert (len(runs), spine.watermark.commit) == (1, 102)
+    spine = make_spine(handler, dedup=dedup)
+    header = (("message-id", b"1"),)
+    entries = [spine.entry(100, headers=header), spine.entry(101, headers=header), spine.entry(102, headers=header)]
+    entries[2].delivery = entries[2].delivery._replace(origin=entries[2].delivery.origin._replace(topic="parcels"))
+    await spine.run(entries)
+    assert (runs, spine.watermark.commit) == (run, 103)
 
 
 async def test_equal_keys_in_a_batch_follow_their_leader_and_no_second_copy_is_sent(make_spine: Any) -> None:

@@ -187,6 +187,25 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
     assert (await places.claims(None)).found.startswith("Dedup is off")
 
 
+@pytest.mark.parametrize(
+    ("policy", "verdict", "known_by"),
+    [
+        (Dedup("memory://"), "ok", "where it was written; a header counts only if message_id_header names it, unlike in version 0.1"),
+        (Dedup("memory://", key=repr), "ok", "the key function"),
+        (Dedup("memory://", message_id_header="id"), "ok", "the header id on its topic, and without it by where it was written"),
+        (
+            Transactional("sqlite:///x.db", message_id_scope="legacy"),
+            "warning",
+            "the header message-id whatever its topic, as in version 0.1",
+        ),
+        (Transactional("sqlite:///x.db", mode="offsets"), "ok", "its place in its partition"),
+    ],
+)
+def test_the_doctor_says_how_a_message_is_known(policy: Dedup | Transactional, verdict: str, known_by: str) -> None:
+    finding = places.identity(policy)
+    assert (finding.verdict, finding.found.split(": ")[0]) == (verdict, f"a message is known by {known_by}")
+
+
 def test_events_are_looked_at_and_not_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert places.events(Events(str(tmp_path / "events"))).verdict != "problem"

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.identity import Identity, business_id, producer_id
+from ackwise.middleware.identity import Identity, business_id, legacy_id
 from ackwise.spark.grounds import advice, rule_of
 from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
 from ackwise.spark.why import why
@@ -238,7 +238,7 @@ async def journal(root: Path, attrs: dict[str, object], *, namespace: str) -> As
     writing = Journal(root, cluster="c", group_id="billing", attrs=attrs)
     await writing.open()
     try:
-        for offset, dedup_id in ((7, business_id("order-7")), (8, producer_id(b"id-8"))):
+        for offset, dedup_id in ((7, business_id("order-7")), (8, legacy_id(b"id-8"))):
             hashed = identity.of(dedup_id)[1]
             writing.record(Event(EventCode.CLAIMED, "orders", 0, offset, "bill", 1, offset, hashed))
             writing.record(Event(EventCode.SUCCEEDED, "orders", 0, offset, "bill", 1, offset, hashed))
