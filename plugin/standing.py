@@ -1,0 +1,148 @@
+"""What the brokers say of partitions: what their group committed, and from where to where each log reaches.
+
+It is the one way to ask where to begin. An answer that did not come, came short or was an error is never "nothing was
+committed", and nobody may begin anywhere on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+    RequestTimedOutError,
+    for_code,
+)
+from aiokafka.protocol.commit import OffsetFetchRequest
+
+from ackwise.plugin.bounded import answer
+
+__all__ = ["Asked", "Committed", "Standing", "ask"]
+
+#: Seconds that a broker has to answer.
+_WITHIN: Final = 5.0
+
+#: What says that the coordinator has to be looked for again.
+_MOVED: Final = (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError, RequestTimedOutError)
+
+_Look = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
+_Offsets = dict[TopicPartition, int | KafkaError]
+
+
+class Committed(NamedTuple):
+    """What a group committed of a partition."""
+
+    offset: int
+    metadata: str
+
+
+class Standing(NamedTuple):
+    """One partition: what its group committed, `None` for a group that never did, and its log from `start` to before `end`."""
+
+    committed: Committed | None
+    start: int
+    end: int
+
+
+class Asked(NamedTuple):
+    """What is known of the partitions that were asked for, and of the others why it is not. Each is in one of the two."""
+
+    known: dict[TopicPartition, Standing]
+    unknown: dict[TopicPartition, KafkaError]
+
+
+async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN) -> Asked:
+    """What the brokers say of `partitions`, asked with one request to the coordinator of `group` and two to each broker.
+
+    `consumer` is a started `AIOKafkaConsumer` of that group, which need not have the partitions. Raises nothing of the brokers'.
+    """
+    asked = sorted(partitions)
+    if not asked:
+        return Asked({}, {})
+    committed, starts, ends = await asyncio.gather(
+        _committed(consumer, group, asked, within),
+        _look(consumer.beginning_offsets, asked, within),
+        _look(consumer.end_offsets, asked, within),
+    )
+    found = Asked({}, {})
+    for partition in asked:
+        said = committed[partition], starts[partition], ends[partition]
+        error = next((each for each in said if isinstance(each, KafkaError)), None)
+        if error is not None:
+            found.unknown[partition] = error
+        else:
+            found.known[partition] = Standing(*said)  # type: ignore[arg-type]  # none of them is an error
+    return found
+
+
+# -- what was committed
+
+
+async def _committed(
+    consumer: Any, group: str, partitions: list[TopicPartition], within: float
+) -> dict[TopicPartition, Committed | KafkaError | None]:
+    """What the coordinator itself says.
+
+    aiokafka's own `committed()` overlooks an error about the whole answer, such as a coordinator that is still loading, and takes it
+    for a group that never committed.
+    """
+    try:
+        said = await answer(_fetch_committed(consumer._coordinator, group, partitions), within=within)
+    except (KafkaError, OSError) as error:
+        return dict.fromkeys(partitions, _as_kafka(error))
+    silent = KafkaConnectionError("the coordinator's answer leaves out the partition")
+    return {partition: said.get(partition, silent) for partition in partitions}
+
+
+async def _fetch_committed(
+    coordinator: Any, group: str, partitions: list[TopicPartition]
+) -> dict[TopicPartition, Committed | KafkaError | None]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for partition in partitions:
+        by_topic[partition.topic].append(partition.partition)
+    await coordinator.ensure_coordinator_known()
+    response = await coordinator._send_req(OffsetFetchRequest(group, list(by_topic.items())))
+    found: dict[TopicPartition, Committed | KafkaError | None] = {}
+    for topic, its_partitions in response.topics:
+        for number, offset, metadata, code in its_partitions:
+            found[TopicPartition(topic, number)] = for_code(code)() if code else Committed(offset, metadata or "") if offset >= 0 else None
+    if code := getattr(response, "error_code", 0):  # the oldest form of the answer has none for the whole
+        found = dict.fromkeys(partitions, for_code(code)())
+    if any(isinstance(each, _MOVED) for each in found.values()):
+        coordinator.coordinator_dead()
+    return found
+
+
+# -- from where to where a log reaches
+
+
+async def _look(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
+    """What `look` says of `partitions`. Where one of them spoils the answer for all, each is asked for alone, side by side."""
+    try:
+        return _each_of(await answer(_awaited(look, partitions), within=within), partitions)
+    except (KafkaError, OSError) as error:
+        if len(partitions) == 1:
+            return {partitions[0]: _as_kafka(error)}
+    alone = await asyncio.gather(*(_look(look, [partition], within) for partition in partitions))
+    return {partition: said for offsets in alone for partition, said in offsets.items()}
+
+
+async def _awaited(look: _Look, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+    return await look(partitions)
+
+
+def _each_of(said: Mapping[TopicPartition, int | None], partitions: list[TopicPartition]) -> _Offsets:
+    """An offset below zero, or none, is not one."""
+    silent = KafkaConnectionError("the broker's answer leaves out the partition")
+    return {partition: offset if (offset := said.get(partition)) is not None and offset >= 0 else silent for partition in partitions}
+
+
+def _as_kafka(error: Exception) -> KafkaError:
+    return error if isinstance(error, KafkaError) else KafkaConnectionError(type(error).__name__)
