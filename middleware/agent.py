@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Message
+from ackwise.middleware.wire import HANDLER_LIMIT
 
 __all__ = ["Agent"]
 
@@ -16,7 +18,8 @@ __all__ = ["Agent"]
 class Agent:
     """One handler of a group. `call` takes a `Batch` or one `Message`, as `kind` says, with the user's middleware around it.
 
-    One that takes a stream is a loop, which is not called. `within` is in seconds.
+    One that takes a stream is a loop, which is not called. `within` is in seconds. Raises `ConfigurationError` for a name
+    that a copy can't carry.
     """
 
     name: str
@@ -29,3 +32,9 @@ class Agent:
     keep_ack_index_on_error: Annotated[bool, "whether the prefix up to `ack_index` is done when the handler raises after it"] = False
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
+
+    def __post_init__(self) -> None:
+        if (size := len(self.name.encode("utf-8", "backslashreplace"))) > HANDLER_LIMIT:
+            raise ConfigurationError(
+                f"an agent has a name of {size} bytes, and copies carry at most {HANDLER_LIMIT}; give it a shorter one with name="
+            )

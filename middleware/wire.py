@@ -2,6 +2,9 @@
 
 Our headers are one block at the end of the header list that starts with `ackwise-version`. What stands before the
 last such header is the producer's, whatever it is called: a handler that forwards headers can't poison anybody.
+
+Version, group and handler are frozen: every version has them, under these names and within these limits. So a record
+of another group is told from one of ours also by a worker that is older than both.
 """
 
 from __future__ import annotations
@@ -14,14 +17,31 @@ from ackwise.middleware.disposition import Failure
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.message import Delivery, Headers, Origin
 
-__all__ = ["BUDGET", "VERSION", "Copy", "ForeignCopy", "NewerWire", "dead_letter", "due_ms", "parse_copy", "retry_copy", "shrink"]
+__all__ = [
+    "BUDGET",
+    "HANDLER_LIMIT",
+    "VERSION",
+    "Copy",
+    "ForeignCopy",
+    "NewerWire",
+    "dead_letter",
+    "due_ms",
+    "parse_copy",
+    "retry_copy",
+    "shrink",
+    "with_due",
+]
 
 VERSION: Final = 1
 
 #: Bytes that the topics of a group allow above their sources: our headers, at their largest, fit in.
 BUDGET: Final = 128 * 1024
 
-_VERSION: Final = "ackwise-version"
+#: Bytes of a handler's name. What is read is held to its limit, or a dead letter that repeats it could never be published.
+HANDLER_LIMIT: Final = 1000
+_TOPIC_LIMIT, _REPLAY_ID_LIMIT, _DIGITS = 249, 256, 20
+
+_VERSION, _GROUP, _HANDLER, _DUE = "ackwise-version", "ackwise-group", "ackwise-handler", "ackwise-due"
 
 #: Characters of a reason that a copy carries: a handler may give any text as the reason of `batch.dead`.
 _REASON_LIMIT = 1000
@@ -50,35 +70,55 @@ class Copy:
 
 
 class _Block(NamedTuple):
-    """Where our headers begin, and what they say."""
+    """Where our headers begin, and what they say. What is missing raises `KeyError`, what is out of its limit `ValueError`."""
 
     start: int
     fields: dict[str, bytes]
 
-    def text(self, name: str) -> str:
-        return self.fields[name].decode()
+    def text(self, name: str, limit: int) -> str:
+        return self._within(name, limit).decode()
 
     def number(self, name: str, lowest: int = 0, highest: int = 2**63 - 1) -> int:
-        number = int(self.fields[name])
+        number = int(self._within(name, _DIGITS))
         if not lowest <= number <= highest:
             raise ValueError(f"{name} is {number}, which is not from {lowest} to {highest}")
         return number
+
+    def replay_id(self) -> bytes | None:
+        return self._within("ackwise-replay-id", _REPLAY_ID_LIMIT) if "ackwise-replay-id" in self.fields else None
+
+    def _within(self, name: str, limit: int) -> bytes:
+        value = self.fields[name]
+        if len(value) > limit:
+            raise ValueError(f"{name} has {len(value)} bytes, and {limit} are allowed")
+        return value
 
 
 def _block(headers: Headers) -> _Block:
     start = next((index for index in range(len(headers) - 1, -1, -1) if headers[index][0] == _VERSION), None)
     if start is None:
         raise ForeignCopy("it has no ackwise-version header")
-    fields = {name: value for name, value in headers[start:] if value is not None}
+    return _Block(start, {name: value for name, value in headers[start:] if value is not None})
+
+
+def _block_of(group: str, headers: Headers) -> _Block:
+    """The block of a copy that `group` wrote. Whose it is comes first: another group's version is nothing to wait for."""
+    block = _block(headers)
+    if (written_by := block.fields.get(_GROUP)) != group.encode():
+        raise ForeignCopy("it names no group" if written_by is None else f"it belongs to group {_shown(written_by)}")
     try:
-        version = int(fields.get(_VERSION, b""))
-    except ValueError:
+        version = int(block.fields[_VERSION])
+    except (KeyError, ValueError):
         raise ForeignCopy("its ackwise-version header is not a number") from None
     if version < 1:
         raise ForeignCopy(f"its ackwise-version header is {version}, and the first version is 1")
     if version > VERSION:
         raise NewerWire(f"it is written in version {version} of the wire format and this worker knows up to {VERSION}; upgrade this worker")
-    return _Block(start, fields)
+    return block
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:_TOPIC_LIMIT].decode("utf-8", "backslashreplace"))
 
 
 def parse_copy(copy: Delivery, group: str) -> Delivery:
@@ -86,15 +126,13 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
 
     Raises `ForeignCopy` for a record that this group did not write and `NewerWire` for one of a newer format.
     """
-    block = _block(copy.headers)
+    block = _block_of(group, copy.headers)
     try:
-        if block.text("ackwise-group") != group:
-            raise ForeignCopy(f"it belongs to group {block.text('ackwise-group')!r}")
-        replay_id = block.fields.get("ackwise-replay-id")
+        replay_id = block.replay_id()
         return copy._replace(
             headers=copy.headers[: block.start],
             origin=Origin(
-                block.text("ackwise-origin-topic"),
+                block.text("ackwise-origin-topic", _TOPIC_LIMIT),
                 block.number("ackwise-origin-partition", highest=2**31 - 1),
                 block.number("ackwise-origin-offset"),
                 block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
@@ -102,25 +140,32 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
             # A sent-back copy is at least the second attempt; what an operator replays starts again at the first.
             attempt=block.number("ackwise-attempt", lowest=2 if replay_id is None else 1, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),
-            handler=block.text("ackwise-handler"),
+            handler=block.text(_HANDLER, HANDLER_LIMIT),
             replay_id=replay_id,
         )
     except (KeyError, ValueError) as error:
         raise ForeignCopy(f"its Ackwise headers can't be read ({type(error).__name__}: {error})") from None
 
 
-def due_ms(headers: Headers) -> int:
-    """When a copy on a delay topic is due, epoch milliseconds. Raises `ForeignCopy` or `NewerWire`."""
+def due_ms(headers: Headers, group: str) -> int:
+    """When a copy on a delay topic of `group` is due, epoch milliseconds. Raises `ForeignCopy` or `NewerWire`."""
+    block = _block_of(group, headers)
     try:
-        return _block(headers).number("ackwise-due")
+        return block.number(_DUE)
     except (KeyError, ValueError) as error:
         raise ForeignCopy(f"its due time can't be read ({type(error).__name__}: {error})") from None
+
+
+def with_due(headers: Headers, due: int) -> Headers:
+    """`headers` of a copy with another due time, epoch milliseconds."""
+    start = _block(headers).start
+    return (*headers[:start], *((name, b"%d" % due if name == _DUE else value) for name, value in headers[start:]))
 
 
 def retry_copy(delivery: Delivery, *, topic: str, partition: int, group: str, handler: str, due: int, now_ms: int, reason: str) -> Copy:
     """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt."""
     headers = _ours(delivery, group, handler, attempt=delivery.attempt + 1, now_ms=now_ms, reason=reason)
-    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, ("ackwise-due", b"%d" % due)))
+    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, (_DUE, b"%d" % due)))
 
 
 def dead_letter(
@@ -164,8 +209,8 @@ def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms:
     origin = delivery.origin
     fields: Headers = (
         (_VERSION, b"%d" % VERSION),
-        ("ackwise-group", group.encode()),
-        ("ackwise-handler", handler.encode()),
+        (_GROUP, group.encode()),
+        (_HANDLER, handler.encode()),
         ("ackwise-origin-topic", origin.topic.encode()),
         ("ackwise-origin-partition", b"%d" % origin.partition),
         ("ackwise-origin-offset", b"%d" % origin.offset),

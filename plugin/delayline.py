@@ -167,7 +167,7 @@ class DelayLine:
         """What to publish for `record` now, or the seconds for which it stays."""
         now_ms = int(self._clock() * 1000)
         try:
-            hop = next_hop(now_ms, due_ms(record.headers), record.timestamp_ms, self._level, self._levels)
+            hop = next_hop(now_ms, due_ms(record.headers, self._names.group), record.timestamp_ms, self._level, self._levels)
         except ForeignCopy as error:
             log.error(
                 "a record in a delay topic is not ours and goes to the dead letters",

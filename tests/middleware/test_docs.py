@@ -33,7 +33,7 @@ def cells(document: str, columns: int) -> list[list[str]]:
 
 def every_header() -> dict[str, bytes | None]:
     """Every header that wire.py writes, each with the longest value that there is."""
-    topic, group, handler = "t" * 249, "g" * 235, "h" * 249
+    topic, group, handler = "t" * 249, "g" * 235, "h" * wire.HANDLER_LIMIT
     origin = Origin(topic, 2**31 - 1, 2**63 - 1, 2**63 - 1)
     delivery = Delivery(*origin, b"k" * 1000, b"v", (("trace", b"1"),), origin, 2**31 - 2, 2**63 - 1, replay_id=b"r" * 256)
     surrogates = "\udc80" * 100_000

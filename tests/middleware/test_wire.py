@@ -12,15 +12,28 @@ from ackwise.middleware.disposition import Failure, Later
 from ackwise.middleware.identity import coordinates_id
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.retry import ConsumeLater, SendBack
-from ackwise.middleware.wire import BUDGET, VERSION, Copy, ForeignCopy, NewerWire, dead_letter, due_ms, parse_copy, retry_copy, shrink
+from ackwise.middleware.wire import (
+    BUDGET,
+    HANDLER_LIMIT,
+    VERSION,
+    Copy,
+    ForeignCopy,
+    NewerWire,
+    dead_letter,
+    due_ms,
+    parse_copy,
+    retry_copy,
+    shrink,
+    with_due,
+)
 
 FIRST = Delivery("orders", 3, 100, 5, b"k", b"v", (("trace", b"1"),), Origin("orders", 3, 100, 5))
 NAMES = [
     *("ackwise-version", "ackwise-group", "ackwise-handler", "ackwise-attempt", "ackwise-origin-topic", "ackwise-origin-partition"),
     *("ackwise-origin-offset", "ackwise-origin-timestamp", "ackwise-first-seen", "ackwise-replay-id", "ackwise-due", "ackwise-dropped"),
 ]
-#: Kafka allows 249 characters in a topic's name; a group's is bounded by `<group>.delay.<level>`, a handler's by good sense.
-LONGEST_TOPIC, LONGEST_GROUP, LONGEST_HANDLER = "t" * 249, "g" * 235, "h" * 249
+#: Kafka allows 249 characters in a topic's name; a group's is bounded by `<group>.delay.<level>`.
+LONGEST_TOPIC, LONGEST_GROUP, LONGEST_HANDLER = "t" * 249, "g" * 235, "h" * HANDLER_LIMIT
 
 values = st.none() | st.binary(max_size=40)
 producer_headers = st.lists(st.tuples(st.sampled_from(NAMES) | st.text(max_size=10), values), max_size=8).map(tuple)
@@ -138,8 +151,18 @@ def test_first_seen_is_written_once() -> None:
 
 
 def test_a_delay_topic_is_read_by_its_due_time_alone() -> None:
-    assert due_ms(back(FIRST, due=20_000).headers) == 20_000
-    assert due_ms(back(FIRST._replace(headers=(("ackwise-due", b"1"), ("ackwise-version", b"9"))), due=20_000).headers) == 20_000
+    assert due_ms(back(FIRST, due=20_000).headers, "billing") == 20_000
+    forged = (("ackwise-due", b"1"), ("ackwise-version", b"9"), ("ackwise-group", b"shipping"))
+    assert due_ms(back(FIRST._replace(headers=forged), due=20_000).headers, "billing") == 20_000
+
+
+@given(headers=producer_headers, due=st.integers(0, 2**63 - 1))
+def test_another_due_time_changes_nothing_else(headers: Headers, due: int) -> None:
+    before = back(FIRST._replace(headers=headers))
+    after = with_due(before.headers, due)
+    assert due_ms(after, "billing") == due
+    assert parse_copy(read(Copy("billing.retry", 1, b"k", b"v", after)), "billing") == parse_copy(read(before), "billing")
+    assert with_due(after, 20_000) == before.headers
 
 
 def test_what_an_operator_replays_starts_again_at_the_first_attempt() -> None:
@@ -155,7 +178,7 @@ def test_a_record_of_a_producer_on_a_retry_topic_is_foreign() -> None:
     with pytest.raises(ForeignCopy, match="no ackwise-version header"):
         parse_copy(FIRST, "billing")
     with pytest.raises(ForeignCopy, match="no ackwise-version header"):
-        due_ms(FIRST.headers)
+        due_ms(FIRST.headers, "billing")
 
 
 def test_a_copy_of_another_group_is_foreign() -> None:
@@ -163,8 +186,19 @@ def test_a_copy_of_another_group_is_foreign() -> None:
         parse_copy(read(back(FIRST, group="shipping")), "billing")
 
 
+@pytest.mark.parametrize("group", [None, b"", b"\xff", b"shipping", b"billing ", b"s" * 100_000])
+@pytest.mark.parametrize("version", [b"1", b"2", b"999", b"one"])
+def test_a_record_of_another_group_is_foreign_whatever_its_version(group: bytes | None, version: bytes) -> None:
+    written = (("ackwise-version", version), ("ackwise-group", group), ("ackwise-due", b"0"))
+    with pytest.raises(ForeignCopy, match="group"):
+        parse_copy(FIRST._replace(headers=written), "billing")
+    with pytest.raises(ForeignCopy, match="group"):
+        due_ms(written, "billing")
+
+
 def with_header(name: str, value: bytes | None) -> Delivery:
-    return read(Copy("billing.retry", 1, b"k", b"v", tuple((key, value if key == name else old) for key, old in back(FIRST).headers)))
+    written = back(FIRST._replace(replay_id=b"1" if name == "ackwise-replay-id" else None)).headers
+    return read(Copy("billing.retry", 1, b"k", b"v", tuple((key, value if key == name else old) for key, old in written)))
 
 
 @pytest.mark.parametrize("version", [b"2", b"10", b"9" * 100])
@@ -172,7 +206,7 @@ def test_a_newer_version_is_held_and_not_guessed_at(version: bytes) -> None:
     with pytest.raises(NewerWire, match="upgrade this worker"):
         parse_copy(with_header("ackwise-version", version), "billing")
     with pytest.raises(NewerWire, match="upgrade this worker"):
-        due_ms(with_header("ackwise-version", version).headers)
+        due_ms(with_header("ackwise-version", version).headers, "billing")
 
 
 @pytest.mark.parametrize("version", [None, b"", b"one", b"0", b"-1", b"1.0", b"\xff", b"9" * 5000])
@@ -184,8 +218,11 @@ def test_a_version_that_is_no_version_is_foreign(version: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ackwise-group", b"\xff"),
         ("ackwise-handler", None),
+        ("ackwise-handler", b"h" * (HANDLER_LIMIT + 1)),
+        ("ackwise-origin-topic", b"t" * 250),
+        ("ackwise-replay-id", b"r" * 257),
+        ("ackwise-origin-offset", b"0" * 100 + b"7"),
         ("ackwise-attempt", b"1"),
         ("ackwise-attempt", b"0"),
         ("ackwise-attempt", b"%d" % 2**31),
@@ -207,7 +244,7 @@ def test_a_field_out_of_its_range_makes_a_copy_foreign(name: str, value: bytes |
 @pytest.mark.parametrize("due", [None, b"", b"soon", b"-1", b"%d" % 2**63])
 def test_a_due_time_that_is_none_makes_a_copy_foreign(due: bytes | None) -> None:
     with pytest.raises(ForeignCopy, match="due time can't be read"):
-        due_ms(with_header("ackwise-due", due).headers)
+        due_ms(with_header("ackwise-due", due).headers, "billing")
 
 
 fields = values | st.integers(-(2**70), 2**70).map(lambda number: b"%d" % number) | st.just(b"billing") | st.just(b"1")
@@ -231,7 +268,7 @@ def test_anything_else_is_foreign_or_newer_and_no_other_error(
 @given(st.lists(st.tuples(st.sampled_from(NAMES), fields), max_size=16))
 def test_a_due_time_is_read_or_the_copy_is_foreign_or_newer(headers: list[tuple[str, bytes | None]]) -> None:
     try:
-        due = due_ms(tuple(headers))
+        due = due_ms(tuple(headers), "billing")
     except (ForeignCopy, NewerWire):
         return
     assert 0 <= due < 2**63
@@ -312,3 +349,24 @@ def test_what_we_add_fits_the_budget_for_the_longest_names_and_messages(text: st
     for copy in copies:
         assert size(copy.key, copy.value, copy.headers) - before < BUDGET
     assert size(copies[-1].key, copies[-1].value, copies[-1].headers) < BUDGET
+
+
+huge = st.sampled_from([b"h", b"1", b"3", b"billing", b"\xff"]).flatmap(
+    lambda byte: st.integers(1, 200_000).map(lambda times: byte * times)
+)
+
+
+@given(noise=st.lists(st.tuples(st.sampled_from(NAMES), fields | huge), max_size=8), replaced=st.dictionaries(st.sampled_from(NAMES), huge))
+def test_whatever_a_record_says_of_itself_its_dead_letter_can_be_cut_until_it_fits(
+    noise: list[tuple[str, bytes | None]], replaced: dict[str, bytes]
+) -> None:
+    """Also where it is taken for ours: each field that a letter repeats was held to its limit when it was read."""
+    ours = [(name, replaced.get(name, value)) for name, value in back(FIRST._replace(replay_id=b"1")).headers]
+    record = FIRST._replace(headers=(*noise, *ours), key=b"k" * 100_000)
+    failure = Failure.of(ValueError("v" * 10_000))
+    try:
+        delivery = parse_copy(record, "billing")
+    except (ForeignCopy, NewerWire) as error:
+        delivery, failure = record, Failure.of(error)
+    last = shrunk(dead(delivery, handler=delivery.handler or "-", reason="r" * 10_000, failure=failure))[-1]
+    assert size(last.key, last.value, last.headers) < BUDGET / 2

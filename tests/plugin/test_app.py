@@ -252,6 +252,7 @@ async def test_a_middleware_that_neither_calls_nor_says_anything_decides_nothing
         (lambda app: app.agent(bill), "@app.agent on 'bill' names no topic; write @app.agent"),
         (lambda app: app.agent("a", max_batch=0)(bill), "max_batch of agent 'bill' is 0"),
         (lambda app: app.agent("a", within="soon")(bill), "within is 'soon'"),
+        (lambda app: app.agent("orders", name="x" * 1001)(bill), "a name of 1001 bytes, and copies carry at most 1000"),
         (lambda app: app.agent("a", name="")(bill), "name of an agent is ''"),
         (lambda app: (app.agent("billing.retry")(bill), app.agents()), "a topic that group 'billing' writes itself"),
         (lambda app: (app.agent("billing.delay.1s")(bill), app.agents()), "a topic that group 'billing' writes itself"),

@@ -23,7 +23,7 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.wire import Copy, retry_copy
+from ackwise.middleware.wire import BUDGET, Copy, retry_copy
 from ackwise.plugin.delay import DelayRelay, first_offset
 from ackwise.plugin.delayline import DelayLine, Move, Wait, next_hop
 from ackwise.plugin.localbroker import LocalKafka
@@ -103,13 +103,15 @@ class Desk:
         self.publisher = Publisher()
         self.line = DelayLine(NAMES.delays[1], 2, 5, names=NAMES, levels=LEVELS, publisher=self.publisher, clock=lambda: self.now)
 
-    def put(self, *offsets: int, due: float = 0.0, headers: Headers | None = None, value: bytes | None = None) -> None:
+    def put(
+        self, *offsets: int, due: float = 0.0, headers: Headers | None = None, value: bytes | None = None, handler: str = "bill"
+    ) -> None:
         """Records written now and due at `due`, in seconds."""
         for offset in offsets:
             origin = Origin("orders", 2, offset + 100, 7)
             message = Delivery(*origin, b"key", value or b"%d" % offset, (("trace", b"t"),), origin)
             copy = retry_copy(
-                message, topic=NAMES.delays[1], partition=2, group="billing", handler="bill",
+                message, topic=NAMES.delays[1], partition=2, group="billing", handler=handler,
                 due=int(due * 1000), now_ms=0, reason="TypeError",
             )  # fmt: skip
             here = Origin(copy.topic, 2, offset, int(self.now * 1000))
@@ -133,7 +135,7 @@ async def test_what_is_due_moves_to_the_retry_topic_and_what_is_not_stays() -> N
 
 async def test_a_copy_is_moved_with_its_key_partition_and_headers_as_they_are() -> None:
     desk = Desk()
-    headers = (("ackwise-version", b"0"), ("trace", None), ("ackwise-version", b"1"), ("ackwise-due", b"3"))
+    headers = (("ackwise-version", b"0"), ("trace", None), ("ackwise-version", b"1"), ("ackwise-group", b"billing"), ("ackwise-due", b"3"))
     desk.put(5, headers=headers)
     await desk.turn()
     assert desk.publisher.sent == [Copy("billing.retry", 2, b"key", b"5", headers)]
@@ -168,8 +170,10 @@ async def test_when_the_head_can_not_be_published_the_same_one_is_tried_again_an
         (("trace", b"t"),),
         (("ackwise-version", b"x"),),
         (("ackwise-version", b"1"),),
-        (("ackwise-version", b"1"), ("ackwise-due", b"soon")),
-        (("ackwise-version", b"1"), ("ackwise-due", None)),
+        (("ackwise-version", b"1"), ("ackwise-due", b"3")),
+        (("ackwise-version", b"1"), ("ackwise-group", b"billing"), ("ackwise-due", b"soon")),
+        (("ackwise-version", b"1"), ("ackwise-group", b"billing"), ("ackwise-due", None)),
+        (("ackwise-version", b"9"), ("ackwise-group", b"shipping"), ("ackwise-due", b"3")),
     ],
 )
 async def test_a_record_that_is_not_ours_becomes_a_dead_letter_and_blocks_nobody(headers: Headers) -> None:
@@ -183,9 +187,21 @@ async def test_a_record_that_is_not_ours_becomes_a_dead_letter_and_blocks_nobody
     assert (said["ackwise-reason"], said["ackwise-origin-topic"]) == (b"foreign-copy", b"billing.delay.10s")
 
 
+async def test_a_handler_name_that_fills_a_record_ends_as_a_dead_letter_that_fits() -> None:
+    desk = Desk()
+    desk.put(5, handler="h" * 900_000)
+    desk.publisher.answer = lambda copy: (
+        PublishRefused("too large") if sum(len(value or b"") for _, value in copy.headers) > BUDGET else None
+    )
+    for _ in range(4):
+        await desk.turn()
+    assert (await desk.turn())[:2] == ([("billing.dlq", None)], 6)
+    assert dict(desk.publisher.sent[0].headers)["ackwise-dropped"] == b"value headers"
+
+
 async def test_a_copy_of_a_newer_version_is_held_with_an_alarm_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
-    desk.put(5, headers=(("ackwise-version", b"9"), ("ackwise-due", b"0")))
+    desk.put(5, headers=(("ackwise-version", b"9"), ("ackwise-group", b"billing"), ("ackwise-due", b"0")))
     for _ in range(2):
         desk.put(6)
         assert (await desk.turn())[:2] == ([], 5)
