@@ -8,6 +8,7 @@ import inspect
 import sys
 import types
 import typing
+from collections import abc, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, Union, overload
@@ -41,6 +42,9 @@ Decoder = Callable[[bytes | None], object]
 
 _UNTYPED: Final = inspect.Parameter.empty
 
+#: Types that a batch has in other libraries.
+_LISTS: Final = (list, deque, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
+
 
 class HandlerOf(Protocol[T]):
     """What `@app.agent(model=T)` returns: takes a handler of such payloads, and gives it back. Nothing but types."""
@@ -73,7 +77,8 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
     `Batch[T]` gets a batch, `Message[T]` one message with its key and headers, any other `T` the decoded value alone.
     `bytes` is the value as it is (also without an annotation), `str` is UTF-8, everything else is JSON that pydantic
     checks. A null value is decoded only where `T` admits `None`. With `decode` the topic says how values are decoded, and `T`
-    is only what people and type checkers read. Raises `ConfigurationError`.
+    is only what people and type checkers read. Raises `ConfigurationError`, also for a bare `list[T]`: it reads like a batch, and
+    every single value would fail to be one.
     """
     name = name_of(function)
     if not is_async(function):
@@ -86,6 +91,12 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
             payload = _UNTYPED
         kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
         return Handler(name, kind, function, decode or decoder_of(name, payload, model))
+
+    if _is_list(annotation):
+        raise ConfigurationError(
+            f"handler {name!r} takes {_spelled(annotation)}, which may mean two things: take Batch[{_element(annotation)}] for a whole "
+            f"batch, or Message[{_spelled(annotation)}] for single messages whose value is a list"
+        )
 
     async def call(message: Message[Any]) -> object:
         return await function(message.value)
@@ -208,5 +219,18 @@ def _bare(payload: Any) -> Any:
     return _bare(rest[0]) if origin in (Union, types.UnionType) and len(rest) == 1 else payload
 
 
+def _is_list(annotation: Any) -> bool:
+    """Whether a value of this type has any number of elements, all of one type."""
+    bare = _bare(annotation)
+    origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
+    return any(origin is kind for kind in _LISTS) or (origin is tuple and arguments[1:] in ((), (...,)))
+
+
+def _element(annotation: Any) -> str:
+    return _spelled(next(iter(typing.get_args(_bare(annotation))), Any))
+
+
 def _spelled(kind: Any) -> str:
+    if typing.get_args(kind):
+        return str(kind)
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
