@@ -173,7 +173,7 @@ def read_title(path: Path) -> Title:
             found = json.loads(next(lines, "") or "null")
             version, title = found["schema_version"], Title(str(found["plan_id"]), int(found["as_of"]))
             datetime.fromtimestamp(title.as_of / 1e6, UTC)  # raises for what is no time
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             raise ConfigurationError(
                 f"{path} is no repair plan: its first line has no schema_version, plan_id and as_of; give the {NAME} that reconcile wrote"
             ) from None
@@ -194,7 +194,7 @@ def read_steps(path: Path) -> Iterator[Step]:
             try:
                 found = json.loads(line)
                 step = _read(found)
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 said = f"{type(error).__name__}: {error}"
                 raise ConfigurationError(f"line {number} of {path} is no step of a plan ({said}); run reconcile again") from None
             if found.get("idempotency_key") != step.idempotency_key:

@@ -7,6 +7,7 @@ with local_kafka(folder) as broker:
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import random
 import signal
@@ -59,7 +60,8 @@ def local_kafka(
     user. The broker is stopped when the block ends, and killed if this process dies. Blocks: from a coroutine, use a
     thread.
 
-    Raises `ConfigurationError` if no Java or no PySpark is found, `Unavailable` if the download or the start fails.
+    Raises `ConfigurationError` if no Java or no PySpark is found or another broker runs in `directory`, and `Unavailable` if the
+    download or the start fails.
     """
     java = find_java()
     broker = LocalKafka(directory, java, kafka_jars(java, say), properties or {})
@@ -78,6 +80,7 @@ class LocalKafka:
         self._command = [str(java.executable), *_JAVA_OPTIONS, "-cp", f"{jars}/*"]
         self._properties = properties
         self._port: int | None = None
+        self._lock: BinaryIO | None = None
         self._running: _Running | None = None
 
     @property
@@ -93,10 +96,19 @@ class LocalKafka:
     def start(self) -> None:
         """Start, and return once the broker serves: on the data that is there, and on the port that it had.
 
-        Does nothing if it runs. Raises `Unavailable`, with the end of the log, if it does not come up.
+        Does nothing if it runs. Raises `Unavailable`, with the end of the log, if it does not come up, and `ConfigurationError` if
+        another one runs in its folder.
         """
         if self._running is not None:
             return
+        self._lock = _locked(self._directory)
+        try:
+            self._start()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _start(self) -> None:
         ports_to_try = _PORT_TRIES if self._port is None else 0
         while True:
             if ports_to_try:
@@ -116,10 +128,12 @@ class LocalKafka:
             self._running.process.terminate()
             self._running.process.send_signal(signal.SIGCONT)  # a paused one would not hear
             self._bury(patience=_STOP_TIMEOUT)
+            self._unlock()
 
     def kill(self) -> None:
         """End the broker at once, in the midst of what it does (`SIGKILL`). Does nothing if it does not run."""
         self._bury(patience=0.0)
+        self._unlock()
 
     def restart(self) -> None:
         """Stop, and start on the same data and port."""
@@ -166,7 +180,6 @@ class LocalKafka:
             "auto.create.topics.enable": "false",
             **self._properties,
         }
-        self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def _launch(self) -> None:
@@ -180,15 +193,24 @@ class LocalKafka:
         while _READY not in (said := self._said_since(said_before)):
             code = process.poll()
             if code is not None or time.monotonic() > deadline:
-                self.kill()
+                self._bury(patience=0.0)
                 found = f"was not ready after {_START_TIMEOUT:.0f} s" if code is None else f"ended with code {code}"
                 raise Unavailable(f"the local Kafka on {self.bootstrap} {found}; {self.log} ends with:\n{_tail(said)}")
             time.sleep(0.05)
 
     def _run(self, log: BinaryIO, *arguments: str) -> subprocess.Popen[bytes]:
         # A session of its own: an interrupt from the keyboard is for us, and we decide what becomes of the broker.
-        command = [*self._command, *arguments]
-        return subprocess.Popen(command, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        # It holds the lock as well: should we be killed, the folder is free when the broker has ended, and not before.
+        held = () if self._lock is None else (self._lock.fileno(),)
+        return subprocess.Popen(
+            [*self._command, *arguments],
+            cwd=self._directory,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=held,
+        )
 
     def _said_since(self, position: int) -> str:
         with self.log.open("rb") as log:
@@ -208,10 +230,27 @@ class LocalKafka:
         guard.communicate()
         self._running = None
 
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
 
 class _Running(NamedTuple):
     process: subprocess.Popen[bytes]
     guard: subprocess.Popen[bytes]
+
+
+def _locked(directory: Path) -> BinaryIO:
+    """The lock of a broker's folder, held while it is open: a second broker would write into the data of the first."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = (directory / "lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ConfigurationError(f"another local Kafka runs in {directory}; stop it, or give another folder") from None
+    return lock
 
 
 def _guard(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:

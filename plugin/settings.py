@@ -6,13 +6,14 @@ import difflib
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Final, Literal, TypedDict, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.addresses import parse_brokers
+from ackwise.plugin.redaction import shown_options
 
 __all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings"]
 
@@ -30,7 +31,7 @@ _CreateTopics = Literal["auto", "never", "broker"]
 _Start = Literal["earliest", "latest"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HostSettings:
     """How one group talks to Kafka. Durations are seconds, or texts such as `"30s"` that become seconds.
 
@@ -53,6 +54,11 @@ class HostSettings:
     client_options: Annotated[
         Mapping[str, object], "an option of every Kafka client: `security_protocol`, `sasl_mechanism`, `sasl_plain_password` and so on"
     ] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The settings without what a client proves itself with: a log, a traceback or a test may print them."""
+        shown = {item.name: getattr(self, item.name) for item in fields(self)} | {"client_options": shown_options(self.client_options)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
         for name in ("commit_interval", "revoke_timeout", "drain_timeout", "session_timeout", "clock_skew"):

@@ -273,7 +273,7 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
 def _written(path: Path, kind: type[_Kind]) -> _Kind:
     try:
         said = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, kind):
         raise ConfigurationError(f"{path} is not what Ackwise wrote there; give an empty folder to --state")

@@ -128,7 +128,7 @@ def _parsed(line: str) -> Any:
     """Empty for what is no JSON."""
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

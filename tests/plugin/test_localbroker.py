@@ -147,6 +147,16 @@ def impostor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return make
 
 
+def test_a_second_broker_in_the_folder_of_one_that_runs_is_refused(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
+    java = impostor("echo Kafka Server started; exec cat")
+    with local_kafka(tmp_path / "k") as broker:
+        with pytest.raises(ConfigurationError, match="another local Kafka runs in"), local_kafka(tmp_path / "k"):
+            pass
+        broker.restart()
+    with local_kafka(tmp_path / "k"):
+        assert java.starts == 3
+
+
 def test_a_broker_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, impostor: Callable[[str], Impostor]) -> None:
     java = impostor("echo disk on fire; exit 3")
     with pytest.raises(Unavailable, match=r"(?s)ended with code 3; .*broker\.log ends with:\ndisk on fire"), local_kafka(tmp_path / "k"):

@@ -353,10 +353,12 @@ def _lines(path: Path) -> list[str]:
         (lambda text: "", "is no repair plan: its first line"),
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 9'), "is a plan of version 9"),
         (lambda text: text[:-40], "line 2 of .* is no step of a plan"),
+        (lambda text: "[" * 100_000, "is no repair plan: its first line"),
+        (lambda text: text.splitlines()[0] + "\n" + "[" * 100_000, "line 2 of .* is no step of a plan"),
         (lambda text: text.replace('"offset_end": 2', '"offset_end": 6'), "line 2 of .* was changed"),
         (lambda text: text.replace("group-", "others-"), "line 2 of .* was changed"),
     ],
-    ids=["empty", "newer", "torn", "other offsets", "other group"],
+    ids=["empty", "newer", "torn", "nested title", "nested step", "other offsets", "other group"],
 )
 async def test_a_plan_that_is_damaged_is_refused_before_anything_is_sent(shop: Shop, spoil: Any, said: str) -> None:
     plan = shop.plan(shop.step(0, 2))

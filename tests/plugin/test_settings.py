@@ -43,6 +43,13 @@ def test_credentials_in_the_brokers_are_not_repeated() -> None:
     assert "s3cret" not in str(refusal.value)
 
 
+def test_printed_settings_show_no_credentials() -> None:
+    settings = HostSettings("host:9092", "billing", client_options={"sasl_mechanism": "PLAIN", "sasl_plain_password": "s3cret"})
+    assert "s3cret" not in f"{settings!r} {settings}"
+    assert "sasl_mechanism': 'PLAIN'" in repr(settings)
+    assert "group='billing'" in repr(settings)
+
+
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
