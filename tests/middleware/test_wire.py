@@ -73,7 +73,10 @@ def shrunk(letter: Copy) -> list[Copy]:
 
 
 def dropped(letter: Copy) -> list[bytes]:
-    return (dict(letter.headers).get("ackwise-dropped") or b"").split()
+    """What our own block says; a producer's header may have the same name."""
+    names = [name for name, _ in letter.headers]
+    start = len(names) - 1 - names[::-1].index("ackwise-version")
+    return (dict(letter.headers[start:]).get("ackwise-dropped") or b"").split()
 
 
 # Copies that come back
