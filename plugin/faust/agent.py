@@ -22,9 +22,9 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.whereabouts import where_raised
-from ackwise.plugin.faust.stream import Stream
+from ackwise.plugin.faust.stream import Stream, is_cancelled
 
-__all__ = ["Agent", "Feeder", "is_cancelled"]
+__all__ = ["Agent", "Feeder"]
 
 log = Log()
 
@@ -130,12 +130,6 @@ class Agent(faust.Agent):
         await root.stop()
         for stream in streams:
             stream.service_reset()
-
-
-def is_cancelled() -> bool:
-    """Whether it is this task that was cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _chain(root: Stream) -> list[Stream]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -24,12 +24,13 @@ from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
+from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work
 
-__all__ = ["LeftUndecided", "Source", "Stream"]
+__all__ = ["LeftUndecided", "Source", "Stream", "is_cancelled"]
 
 log = Log()
 
@@ -37,6 +38,12 @@ _SKIPPED: Any = object()
 
 #: Messages that an agent may keep unacknowledged before it is looked at how many it does keep.
 _KEPT: Final = 100
+
+
+def is_cancelled() -> bool:
+    """Whether it is this task that was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class LeftUndecided(AckwiseError):
@@ -78,6 +85,7 @@ class Stream(faust.Stream[Any]):
         self._kept, self._look_at = 0, _KEPT  #: messages that these are of, and how many they are when it is looked at again
         self._sensed: dict[InFlight, Any] = {}
         self._first_processors = list(self._processors)
+        self._forwarding = _Loop()  #: passes on what is read, for `through` and `group_by`
 
     # -- one by one
 
@@ -211,17 +219,23 @@ class Stream(faust.Stream[Any]):
             self._leave(loop)
 
     def fail(self, error: BaseException) -> int:
-        """The agent raised `error`: whatever is out of this stream failed. Answers how many messages that is."""
+        """The agent raised `error`: what it has of this stream failed. Answers how many messages that is.
+
+        What is being passed on to another topic is in other hands.
+        """
+        return self._fail(error, [loop for loop in self._loops if loop is not self._forwarding])
+
+    def _fail(self, error: BaseException, loops: Sequence[_Loop]) -> int:
         count = 0
-        for work in self._out():
+        for work in self._out(loops):
             count += len(work.members)
             work.fail(error)
-        self._leave(*self._loops)
+        self._leave(*loops)
         return count
 
     def halt(self, error: BaseException) -> bool:
         """The agent raised `error`, which stops the app: nothing is decided. Answers whether something was out, whose lane says so."""
-        works = self._out()
+        works = self._out(self._loops)
         for work in works:
             work.stop(error)
         self._leave()
@@ -237,7 +251,7 @@ class Stream(faust.Stream[Any]):
 
     def forsake(self) -> None:
         """The agent was cancelled: nobody decides on what is out of this stream."""
-        for work in self._out():
+        for work in self._out(self._loops):
             work.forsake()
         self._leave(*self._loops)
 
@@ -252,8 +266,9 @@ class Stream(faust.Stream[Any]):
             self.source.dismiss(self.inlet)
         self._channel_stop_iteration(self.channel)
 
-    def _out(self) -> list[Work]:
-        works, self._unacked = [*self._unacked, *(loop.work for loop in self._loops if loop.work is not None)], []
+    def _out(self, loops: Iterable[_Loop]) -> list[Work]:
+        """What was not acknowledged, and what `loops` work on."""
+        works, self._unacked = [*self._unacked, *(loop.work for loop in loops if loop.work is not None)], []
         return [work for work in works if work.is_open]
 
     def _go_on(self, loop: _Loop, *, acks: bool = True, skipped: bool = False) -> None:
@@ -403,14 +418,20 @@ class Stream(faust.Stream[Any]):
         if declare:
             await channel.maybe_declare()
         self._passive_started.set()
+        await self.begin()
         while not self.should_stop:
             try:
-                async for _ in self:
-                    pass
+                await self.next_value(self._forwarding)
+            except StopAsyncIteration:
                 return None
-            except Exception as error:  # noqa: BLE001  # a key function or a filter of the user's, or a broker that refuses
+            except STOPS as error:
+                self.halt(error)
+                return None
+            except BaseException as error:  # a key function or a filter of the user's, or a broker that refuses
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
                 log.debug("what forwarding raised", raised=error, at=where_raised(error))
-                self.fail(error)
+                self._fail(error, [self._forwarding])
         return None
 
 

@@ -199,11 +199,16 @@ def test_agents_lose_nothing(reliable: Fate, style: str) -> None:
     assert reliable.lost[style] == set()
 
 
-@pytest.mark.parametrize("style", [*BY_MESSAGE, *RULING])
+@pytest.mark.parametrize("style", [*BY_MESSAGE, *RULING, *STANDING])
 def test_agents_bill_each_order_once_and_make_a_dead_letter_of_what_always_fails(reliable: Fate, style: str) -> None:
     ordered = {f"{style}-{number}" for number in range(COUNT)}
     assert {id: times for id, times in reliable.runs.items() if id in ordered} == dict.fromkeys(ordered - {f"{style}-{ALWAYS}"}, 1)
     assert {id: times for id, times in reliable.dead.items() if id in ordered} == {f"{style}-{ALWAYS}": 1}
+
+
+@pytest.mark.parametrize("style", [*IN_BATCHES, "concurrency"])
+def test_an_order_that_never_fails_is_no_dead_letter_for_its_neighbours(reliable: Fate, style: str) -> None:
+    assert {id for id in reliable.dead if id.startswith(f"{style}-")} <= {f"{style}-{ALWAYS}"}
 
 
 def test_an_agent_that_rejects_an_order_is_not_asked_again(reliable: Fate) -> None:
