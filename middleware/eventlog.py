@@ -2,11 +2,14 @@
 
 A file is a header block and then event blocks, each `magic | payload length | first seq | count | crc32 | payload`,
 little-endian; the checksum covers everything in the block but itself. The header's payload is a JSON object with the
-layout version and what all rows of the file share. The payload of an event block is `count` records of `RECORD_SIZE`
-bytes and then the strings that they refer to, each with its length. A record has no sequence number: it is
-`first seq` plus its place. In a record the smallest value of a width stands for none, and so does string 0.
+layout version, what all rows of the file share, and how many events of each code the writer had recorded before. The
+payload of an event block is `count` records and then the strings that they refer to, each with its length. A record has
+no sequence number: it is `first seq` plus its place. In a record the smallest value of a width stands for none, and so
+does string 0.
 
-Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence.
+Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence. A third
+kind of block, of runs of events, is reserved: a file with one is not read, since this version can't explode it.
+Files of layout 1, with shorter records and without counts, are read and no longer written.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ import json
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode
 
@@ -31,14 +34,14 @@ __all__ = [
     "EventBuffer",
     "EventLog",
     "Field",
+    "Layout",
     "LogHeader",
     "Row",
     "Unreadable",
-    "column_bytes",
     "parse_log",
 ]
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 Format = Literal["q", "i", "h", "b"]
 
@@ -50,7 +53,8 @@ class Field(NamedTuple):
     """One field of a record."""
 
     name: str
-    """The field of `Event`; `at_ns` is when it was recorded, in nanoseconds since 1970."""
+    """The field of `Event`; `at_ns` is when it was recorded, in nanoseconds since 1970, and `mono_ns` the same by a clock
+    that no one sets and that all events of a writer share."""
     format: Format
     is_text: bool = False
     """The number is a place in the block's strings."""
@@ -59,25 +63,41 @@ class Field(NamedTuple):
 # Wide fields first and the whole a multiple of 8 bytes: so every field is aligned and a column is one strided copy.
 FIELDS: tuple[Field, ...] = (
     *(Field(name, "q") for name in ("at_ns", "offset", "range_end", "record_ts_ms", "phys_offset", "due_ms", "exec_id", "dedup_hash")),
+    Field("mono_ns", "q"),
     *(Field(name, "i") for name in ("partition", "phys_partition", "dedup_epoch", "duration_us", "queue_us", "generation")),
     *(Field(name, "i", True) for name in ("topic", "topic_id", "handler", "phys_topic", "error", "dedup_key", "role", "attrs")),
     *(Field(name, "h") for name in ("attempt", "lost")),
-    *(Field(name, "b") for name in ("code", "level", "took_unreleased", "from_commit")),
+    *(Field(name, "b") for name in ("code", "level", "took_unreleased", "from_commit", "proved")),
 )
-_RECORD = struct.Struct("<" + "".join(field.format for field in FIELDS))
-RECORD_SIZE = _RECORD.size  # 128 bytes
+
+
+class Layout:
+    """How records are laid out: at which place each field stands. The whole is filled up to a multiple of 8 bytes."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.fields: Final = fields
+        bare = "<" + "".join(field.format for field in fields)
+        self.record: Final = struct.Struct(f"{bare}{-struct.calcsize(bare) % 8}x")
+        widths = [struct.calcsize(field.format) for field in fields]
+        self.starts: Final = dict(zip((field.name for field in fields), accumulate(widths, initial=0), strict=False))
+
+
+_CURRENT = Layout(FIELDS)
+_LAYOUTS = {1: Layout(tuple(field for field in FIELDS if field.name not in ("mono_ns", "proved"))), LAYOUT_VERSION: _CURRENT}
+_RECORD = _CURRENT.record
+RECORD_SIZE = _RECORD.size  # 144 bytes
 
 _FILE_MAGIC = b"AWHD"
 _BLOCK_MAGIC = b"AWEV"
+_RUN_MAGIC = b"AWRN"
 _HEAD = struct.Struct("<4sIQI")
 _NUMBER = struct.Struct("<I")
 _HEAD_SIZE = _HEAD.size + _NUMBER.size
 
 _FORMATS: dict[str, Format] = {field.name: field.format for field in FIELDS}
 _WIDTHS = {field.name: struct.calcsize(field.format) for field in FIELDS}
-_STARTS = dict(zip(_WIDTHS, accumulate(_WIDTHS.values(), initial=0), strict=False))
 _TEXTS = frozenset(field.name for field in FIELDS if field.is_text)
-_BOOLEANS = frozenset({"took_unreleased", "from_commit"})
+_BOOLEANS = frozenset({"took_unreleased", "from_commit", "proved"})
 
 
 class Row(NamedTuple):
@@ -86,6 +106,8 @@ class Row(NamedTuple):
     seq: int
     at_ns: int
     event: Event
+    mono_ns: int | None = None
+    """`None` in files of layout 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +120,8 @@ class LogHeader:
     group_id: str | None = None
     client: str | None = None
     schema_version: int = SCHEMA_VERSION
+    counts: Mapping[int, int] | None = None
+    """How many events of each code the writer had recorded before `first_seq`, or `None`: nobody counted."""
 
     def encode(self) -> bytes:
         """The header block."""
@@ -108,6 +132,7 @@ class LogHeader:
             "cluster": self.cluster,
             "group_id": self.group_id,
             "client": self.client,
+            "counts": self.counts,
         }
         return _block(_FILE_MAGIC, self.first_seq, 0, json.dumps(facts).encode())
 
@@ -118,17 +143,30 @@ class Block:
 
     first_seq: int
     records: bytes
-    """`count` times `RECORD_SIZE` bytes."""
+    """`count` records of the layout."""
     strings: tuple[str | None, ...]
     """What the text fields refer to; the first is none."""
+    layout: Layout = _CURRENT
 
     @property
     def count(self) -> int:
-        return len(self.records) // RECORD_SIZE
+        return len(self.records) // self.layout.record.size
 
     @property
     def next_seq(self) -> int:
         return self.first_seq + self.count
+
+    def column(self, name: str) -> bytes:
+        """One field of all records, side by side, in its format; filled with none where the layout lacks it."""
+        width, size = _WIDTHS[name], self.layout.record.size
+        if name not in self.layout.starts:
+            return struct.pack(f"<{_FORMATS[name]}", NONE[_FORMATS[name]]) * self.count
+        return memoryview(self.records).cast(_FORMATS[name])[self.layout.starts[name] // width :: size // width].tobytes()
+
+    def codes(self) -> dict[int, int]:
+        """How many events of each code there are."""
+        codes = self.column("code")
+        return {code: codes.count(code) for code in set(codes)}
 
     def encode(self) -> bytes:
         """The block as it stands in a file."""
@@ -139,11 +177,13 @@ class Block:
 
     def rows(self) -> Iterator[Row]:
         """The events, one by one."""
-        for place, values in enumerate(_RECORD.iter_unpack(self.records)):
-            fields: dict[str, Any] = {field.name: self._value(field, value) for field, value in zip(FIELDS, values, strict=True)}
-            at_ns = fields.pop("at_ns")
+        for place, values in enumerate(self.layout.record.iter_unpack(self.records)):
+            fields: dict[str, Any] = {
+                field.name: self._value(field, value) for field, value in zip(self.layout.fields, values, strict=True)
+            }
+            at_ns, mono_ns = fields.pop("at_ns"), fields.pop("mono_ns", None)
             fields["code"] = EventCode(fields["code"])
-            yield Row(self.first_seq + place, at_ns, Event(**fields))
+            yield Row(self.first_seq + place, at_ns, Event(**fields), mono_ns)
 
     def _value(self, field: Field, value: int) -> object:
         if field.is_text:
@@ -169,8 +209,12 @@ class EventLog:
     @property
     def last_at_ns(self) -> int:
         """When the last event was recorded. Raises `IndexError` if there is none."""
-        (at_ns,) = struct.unpack_from("<q", self.blocks[-1].records, -RECORD_SIZE)
+        (at_ns,) = struct.unpack("<q", self.blocks[-1].column("at_ns")[-8:])
         return int(at_ns)
+
+    def column(self, name: str) -> bytes:
+        """One field of all records, side by side, in its format."""
+        return b"".join(block.column(name) for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +227,12 @@ class Unreadable:
 class EventBuffer:
     """Events that are packed and wait to be written. For one event loop: nothing here is locked."""
 
-    def __init__(self, first_seq: int = 0, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, first_seq: int = 0, *, now_ns: Callable[[], int] = time.time_ns, mono_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._first_seq = first_seq
         self._now_ns = now_ns
+        self._mono_ns = mono_ns
         self._records: list[bytes] = []
         self._places: dict[str | None, int] = {None: 0}
 
@@ -200,7 +247,7 @@ class EventBuffer:
         (
             code, topic, partition, offset, handler, attempt, exec_id, dedup_hash, dedup_epoch, record_ts_ms,
             phys_topic, phys_partition, phys_offset, level, due_ms, range_end, lost, took_unreleased, duration_us,
-            queue_us, generation, error, dedup_key, role, from_commit, attrs, topic_id,
+            queue_us, generation, error, dedup_key, role, from_commit, attrs, topic_id, proved,
         ) = event  # fmt: skip
         places = self._places
         try:
@@ -214,6 +261,7 @@ class EventBuffer:
                     _NONE_Q if due_ms is None else due_ms,
                     _NONE_Q if exec_id is None else exec_id,
                     _NONE_Q if dedup_hash is None else dedup_hash,
+                    self._mono_ns(),
                     _NONE_I if partition is None else partition,
                     _NONE_I if phys_partition is None else phys_partition,
                     _NONE_I if dedup_epoch is None else dedup_epoch,
@@ -234,6 +282,7 @@ class EventBuffer:
                     _NONE_B if level is None else level,
                     _NONE_B if took_unreleased is None else took_unreleased,
                     _NONE_B if from_commit is None else from_commit,
+                    _NONE_B if proved is None else proved,
                 )
             )
         except KeyError:
@@ -269,21 +318,33 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
     if first is None:
         return Unreadable("it does not start with a whole header block")
     facts = json.loads(first.payload)
-    if facts["layout"] != LAYOUT_VERSION:
-        return Unreadable(f"its layout is version {facts['layout']} and this Ackwise reads version {LAYOUT_VERSION}")
-    header = LogHeader(facts["writer_id"], first.first_seq, facts["cluster"], facts["group_id"], facts["client"], facts["schema_version"])
+    layout = _LAYOUTS.get(facts["layout"])
+    if layout is None:
+        return Unreadable(
+            f"it was written by a newer Ackwise: its layout is version {facts['layout']}, and this one reads up to {LAYOUT_VERSION}"
+        )
     blocks: list[Block] = []
     end, next_seq = first.end, first.first_seq
     while (found := _parse_block(data, end, _BLOCK_MAGIC)) is not None and found.first_seq == next_seq:
-        blocks.append(Block(next_seq, *_parse_events(found)))
+        blocks.append(Block(next_seq, *_parse_events(found, layout), layout))
         end, next_seq = found.end, blocks[-1].next_seq
-    return EventLog(header, blocks, is_damaged=_has_whole_block(data, end))
+    # Torn or not: who can't explode a run must not say that what follows was never durable.
+    if data.startswith(_RUN_MAGIC, end) or _has_whole_block(data, end, _RUN_MAGIC):
+        return Unreadable("it was written by a newer Ackwise: it holds runs of events, and this one reads single events only")
+    return EventLog(_header(facts, first.first_seq), blocks, is_damaged=_has_whole_block(data, end, _BLOCK_MAGIC))
 
 
-def column_bytes(records: bytes, name: str) -> bytes:
-    """One field of all records, side by side, in its format."""
-    width = _WIDTHS[name]
-    return memoryview(records).cast(_FORMATS[name])[_STARTS[name] // width :: RECORD_SIZE // width].tobytes()
+def _header(facts: Mapping[str, Any], first_seq: int) -> LogHeader:
+    counts = facts.get("counts")
+    return LogHeader(
+        facts["writer_id"],
+        first_seq,
+        facts["cluster"],
+        facts["group_id"],
+        facts["client"],
+        facts["schema_version"],
+        None if counts is None else {int(code): number for code, number in counts.items()},
+    )
 
 
 class _Found(NamedTuple):
@@ -312,23 +373,23 @@ def _parse_block(data: bytes, start: int, magic: bytes) -> _Found | None:
     return _Found(first_seq, count, payload, end)
 
 
-def _parse_events(found: _Found) -> tuple[bytes, tuple[str | None, ...]]:
-    position = found.events * RECORD_SIZE
+def _parse_events(found: _Found, layout: Layout) -> tuple[bytes, tuple[str | None, ...]]:
+    position = end = found.events * layout.record.size
     strings: list[str | None] = [None]
     while position < len(found.payload):
         (length,) = _NUMBER.unpack_from(found.payload, position)
         position += _NUMBER.size
         strings.append(found.payload[position : position + length].decode())
         position += length
-    return found.payload[: found.events * RECORD_SIZE], tuple(strings)
+    return found.payload[:end], tuple(strings)
 
 
-def _has_whole_block(data: bytes, start: int) -> bool:
-    place = data.find(_BLOCK_MAGIC, start)
+def _has_whole_block(data: bytes, start: int, magic: bytes) -> bool:
+    place = data.find(magic, start)
     while place >= 0:
-        if _parse_block(data, place, _BLOCK_MAGIC) is not None:
+        if _parse_block(data, place, magic) is not None:
             return True
-        place = data.find(_BLOCK_MAGIC, place + 1)
+        place = data.find(magic, place + 1)
     return False
 
 

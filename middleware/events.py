@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 __all__ = ["COLUMNS", "SCHEMA_VERSION", "Column", "Event", "EventCode", "EventSink", "Kind"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class EventCode(enum.IntEnum):
@@ -97,8 +97,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("role", Kind.STRING),
     Column("from_commit", Kind.BOOL),
     Column("attrs", Kind.STRING),
+    Column("proved", Kind.BOOL),
+    Column("mono_ns", Kind.INT64),
 )
-"""The exported table, one row per event. `from_commit`: ASSIGNED, its position came from a committed offset."""
+"""The exported table, one row per event. `from_commit`: ASSIGNED, its position came from a committed offset. Files of
+version 1 lack `proved` and `mono_ns`, which are null then."""
 
 
 class Event(NamedTuple):
@@ -140,6 +143,8 @@ class Event(NamedTuple):
     """A JSON object."""
     topic_id: str | None = None
     """The topic's UUID where the client knows it: tells a topic from its re-created successor."""
+    proved: bool | None = None
+    """GAP: whether the fetch is known to have begun where the one before it ended. `None`: nobody says, as older versions did."""
 
 
 class EventSink(Protocol):

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +124,7 @@ class LogWriter:
         self._file_opened = 0.0
         self._has_failed = False
         self._finished: deque[Path] = deque()
+        self._counts: Counter[int] = Counter()  # of what is durable, by code
         self.durable_seq = header.first_seq
         """Everything below is durable."""
 
@@ -143,7 +144,8 @@ class LogWriter:
             sentence = f"{explain(error, self._path())} ({waiting} events wait, none is dropped, the next flush tries again)"
             raise EventLogUnavailable(sentence) from error
         self.durable_seq = blocks[-1].next_seq
-        for _ in blocks:
+        for block in blocks:
+            self._counts.update(block.codes())
             self._blocks.popleft()
         if self._is_full():
             self.finish()
@@ -165,7 +167,8 @@ class LogWriter:
             self._leave(self._file)
         if self._file is None:
             self._file_first_seq = self.durable_seq
-            self._file = self._create(replace(self._header, first_seq=self.durable_seq).encode() + data)
+            header = replace(self._header, first_seq=self.durable_seq, counts=self._counts)
+            self._file = self._create(header.encode() + data)
         else:
             self._has_failed = True
             self._file.append(data)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.compute import call_function as call
 
-from ackwise.middleware.eventlog import FIELDS, NONE, EventLog, Field, column_bytes
+from ackwise.middleware.eventlog import FIELDS, NONE, EventLog, Field
 from ackwise.middleware.events import COLUMNS, Column, Kind
 from ackwise.stores.journal.layout import make_directories, parquet_path, sync_directory
 
-__all__ = ["SCHEMA", "WRITE_OPTIONS", "export", "to_table"]
+__all__ = ["SCHEMA", "WRITE_OPTIONS", "counted_before", "export", "to_table"]
 
 # Microseconds with a zone: Spark refuses nanoseconds, and reads a time without a zone as TIMESTAMP_NTZ.
 _TYPES = {
@@ -28,6 +30,9 @@ _TYPES = {
     Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
 SCHEMA = pa.schema([pa.field(column.name, _TYPES[column.kind], column.nullable) for column in COLUMNS])
+
+#: In the file's metadata: how many events of each code its writer had recorded before, as a JSON object.
+_COUNTS: Final = b"ackwise.counts"
 
 _WIDTHS = {"q": pa.int64(), "i": pa.int32(), "h": pa.int16(), "b": pa.int8()}
 _FIELDS = {field.name: field for field in FIELDS}
@@ -51,8 +56,18 @@ WRITE_OPTIONS: Final[dict[str, Any]] = {
 
 def to_table(log: EventLog) -> pa.Table:
     """The log's events as a table of `SCHEMA`, moved column by column and never as Python values."""
-    records = b"".join(block.records for block in log.blocks)
-    return pa.table([_column(column, log, records) for column in COLUMNS], schema=SCHEMA)
+    table = pa.table([_column(column, log) for column in COLUMNS], schema=SCHEMA)
+    counts = log.header.counts
+    return table if counts is None else table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
+
+
+def counted_before(file: Path) -> Mapping[int, int] | None:
+    """How many events of each code the writer of an exported file had recorded before it; `None` if the file does not say.
+
+    Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is none.
+    """
+    said = (pq.read_schema(file).metadata or {}).get(_COUNTS)
+    return None if said is None else {int(code): number for code, number in json.loads(said).items()}
 
 
 def export(log: EventLog, root: Path) -> Path:
@@ -73,29 +88,29 @@ def export(log: EventLog, root: Path) -> Path:
     return path
 
 
-def _column(column: Column, log: EventLog, records: bytes) -> pa.Array:
+def _column(column: Column, log: EventLog) -> pa.Array:
     arrow_type = _TYPES[column.kind]
     field = _FIELDS.get(_FIELD_OF.get(column.name, column.name))
     if field is not None:
-        return _strings(field, log, records) if field.is_text else _numbers(field, records).cast(arrow_type)
+        return _strings(field, log) if field.is_text else _numbers(field, log).cast(arrow_type)
     first_seq, next_seq = log.header.first_seq, log.next_seq
     if column.name == "seq":
         return _array(arrow_type, array("q", range(first_seq, next_seq)).tobytes())
     return pa.repeat(pa.scalar(getattr(log.header, column.name), arrow_type), next_seq - first_seq)
 
 
-def _strings(field: Field, log: EventLog, records: bytes) -> pa.Array:
+def _strings(field: Field, log: EventLog) -> pa.Array:
     bases, base = array("i"), 0
     for block in log.blocks:
         bases.extend(array("i", [base]) * block.count)
         base += len(block.strings)
     strings = pa.array([text for block in log.blocks for text in block.strings], pa.string())
-    places = _array(pa.int32(), column_bytes(records, field.name))
+    places = _array(pa.int32(), log.column(field.name))
     return strings.take(call("add", [places, _array(pa.int32(), bases.tobytes())]))
 
 
-def _numbers(field: Field, records: bytes) -> pa.Array:
-    values = _array(_WIDTHS[field.format], column_bytes(records, field.name))
+def _numbers(field: Field, log: EventLog) -> pa.Array:
+    values = _array(_WIDTHS[field.format], log.column(field.name))
     if field.name == "at_ns":
         return values.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("us", "UTC"), safe=False)
     nothing = pa.scalar(None, values.type)

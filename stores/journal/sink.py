@@ -60,6 +60,7 @@ class Journal:
         flush_events: int = 1_000,
         flush_seconds: float = 0.2,
         now_ns: Callable[[], int] = time.time_ns,
+        mono_ns: Callable[[], int] = time.monotonic_ns,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -80,7 +81,7 @@ class Journal:
         self._heartbeat_seconds = heartbeat_seconds
         self._clock = clock
         self._sleep = sleep
-        self._buffer = EventBuffer(now_ns=now_ns)
+        self._buffer = EventBuffer(now_ns=now_ns, mono_ns=mono_ns)
         self.record: Final = self._buffer.record  # not a method: a call less for each event
         header = LogHeader(self.writer_id, 0, cluster, group_id, client)
         self._log = LogWriter(self.root, header, roll_events=roll_events, roll_seconds=roll_seconds, clock=clock)

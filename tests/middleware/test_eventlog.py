@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Iterable
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -22,7 +24,6 @@ from ackwise.middleware.eventlog import (
     LogHeader,
     Row,
     Unreadable,
-    column_bytes,
     parse_log,
 )
 from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind
@@ -36,18 +37,18 @@ def values(name: str, field_format: Any, is_text: bool) -> st.SearchStrategy[Any
         return st.sampled_from(EventCode)
     if is_text:
         return st.none() | st.text(st.characters(exclude_categories=["Cs"]))
-    if name in ("took_unreleased", "from_commit"):
+    if name in ("took_unreleased", "from_commit", "proved"):
         return st.none() | st.booleans()
     lowest = NONE[field_format]
     return st.none() | st.integers(lowest + 1, -lowest - 1) | st.sampled_from([lowest + 1, -1, 0, -lowest - 1])
 
 
-EVENTS = st.builds(Event, **{field.name: values(*field) for field in FIELDS if field.name != "at_ns"})
+EVENTS = st.builds(Event, **{field.name: values(*field) for field in FIELDS if field.name not in ("at_ns", "mono_ns")})
 
 
 def buffer(events: Iterable[Event], first_seq: int = 0) -> EventBuffer:
     times = iter(range(10**18, 2 * 10**18, 1000))
-    made = EventBuffer(first_seq, now_ns=lambda: next(times))
+    made = EventBuffer(first_seq, now_ns=lambda: next(times), mono_ns=count(7).__next__)
     for event in events:
         made.record(event)
     return made
@@ -87,10 +88,10 @@ def test_every_field_of_every_event_survives_also_being_none(events: list[Event]
 
 @given(st.lists(EVENTS, min_size=1, max_size=8))
 def test_a_column_is_the_same_numbers_side_by_side(events: list[Event]) -> None:
-    records = block(events).records
+    made = block(events)
     for place, field in enumerate(FIELDS):
-        numbers = [values[place] for values in struct.iter_unpack("<" + "".join(f.format for f in FIELDS), records)]
-        assert list(memoryview(column_bytes(records, field.name)).cast(cast(Any, field.format))) == numbers
+        numbers = [values[place] for values in struct.iter_unpack("<" + "".join(f.format for f in FIELDS) + "7x", made.records)]
+        assert list(memoryview(made.column(field.name)).cast(cast(Any, field.format))) == numbers
 
 
 def test_the_header_survives() -> None:
@@ -98,7 +99,7 @@ def test_the_header_survives() -> None:
 
 
 def test_every_field_of_an_event_has_a_place_in_the_record_and_a_column_of_its_width() -> None:
-    assert {field.name for field in FIELDS} == {"at_ns", *Event._fields}
+    assert {field.name for field in FIELDS} == {"at_ns", "mono_ns", *Event._fields}
     kinds = {column.name: column.kind for column in COLUMNS}
     column_of = {"at_ns": "event_ts", "code": "event_type", "record_ts_ms": "record_ts", "due_ms": "due_ts"}
     for field in FIELDS:
@@ -114,7 +115,8 @@ def test_fields_are_aligned_so_that_a_column_can_be_cut_out() -> None:
         width = struct.calcsize(field.format)
         assert start % width == 0
         start += width
-    assert start == RECORD_SIZE == 128
+    assert start == 137
+    assert RECORD_SIZE == 144, "the whole is filled up, so that every record is aligned"
 
 
 def test_of_a_file_cut_at_any_byte_all_whole_blocks_survive() -> None:
@@ -167,7 +169,38 @@ def test_a_log_of_a_newer_layout_is_unreadable_and_says_both_versions(monkeypatc
     newer = HEADER.encode()
     monkeypatch.undo()
     log = parse_log(newer)
-    assert log == Unreadable(f"its layout is version {LAYOUT_VERSION + 1} and this Ackwise reads version {LAYOUT_VERSION}")
+    layout = f"its layout is version {LAYOUT_VERSION + 1}, and this one reads up to {LAYOUT_VERSION}"
+    assert log == Unreadable(f"it was written by a newer Ackwise: {layout}")
+
+
+def as_runs(block: bytes) -> bytes:
+    """As a newer version may write it: another magic, and the checksum of the whole."""
+    head = b"AWRN" + block[4:20]
+    return head + struct.pack("<I", zlib.crc32(block[24:], zlib.crc32(head))) + block[24:]
+
+
+@pytest.mark.parametrize("cut", [None, -1, 30])
+def test_a_log_with_runs_of_events_is_unreadable_and_never_a_torn_tail(cut: int | None) -> None:
+    first, second, _ = three_blocks()
+    log = parse_log(HEADER.encode() + first + as_runs(second)[:cut])
+    assert log == Unreadable("it was written by a newer Ackwise: it holds runs of events, and this one reads single events only")
+
+
+def test_runs_behind_a_destroyed_block_make_a_log_unreadable_as_well() -> None:
+    first, second, third = three_blocks()
+    log = parse_log(HEADER.encode() + first + bytes(len(second)) + as_runs(third))
+    assert isinstance(log, Unreadable)
+
+
+def test_events_carry_the_time_of_a_clock_that_nobody_sets() -> None:
+    times = [row.mono_ns for row in rows(HEADER.encode() + three_blocks()[0])]
+    assert times == sorted({time for time in times if time is not None})
+
+
+def test_a_header_says_how_many_events_of_each_code_came_before() -> None:
+    header = LogHeader(5, 9, counts={int(EventCode.SESSION_START): 1, int(EventCode.CLAIMED): 8})
+    assert read(header.encode()).header == header
+    assert json.loads(header.encode()[24:])["counts"] == {"30": 1, "2": 8}
 
 
 @pytest.mark.parametrize("data", [b"", b"AWHD", bytes(100), b"not a log at all, but long enough for a header"])

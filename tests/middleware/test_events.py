@@ -23,5 +23,5 @@ def test_every_field_of_an_event_has_a_column() -> None:
     columns = {column.name for column in COLUMNS}
     assert {renamed.get(name, name) for name in Event._fields} <= columns
     assert columns - {renamed.get(name, name) for name in Event._fields} == {
-        "schema_version", "writer_id", "seq", "event_ts", "cluster", "group_id", "client",
+        "schema_version", "writer_id", "seq", "event_ts", "cluster", "group_id", "client", "mono_ns",
     }  # fmt: skip

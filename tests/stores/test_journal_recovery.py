@@ -22,6 +22,7 @@ from ackwise.middleware.eventlog import FIELDS, NONE, EventBuffer, EventLog, Log
 from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind
 from ackwise.stores.journal import Journal, Recovery, UnreadableLog, read_log, recover, snapshot
 from ackwise.stores.journal.log import LogWriter
+from ackwise.stores.journal.parquet import counted_before
 
 WRITER = 0xABCDEF
 START_NS = 1_767_225_600_000_000_000 + 13 * 3_600_000_000_000  # 2026-01-01 13:00 UTC
@@ -37,7 +38,7 @@ def write_log(root: Path, blocks: Sequence[Sequence[Event]], *, now_ns: Callable
     (root / "wal").mkdir(parents=True, exist_ok=True)
     header = LogHeader(WRITER, 0, "main", "billing", "worker-1")
     writer = LogWriter(root, header, roll_events=10**9, roll_seconds=10**9)
-    buffer = EventBuffer(now_ns=now_ns)
+    buffer = EventBuffer(now_ns=now_ns, mono_ns=lambda: 77)
     for events in blocks:
         for event in events:
             buffer.record(event)
@@ -89,7 +90,8 @@ def test_a_row_says_everything_that_the_event_and_its_writer_said(tmp_path: Path
     write_log(tmp_path, [[event]])
     (row,) = read(recover(tmp_path).rolled[0])
     assert {name: value for name, value in row.items() if value is not None} == {
-        "schema_version": 1, "writer_id": WRITER, "seq": 0, "event_type": 5, "event_ts": dt.datetime(2026, 1, 1, 13, tzinfo=dt.UTC),
+        "schema_version": 2, "writer_id": WRITER, "seq": 0, "mono_ns": 77,
+        "event_type": 5, "event_ts": dt.datetime(2026, 1, 1, 13, tzinfo=dt.UTC),
         "cluster": "main", "group_id": "billing", "client": "worker-1", "handler": "bill", "topic": "orders", "topic_id": "abc",
         "partition": 3, "offset": 17, "record_ts": dt.datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=dt.UTC),
         "phys_topic": "billing.retry", "phys_partition": 4, "phys_offset": 90, "attempt": 2, "level": 3,
@@ -133,14 +135,14 @@ def values(name: str, field_format: Any, is_text: bool) -> st.SearchStrategy[Any
         return st.sampled_from(EventCode)
     if is_text:
         return st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-    if name in ("took_unreleased", "from_commit"):
+    if name in ("took_unreleased", "from_commit", "proved"):
         return st.none() | st.booleans()
     if name in ("record_ts_ms", "due_ms"):
         return st.none() | st.integers(-62_135_596_800_000, 253_402_300_799_999)
     return st.none() | st.integers(NONE[field_format] + 1, -NONE[field_format] - 1)
 
 
-EVENTS = st.builds(Event, **{field.name: values(*field) for field in FIELDS if field.name != "at_ns"})
+EVENTS = st.builds(Event, **{field.name: values(*field) for field in FIELDS if field.name not in ("at_ns", "mono_ns")})
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -303,3 +305,32 @@ def test_recovering_without_pyarrow_is_refused_with_a_sentence(tmp_path: Path, m
     with pytest.raises(ConfigurationError, match=r"pip install 'ackwise\[events\]'"):
         recover(tmp_path)
     assert files(tmp_path) == [f"wal/{STEM}.wal"]
+
+
+def test_each_file_says_how_many_events_of_each_code_its_writer_had_recorded_before(tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir(parents=True)
+    writer = LogWriter(tmp_path, LogHeader(WRITER, 0), roll_events=2, roll_seconds=10**9)
+    buffer = EventBuffer(now_ns=lambda: START_NS)
+    for events in ([claimed(0), claimed(1)], [Event(EventCode.HEARTBEAT), claimed(2)], [claimed(3)]):
+        for event in events:
+            buffer.record(event)
+        block = buffer.seal()
+        assert block is not None
+        writer.put(block)
+        writer.write()
+    writer.finish()
+    logs = [read_log(path) for path in writer.take_finished()]
+    expected: list[Any] = [{}, {EventCode.CLAIMED: 2}, {EventCode.CLAIMED: 3, EventCode.HEARTBEAT: 1}]
+    assert [log.header.counts for log in logs if isinstance(log, EventLog)] == expected
+    assert all(sum(log.header.counts.values()) == log.header.first_seq for log in logs if isinstance(log, EventLog) and log.header.counts)
+    assert [counted_before(path) for path in recover(tmp_path).rolled] == expected
+
+
+def test_a_log_with_runs_of_events_stays_as_it_is_and_its_writer_is_unknown_from_its_start(tmp_path: Path) -> None:
+    path = write_log(tmp_path, [[claimed(0)]])
+    path.write_bytes(path.read_bytes() + b"AWRN" + bytes(100))
+    recovery = recover(tmp_path)
+    (unread,) = recovery.unreadable
+    assert (unread.writer_id, unread.from_seq, recovery.rolled) == (WRITER, 0, [])
+    assert unread.reason.startswith("it was written by a newer Ackwise")
+    assert path.exists()
