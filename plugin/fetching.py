@@ -1,17 +1,26 @@
-"""What the host fetches with aiokafka, and from where: it feeds its member's lanes, as far as they have room."""
+"""What the host fetches with aiokafka, and from where: it feeds its member's lanes, as far as they have room.
+
+A fetch that raises may have moved the client's position over what it drained and never gave. So the position is remembered after
+each fetch that returned, and no fetch begins anywhere else: what moved meanwhile is sought back to its lane's own position.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
+from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
+from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
+from ackwise.plugin.lane import Lane
 from ackwise.plugin.member import Member
+from ackwise.plugin.quarantine import Quarantine
 
 __all__ = ["Fetching"]
 
@@ -30,27 +39,52 @@ _PASSED_OVER = 1.0
 #: Seconds until other partitions are looked at again while one is full.
 _LOOK_AGAIN = 0.02
 
+#: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
+_SEARCH = 10.0
+
+#: The log does not have the position of a partition, or the client has none; what was drained is given before either is raised.
+_NO_POSITION = (OffsetOutOfRangeError, NoOffsetForPartitionError)
+
+#: Asked where nobody has anything: what is raised then is about no partition.
+_NOBODYS = TopicPartition("", -1)
+
+
+class _FetchFailed(Exception):
+    """The client raised `error`. Whatever it had drained is not known here."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
 
 class Fetching:
     """Polls `consumer` for the lanes of `member`. `begin_anew` gives a partition a new lane where `Positions` says."""
 
-    def __init__(self, member: Member, consumer: AIOKafkaConsumer, begin_anew: Callable[[TopicPartition], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        consumer: AIOKafkaConsumer,
+        begin_anew: Callable[[TopicPartition], Awaitable[None]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._member = member
         self._consumer = consumer
         self._begin_anew = begin_anew
+        self._clock = clock
+        self._quarantine = Quarantine(clock)
+        self._searching_until = 0.0
+        self._doubted: dict[TopicPartition, Lane] = {}  #: those that raised once in this search
+        self._left_at: dict[TopicPartition, tuple[Lane, int]] = {}  #: the client's positions after the fetch that returned last
 
     async def poll(self) -> None:
-        """Feed the lanes until the member stops."""
+        """Feed the lanes until the member stops. Raises `AckwiseError` if the client has left the group for good."""
         while not self._member.stop.is_set():
             polled, is_any_full = self._regulate()
             try:
-                fetched = await self._fetch(polled, is_any_full)
-            except KafkaError as error:
-                log.warning("fetching failed, nothing is lost", group=self._member.settings.group, error=said(error), retry_in=_POLL_AGAIN)
-                await asyncio.sleep(_POLL_AGAIN)
-                continue
-            for partition, records in fetched.items():
-                self._member.offer(partition, records)
+                await self._fetch(polled, is_any_full)
+            except _FetchFailed as failed:
+                await self._recover(failed.error)
 
     def _regulate(self) -> tuple[list[TopicPartition], bool]:
         """The partitions to poll, and whether one is passed over; pauses lanes that stay full, lets go on what has room.
@@ -63,6 +97,10 @@ class Fetching:
         for partition, (lane,) in self._member.lanes.items():
             if partition not in assigned:
                 continue
+            if self._quarantine.holds(partition, lane):
+                if partition not in paused:
+                    self._consumer.pause(partition)
+                continue
             if not lane.is_full():
                 if partition in paused:
                     self._consumer.resume(partition)
@@ -74,30 +112,158 @@ class Fetching:
             polled.append(partition)
         return polled, passed_over
 
-    async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> dict[TopicPartition, Any]:
-        """What there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
+    async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> None:
+        """Take what there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
 
         The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
         """
-        if not is_any_full:
-            return await self._ask(timeout_ms=200)
+        if (ended := revive(self._consumer)) is not None:
+            raise _FetchFailed(ended)
+        singly = self._quarantine.asked_again(self._member.lanes)
+        if is_searching := self._clock() < self._searching_until:
+            singly = [*polled]
+        if not (singly or is_searching or is_any_full):
+            await self._ask(timeout_ms=200)
+            return
         self._member.has_moved.clear()
-        fetched = await self._ask(*polled, timeout_ms=0) if polled else {}
-        if not fetched:
+        came = await self._ask_singly(singly) if singly or is_searching else False
+        if not is_searching and (polled or not is_any_full):
+            came = await self._ask(*(polled if is_any_full else ()), timeout_ms=0) or came
+        if not came:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
                     await self._member.has_moved.wait()
-        return fetched
 
-    async def _ask(self, *partitions: TopicPartition, timeout_ms: int) -> dict[TopicPartition, Any]:
+    async def _ask_singly(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Ask each of `partitions` by itself: the one that raises can't be read. Answers whether one had anything."""
+        await self._ask(_NOBODYS, timeout_ms=0)
+        came = False
+        for partition in partitions:
+            if not (lanes := self._member.lanes.get(partition)) or self._quarantine.holds(partition, lanes[0]):
+                continue
+            try:
+                came = await self._ask_one(partition, lanes[0]) or came
+            except _FetchFailed as failed:
+                if isinstance(failed.error, _NO_POSITION):
+                    raise
+                self._doubt(partition, lanes[0], failed.error)
+            else:
+                self._quarantine.answered(partition, self._consumer.last_poll_timestamp(partition))
+        return came
+
+    async def _ask_one(self, partition: TopicPartition, lane: Lane) -> bool:
+        """As `_ask`. Of a partition that raised, record by record: what is before the one that raises is given."""
+        if lane.unreadable is None and self._doubted.get(partition) is not lane:
+            return await self._ask(partition, timeout_ms=0)
+        came = False
+        for _ in range(_FETCHED):
+            if not await self._ask(partition, timeout_ms=0, most=1):
+                break
+            came = True
+        return came
+
+    async def _ask(self, *partitions: TopicPartition, timeout_ms: int, most: int = _FETCHED) -> bool:
+        """Take what the client has of `partitions`, or of all; answers whether it had anything. Raises `_FetchFailed`."""
+        begun = self._stand(partitions or self._member.lanes)
         try:
-            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=_FETCHED)
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-            await self._reposition(error)
-            return {}
-        return fetched
+            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=most)
+        except ConsumerStoppedError:
+            raise
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise _FetchFailed(error) from error  # from within the client: nobody asked us to end
+        except Exception as error:
+            raise _FetchFailed(error) from error
+        for partition, records in fetched.items():
+            self._feed(partition, records, begun.get(partition))
+        for partition, lane in begun.items():
+            self._remember(partition, lane)
+        return bool(fetched)
 
-    async def _reposition(self, error: OffsetOutOfRangeError | NoOffsetForPartitionError) -> None:
+    # -- positions
+
+    def _stand(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Lane]:
+        """Return the lanes of `partitions`; the client stands where the last fetch left it, or where the lane is."""
+        begun = {}
+        assigned = self._consumer.assignment()
+        for partition in partitions:
+            if not (lanes := self._member.lanes.get(partition)) or partition not in assigned:
+                continue
+            lane = lanes[0]
+            if self._quarantine.holds(partition, lane):
+                continue
+            begun[partition] = lane
+            lane_left, left_at = self._left_at.get(partition, (None, 0))
+            if position_of(self._consumer, partition) != (left_at if lane_left is lane else lane.position):
+                self._return(partition, lane)
+        return begun
+
+    def _return(self, partition: TopicPartition, lane: Lane) -> None:
+        """Seek back to where `lane` is; the client forgets what it has fetched beyond."""
+        if partition in self._consumer.assignment():
+            self._consumer.seek(partition, lane.position)
+            self._left_at[partition] = lane, lane.position
+
+    def _feed(self, partition: TopicPartition, records: Sequence[Any], begun: Lane | None) -> None:
+        """Give `records` to their lane. What begins behind a hole that this fetch does not prove is fetched again."""
+        if not (lanes := self._member.lanes.get(partition)):
+            return  # the assignment seeks back to its start
+        if lanes[0] is not begun and records[0].offset > lanes[0].position:
+            self._return(partition, lanes[0])
+            return
+        self._member.offer(partition, records)
+
+    def _remember(self, partition: TopicPartition, lane: Lane) -> None:
+        """Where this fetch has left the client: beyond `lane` too, where the log has nothing that is given to anybody."""
+        position = position_of(self._consumer, partition)
+        if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
+            self._left_at[partition] = lane, position
+        else:
+            self._left_at.pop(partition, None)
+
+    # -- errors
+
+    async def _recover(self, error: BaseException) -> None:
+        """Lose nothing of what the client may have drained, then look for the partition that raises."""
+        if isinstance(error, _NO_POSITION):
+            try:
+                await self._reposition(error)
+            except KafkaError as unanswered:
+                await self._back_off(unanswered)
+            return
+        for partition, (lane, *_) in self._member.lanes.items():
+            self._return(partition, lane)
+        if has_left_the_group(self._consumer):
+            raise AckwiseError(
+                f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back ({_spoken(error)}); "
+                "the worker stops, start it again"
+            ) from error
+        was_searching = self._clock() < self._searching_until
+        self._searching_until = self._clock() + _SEARCH
+        if was_searching:  # asked singly, none of them raises it
+            await self._back_off(error)
+        else:
+            self._doubted.clear()
+            log.warning(
+                "fetching failed, nothing is lost and partitions are asked singly", group=self._member.settings.group, error=_spoken(error)
+            )
+
+    async def _back_off(self, error: BaseException) -> None:
+        log.warning("fetching failed, nothing is lost", group=self._member.settings.group, error=_spoken(error), retry_in=_POLL_AGAIN)
+        await asyncio.sleep(_POLL_AGAIN)
+
+    def _doubt(self, partition: TopicPartition, lane: Lane, error: BaseException) -> None:
+        """It raised, asked by itself. Asked for a single record it raises of that one, and is left alone."""
+        self._return(partition, lane)
+        if lane.unreadable is None and self._doubted.get(partition) is not lane:
+            self._doubted[partition] = lane
+            return
+        if partition in self._consumer.assignment():
+            self._consumer.pause(partition)
+        self._quarantine.admit(partition, lane, error)
+
+    async def _reposition(self, error: BaseException) -> None:
         """The log does not have the position: settle what was read of it, and begin anew where `Positions` says."""
         named = error.args[0]  # one partition that has no position yet, or several that lost theirs
         for partition in [named] if isinstance(named, TopicPartition) else list(named):
@@ -109,6 +275,11 @@ class Fetching:
                 continue  # revoked meanwhile; a lane that is there now has a position of its own
             for lane in lanes:
                 if start <= lane.position <= end:
-                    self._consumer.seek(partition, lane.position)
+                    self._return(partition, lane)
                 else:
                     await self._begin_anew(partition)
+
+
+def _spoken(error: BaseException) -> str:
+    """What the client raised, without the bytes that a parser repeats."""
+    return said(error) if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException) else type(error).__name__

@@ -85,6 +85,7 @@ class Lane:
         self.committed: int | None = None  #: what the broker has accepted
         self.watermark = Watermark(position)
         self.cut_off = False
+        self.unreadable: str | None = None  #: why the client can't read on at `position`, while it is left alone for that
         self.task: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()  #: who holds it admits a batch
         self.capacity = MAX_MESSAGES  #: messages in hand above which it takes no more

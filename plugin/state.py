@@ -32,7 +32,7 @@ class LaneState:
     """How far one agent is with one partition. `agent` is `None` where a lane is not one agent's.
 
     `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. What the broker
-    was not told, or did not tell, is `None`.
+    was not told, or did not tell, is `None`. `unreadable` is why nothing can be read from `position` on, where that is so.
     """
 
     topic: str
@@ -47,6 +47,7 @@ class LaneState:
     in_hand: int
     running: int
     held: tuple[Held, ...]
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
         in_hand=lane.in_hand,
         running=len(lane.running),
         held=tuple(_held([item.entry for item in lane.held], now)),
+        unreadable=lane.unreadable,
     )
 
 

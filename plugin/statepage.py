@@ -36,7 +36,7 @@ def state_page(state: State) -> str:
         ),
         _table(
             "Partitions",
-            ("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "in hand", "running", "held"),
+            ("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "in hand", "running", "held", "unreadable"),
             [_partition(lane) for lane in state.lanes],
         ),
         _table(
@@ -73,7 +73,7 @@ def _worker(state: State) -> list[tuple[_Cell, ...]]:
 def _partition(lane: LaneState) -> tuple[_Cell, ...]:
     return (
         lane.topic, lane.partition, lane.agent, lane.position, lane.committed, lane.watermark, lane.end, lane.lag, lane.in_hand,
-        lane.running, sum(held.messages for held in lane.held),
+        lane.running, sum(held.messages for held in lane.held), lane.unreadable,
     )  # fmt: skip
 
 

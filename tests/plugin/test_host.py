@@ -149,6 +149,7 @@ def out_of_range(host: Host, ask: Any) -> TopicPartition:
         raise OffsetOutOfRangeError({partition: 5})
 
     consumer: Any = SimpleNamespace(getmany=getmany, beginning_offsets=ask, end_offsets=ask, sought=[], paused=set, assignment=set)
+    consumer._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future())
     consumer.seek = lambda *to: consumer.sought.append(to)
     host._consumer = consumer
     host._member.lanes[partition] = (Lane("orders", 0, "source", 5, make=lambda delivery: None, progressed=lambda lane: None),)
@@ -178,7 +179,7 @@ async def test_a_position_is_not_mended_for_a_partition_that_was_revoked_meanwhi
         return dict.fromkeys(partitions, 9)
 
     out_of_range(host, revoked)
-    await fetching_of(host)._ask(timeout_ms=0)
+    await fetching_of(host)._recover(OffsetOutOfRangeError({TopicPartition("orders", 0): 5}))
     consumer: Any = host._consumer
     assert consumer.sought == []
 

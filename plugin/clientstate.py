@@ -1,0 +1,41 @@
+"""What aiokafka's consumer keeps to itself and the host must know: where it stands, and whether it still works."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from aiokafka import TopicPartition
+
+__all__ = ["has_left_the_group", "position_of", "revive"]
+
+
+def position_of(consumer: Any, partition: TopicPartition) -> int | None:
+    """The client's position, without waiting for one; `None` while it has none."""
+    assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
+    state = assignment and assignment.state_value(partition)
+    return cast(int, state.position) if state and state.has_valid_position else None
+
+
+def has_left_the_group(consumer: Any) -> bool:
+    """Whether the task that keeps the membership has ended: nothing begins it anew."""
+    task = getattr(consumer._coordinator, "_coordination_task", None)
+    return task is not None and bool(task.done())
+
+
+def revive(consumer: Any) -> BaseException | None:
+    """Begin the client's own task that fetches anew if it has ended, and return what ended it: it would never fetch again."""
+    fetcher = consumer._fetcher
+    if not (ended := fetcher._fetch_task).done():
+        return None
+    for task in fetcher._pending_tasks:
+        task.cancel()
+        task.add_done_callback(_take_note)
+    fetcher._pending_tasks.clear()  # the new one would wait for what failed, and fail of it again
+    fetcher._fetch_task = asyncio.create_task(fetcher._fetch_requests_routine())
+    return asyncio.CancelledError() if ended.cancelled() else ended.exception() or asyncio.CancelledError()
+
+
+def _take_note(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
