@@ -208,9 +208,11 @@ class Admission:
                 error=said(error),
             )
 
-    @staticmethod
-    def elect(fetched: Sequence[Entry]) -> list[Entry]:
-        """Of each key the highest attempt leads, the first among equals; equal ones follow it, lower ones are stale."""
+    def elect(self, fetched: Sequence[Entry]) -> list[Entry]:
+        """Of each key the highest attempt leads, the first among equals; equal ones follow it, lower ones are stale.
+
+        What is not elected may hold a claim, if the answer was lost: it is given back before the key is claimed for another.
+        """
         keys = [entry.key.id for entry in fetched if entry.key is not None]
         if len(set(keys)) == len(keys):
             for entry in fetched:
@@ -228,10 +230,13 @@ class Admission:
             if leader is None or leader is entry or leader.key is None or entry.key is None:
                 entry.leader = None
                 elected.append(entry)
-            elif entry.key.attempt < leader.key.attempt:
-                entry.rule(Duplicate(stale=True, leader=str(leader.delivery.origin)))
-            else:
+                continue
+            if self._leases is not None:
+                self._leases.give_back(entry)
+            if entry.key.attempt == leader.key.attempt:
                 entry.leader = leader
+            else:
+                entry.rule(Done() if entry.succeeded else Duplicate(stale=True, leader=str(leader.delivery.origin)))
         return elected
 
     def _grant(self, entry: Entry, claim: Acquired, leases: Leases) -> None:

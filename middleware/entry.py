@@ -59,7 +59,6 @@ class Entry:
 
     __slots__ = (
         "__weakref__",
-        "abandoned",
         "alone",
         "claim_lost",
         "copy",
@@ -118,7 +117,6 @@ class Entry:
         self.send_back: SendBack | None = None
         self.copy: Copy | None = None
         self.recorded = False  #: its outcome is in the sink's buffer
-        self.abandoned = False  #: undecided, and its claim is to be released
         self.not_before = 0.0  #: monotonic seconds before which it does not come up again
         self.tries = 0
         self.why = ""  #: why it is held
@@ -137,7 +135,7 @@ class Entry:
         """Back to where it was fetched: whatever was decided without an outcome that stands is decided anew."""
         self.stage = Stage.FETCHED
         self.token = 0
-        self.claim_lost = self.abandoned = self.recorded = self.unprotected = False
+        self.claim_lost = self.recorded = self.unprotected = False
         self.disposition = self.send_back = self.copy = self.leader = None
 
     def undo(self) -> None:

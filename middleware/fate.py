@@ -1,16 +1,17 @@
-"""From a disposition to what it means for this message: how late it comes back, or that it came too often."""
+"""From a disposition to what it means for this message: how late it comes back, that it came too often, how its claim ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ackwise.middleware.disposition import Dead, Disposition, Done, Later
+from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.log import Log
 from ackwise.middleware.retry import ConsumeLater, SendBack
+from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
 from ackwise.middleware.whereabouts import where_raised
 
-__all__ = ["decide", "tell_broken"]
+__all__ = ["decide", "ending", "tell_broken"]
 
 log = Log()
 
@@ -37,6 +38,22 @@ def decide(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: 
             pass
     entry.rule(disposition)
     return broken
+
+
+def ending(entry: Entry, key: ClaimKey) -> Complete | Release:
+    """How the claim of `entry` ends, once it is decided.
+
+    What did not run completes nothing, but for a key that succeeded in this process.
+    """
+    match entry.disposition:
+        case Done() | Duplicate(stale=False, leader=None):  # what is a duplicate elsewhere holds no claim: this one was granted it
+            return Complete(key, entry.token, Outcome.OK)
+        case Dead():
+            return Complete(key, entry.token, Outcome.DEAD)
+        case Later():
+            return Release(key, entry.token, sent_back=entry.delivery.attempt + 1)
+        case _:
+            return Release(key, entry.token)
 
 
 def tell_broken(handler: str, broken: Sequence[Exception]) -> None:

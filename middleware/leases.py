@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.fate import ending
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.store import Ack, Claim, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
 
@@ -152,11 +153,16 @@ class Leases:
             self._held.pop(entry.token, None)
 
     def give_back(self, entry: Entry) -> None:
-        """Release the claim of `entry` with the next trip, whatever became of it."""
-        if entry.token and entry.key is not None:
-            self.drop(entry)
-            self._releases.append(Release(entry.key, entry.token))
-            entry.token = 0
+        """End the claim of `entry` with the next trip: as it was decided, if that is on record, else with a plain release."""
+        if not entry.token or entry.key is None:
+            return
+        self.drop(entry)
+        end = ending(entry, entry.key) if entry.stage is Stage.RECORDED else Release(entry.key, entry.token)
+        if isinstance(end, Complete):
+            self.mark_later(end)
+        else:
+            self.release_later(end)
+        entry.token = 0
 
     async def flush(self) -> None:
         """Deliver the releases and marks that are waiting. Raises `StoreUnavailable`."""

@@ -11,11 +11,12 @@ from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, F
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.fate import ending
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import SendBack
-from ackwise.middleware.store import Ack, Complete, Outcome, Release
+from ackwise.middleware.store import Ack, Complete, Release
 from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
 from ackwise.middleware.worker import Worker
 
@@ -244,19 +245,15 @@ class Settlement:
         for entry in recorded:
             if entry.key is None or not entry.token or self._leases is None:
                 continue
-            if isinstance(entry.disposition, Later):
-                release = Release(entry.key, entry.token, sent_back=entry.delivery.attempt + 1)
-                if entry.unprotected:
-                    self._leases.release_later(release)
-                else:
-                    releases.append(release)
+            if entry.unprotected:
+                self._leases.give_back(entry)
+                continue
+            end = ending(entry, entry.key)
+            if isinstance(end, Release):
+                releases.append(end)
             else:
-                complete = Complete(entry.key, entry.token, Outcome.DEAD if isinstance(entry.disposition, Dead) else Outcome.OK)
-                if entry.unprotected:
-                    self._leases.mark_later(complete)
-                else:
-                    completing.append(entry)
-                    completes.append(complete)
+                completing.append(entry)
+                completes.append(end)
         held: Sequence[Entry] = ()
         if self._leases is not None and (completes or releases):
             try:

@@ -638,6 +638,22 @@ async def test_S14_a_dead_letter_that_can_not_be_published_stays_a_dead_letter(m
     assert [topic for topic, _ in spine.sent()] == ["billing.dlq"]
 
 
+async def test_a_success_that_the_store_has_not_heard_of_is_completed_when_its_partition_is_given_back(
+    make_spine: Any, succeed: Any
+) -> None:
+    spine = make_spine(succeed, dedup=True)
+    spine.store.fail = lambda exchange: bool(exchange.completes)
+    (entry,) = entries = spine.entries(1)
+    assert await spine.run(entries) == [Stage.RECORDED]
+    spine.store.fail = lambda exchange: False
+    spine.leases.give_back(entry)
+    await spine.leases.flush()
+    again = make_spine(succeed, dedup=True, store=spine.store, clock=spine.clock).entry(100)
+    other = make_spine(succeed, dedup=True, store=spine.store, clock=spine.clock)
+    await other.run([again])
+    assert again.disposition == Duplicate()
+
+
 async def test_S16_a_second_copy_of_the_same_failure_is_recognised(make_spine: Any) -> None:
     runs: list[Any] = []
 

@@ -146,6 +146,8 @@ class Rules:
     """What succeeded here is completed at the next grant, and not run."""
     highest_leads: bool = True
     """Of the duplicates in a batch the highest attempt leads."""
+    gives_back: bool = True
+    """What does not lead gives back the claim that it may hold, before the key is claimed for what leads."""
 
 
 class Move(NamedTuple):
@@ -244,7 +246,8 @@ class Model:
 
     def _claim_together(self, state: State, worker: int) -> Iterator[Move]:
         """Claim every copy that this worker has in one batch: one leads, equal attempts follow, lower ones are stale."""
-        batch = [seat for seat in range(worker, len(state.seats), 2) if _claimable(state, seat)]
+        seats = range(worker, len(state.seats), 2)
+        batch = [seat for seat in seats if _claimable(state, seat) or state.seats[seat].step == ASKING]
         if len(batch) < 2:
             return
         attempts = {seat: state.copies[seat // 2].attempt for seat in batch}
@@ -252,7 +255,18 @@ class Model:
         leader = next(seat for seat in batch if attempts[seat] == highest)
         others = [seat for seat in batch if seat != leader]
         stale = tuple(seat for seat in others if attempts[seat] < highest)
-        yield from self._claim(state, leader, tuple(seat for seat in others if seat not in stale), stale)
+        unheard = next((seat for seat in others if state.seats[seat].step == ASKING), None)
+        if unheard is not None:
+            yield from self._let_go(state, unheard, unheard in stale)
+        else:
+            yield from self._claim(state, leader, tuple(seat for seat in others if seat not in stale), stale)
+
+    def _let_go(self, state: State, seat: int, stale: bool) -> Iterator[Move]:
+        """One that does not lead, and whose claim may have been granted unheard: the claim is given back before anything is claimed."""
+        if self.rules.gives_back or not stale:
+            yield from self._release(state, seat, None, Seat(SETTLED if stale else HELD))
+        else:
+            yield Move(f"{_who(seat)} is stale and keeps its claim", _put(state, seat, state.seats[seat]._replace(step=SUCCEEDED)))
 
     def _finish(self, state: State, seat: int) -> Iterator[Move]:
         """The handler returns or raises."""

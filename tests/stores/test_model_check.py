@@ -1,7 +1,7 @@
 """The claim protocol keeps every invariant in every interleaving, and each thing that could be left out of it breaks one."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.stores.claim_model import (
@@ -24,6 +24,9 @@ from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnsw
 from ackwise.stores import transitions
 from ackwise.stores.transitions import Record
 
+PLAIN = Model(Faults(crashes=1, stalls=1, failures=1))
+#: A worker dies between the copy and the store; its successor has both attempts, and does not hear that the first one was granted.
+UNHEARD = Model(Faults(crashes=1, lost_replies=1, failures=1), owners=(0,), retry_owner=0)
 SMALL = {
     "one record that moves": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1, moves=1), owners=(0,)),
     "one record that dies": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=2), owners=(0,)),
@@ -32,6 +35,7 @@ SMALL = {
     "two records of one key in one batch, and a relay that repeats itself": Model(
         Faults(crashes=1, stalls=1, failures=1, duplicates=1), owners=(0, 0), retry_owner=0
     ),
+    "two attempts in one batch, and a claim whose answer is lost": UNHEARD,
 }
 LARGE = {
     "one record that moves and dies, and a relay that repeats itself": Model(
@@ -40,6 +44,9 @@ LARGE = {
     "two records of one key, one of which moves": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1, moves=1)),
     "two records of one key in one batch, one of which moves": Model(Faults(crashes=1, stalls=1, failures=1, moves=1), owners=(0, 0)),
     "two records of one key that die between two crashes": Model(Faults(crashes=2, stalls=1, failures=2)),
+    "two records of one key in one batch, and claims whose answers are lost": Model(
+        Faults(crashes=1, stalls=1, lost_replies=2, failures=1), owners=(0, 0), retry_owner=0
+    ),
     "two records of one key in a store that forgets and is not heard": Model(
         Faults(crashes=1, stalls=1, lost_replies=1, failures=1, evictions=1)
     ),
@@ -147,6 +154,7 @@ class Sabotage:
 
     rules: Rules
     breaks: str
+    world: Model = PLAIN
 
 
 SABOTAGES = {
@@ -158,6 +166,7 @@ SABOTAGES = {
     "commit before settle": Sabotage(Rules(commits_last=False), LOSS),
     "running again on LOST": Sabotage(Rules(remembers=False), SECOND_RUN),
     "the first record of a batch leads": Sabotage(Rules(highest_leads=False), LOSS),
+    "a stale copy that keeps the claim which it was granted unheard": Sabotage(Rules(gives_back=False), LOSS, UNHEARD),
     "a lease that is not respected": Sabotage(Rules(claim=claim_without_busy), OVERLAP),
     "a lease that never ends": Sabotage(Rules(claim=claim_without_end), STUCK),
     "a completed key that is granted": Sabotage(Rules(claim=claim_without_memory), RUN_AFTER_DONE),
@@ -169,7 +178,7 @@ SABOTAGES = {
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_a_sabotage_is_caught(name: str) -> None:
     sabotage = SABOTAGES[name]
-    verdict = explore(Model(Faults(crashes=1, stalls=1, failures=1), sabotage.rules), until=sabotage.breaks)
+    verdict = explore(replace(sabotage.world, rules=sabotage.rules), until=sabotage.breaks)
     sys.stdout.write(f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n")
     assert sabotage.breaks in verdict.broken
 
