@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
-__all__ = ["COLUMNS", "SCHEMA_VERSION", "Column", "Event", "EventCode", "EventSink", "Kind"]
+__all__ = ["COLUMNS", "SCHEMA_VERSION", "Column", "Durable", "Event", "EventCode", "EventSink", "Kind", "durable_of"]
 
 SCHEMA_VERSION = 2
 
@@ -147,8 +147,20 @@ class Event(NamedTuple):
     """GAP: whether the fetch is known to have begun where the one before it ended. `None`: nobody says, as older versions did."""
 
 
+class Durable(NamedTuple):
+    """How far the events of a writer are durable."""
+
+    writer_id: int
+    last_seq: int
+    """Everything up to here is; -1: nothing yet."""
+
+
 class EventSink(Protocol):
-    """Where events go. Recording buffers; only a flush that returned makes them durable."""
+    """Where events go. Recording buffers; only a flush that returned makes them durable.
+
+    A sink that numbers its events may have a property `durable`, a `Durable`; what it says is left in the metadata of
+    commits.
+    """
 
     def record(self, event: Event) -> None:
         """Take one event. Cheap, does no I/O and does not raise."""
@@ -161,3 +173,9 @@ class EventSink(Protocol):
 
     async def close(self) -> None:
         """Write SESSION_END, make everything durable and let go of the files."""
+
+
+def durable_of(sink: EventSink | None) -> Durable | None:
+    """What `sink` says of itself, if it does."""
+    found = getattr(sink, "durable", None)
+    return found if isinstance(found, Durable) else None

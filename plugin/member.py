@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, Protocol, cast
 
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetMetadataTooLargeError
+from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.commitmetadata import CommitMetadata, decode
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable
-from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
@@ -56,7 +58,7 @@ _BROKER_OFFSETS_EVERY = 30.0
 class Client(Protocol):
     """What a member asks of the client that fetches for it. Each call may raise `KafkaError`."""
 
-    async def commit(self, offsets: dict[TopicPartition, int], /) -> object:
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
         """Commit these next offsets."""
 
     async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
@@ -108,6 +110,8 @@ class Member:
         self._inbox = inbox
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits = asyncio.Lock()
+        self._refuses_metadata = False  # the broker, with a lower limit than others have
+        self._foreign = 0  # partitions that came with metadata of others
         self._drains = asyncio.Lock()
 
     # -- its parts
@@ -294,14 +298,21 @@ class Member:
             agent=agent,
         )
 
-    def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None) -> None:
-        """Begin with a partition, whose records go to each of `lanes`; `from_commit` is the offset that the broker has of this group."""
+    def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
+        """Begin with a partition, whose records go to each of `lanes`.
+
+        `from_commit` is the offset that the broker has of this group, and `metadata` what was left beside it.
+        """
         first = lanes[0]
         self.lanes[partition] = lanes
         for lane in lanes:
             lane.committed = from_commit
             lane.start().add_done_callback(self._ended)
-        self.record(Event(EventCode.ASSIGNED, *partition, first.position, role=first.role, from_commit=from_commit is not None))
+        found = decode(metadata)
+        self._foreign += bool(metadata) and found is None
+        attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
+        position = first.position
+        self.record(Event(EventCode.ASSIGNED, *partition, position, role=first.role, from_commit=from_commit is not None, attrs=attrs))
 
     async def begin(self) -> None:
         """Say what there is to work on, and commit where it begins: a group that never committed must begin there after a crash too."""
@@ -314,6 +325,9 @@ class Member:
                 partitions=roles.count("source"),
                 retry_partitions=roles.count("retry"),
             )
+        if self._foreign:
+            group, self._foreign, foreign = self.settings.group, 0, self._foreign
+            log.info("commits have metadata that Ackwise did not write, it is overwritten", group=group, partitions=foreign)
         await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
 
     def offer(self, partition: TopicPartition, records: Sequence[Any]) -> None:
@@ -340,7 +354,7 @@ class Member:
                 return
             try:
                 async with asyncio.timeout(_BROKER_TIMEOUT):
-                    await self._client.commit({partition: offset for partition, (_, offset) in offsets.items()})
+                    await self._commit({partition: offset for partition, (_, offset) in offsets.items()})
             except (CommitFailedError, IllegalStateError) as error:
                 log.warning(
                     "a commit was refused since the partitions moved, the next owner goes on from the last one",
@@ -362,6 +376,27 @@ class Member:
                     lane.committed = offset
                 self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
         await self._flush_events()
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""
+        try:
+            await self._client.commit({partition: OffsetAndMetadata(offset, self._metadata()) for partition, offset in offsets.items()})
+        except OffsetMetadataTooLargeError as error:
+            if self._refuses_metadata:
+                raise
+            self._refuses_metadata = True
+            log.warning(
+                "the broker refuses the metadata of a commit, from now on this worker commits without",
+                group=self.settings.group,
+                error=said(error),
+            )
+            await self._commit(offsets)
+
+    def _metadata(self) -> str:
+        if self._refuses_metadata:
+            return ""
+        durable = durable_of(self.sink)
+        return (CommitMetadata() if durable is None else CommitMetadata(*durable)).encode()
 
     def _to_commit(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[tuple[Lane, ...], int]]:
         """The lanes and the next offset of each partition that has moved since the broker was told."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.events import Event, EventSink
+from ackwise.middleware.events import Durable, Event, EventSink, durable_of
 from ackwise.middleware.log import Log
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.handler import is_async, name_of
@@ -56,6 +56,11 @@ class Observed:
     def failures(self) -> dict[str, int]:
         """How often each observer raised, by its name; those that never did are not in it."""
         return {name_of(observer): times for observer, times in self._failures.items()}
+
+    @property
+    def durable(self) -> Durable | None:
+        """As the sink says."""
+        return durable_of(self._sink)
 
     def record(self, event: Event) -> None:
         """Give `event` to the sink, then to each observer."""

@@ -188,9 +188,9 @@ class ReliableThread(AIOKafkaConsumerThread):
         with consumer._fetcher._subscriptions.fetch_context():
             await asyncio.sleep(0)
 
-    async def commit_exactly(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit_exactly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit these next offsets. Raises what the broker answers."""
-        await self._ensure_consumer().commit({TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()})
+        await self._ensure_consumer().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
 
 
 def _put_behind(consumer: Any, served: Iterable[Any]) -> None:
@@ -263,12 +263,12 @@ class ReliableConsumer(Consumer):
         await self._host.commit()
         return cast(bool, await super().force_commit(topics, start_new_transaction))
 
-    async def commit_settled(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit_settled(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit what Ackwise has settled, and tell Faust's tables and monitor. Raises what the broker answers.
 
         Nothing is flushed: what was settled was delivered before, and a producer that has stopped must not keep it from being said.
         """
-        by_tp = {TP(*partition): offset for partition, offset in offsets.items()}
+        by_tp = {TP(*partition): each.offset for partition, each in offsets.items()}
         await self._in_thread(self._thread.commit_exactly, offsets)
         now = asyncio.get_running_loop().time()
         self._thread.tp_last_committed_at.update(dict.fromkeys(by_tp, now))

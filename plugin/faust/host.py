@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import Transport
 from faust.types import TP
 from faust.types.enums import ProcessingGuarantee
@@ -453,7 +454,7 @@ class _Client:
     def __init__(self, consumer: ReliableConsumer) -> None:
         self._consumer = consumer
 
-    async def commit(self, offsets: dict[TopicPartition, int], /) -> object:
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
         await self._consumer.commit_settled(offsets)
         return None
 

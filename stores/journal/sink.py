@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.stores.journal.layout import sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
@@ -98,6 +98,11 @@ class Journal:
         self._is_failing = False
         facts = {**(attrs or {}), "mode": mode, "host": socket.gethostname(), "pid": os.getpid()}
         self.record(Event(EventCode.SESSION_START, attrs=_json(facts)))
+
+    @property
+    def durable(self) -> Durable:
+        """How far the events are durable."""
+        return Durable(self.writer_id, self._log.durable_seq - 1)
 
     async def open(self) -> None:
         """Make the folder and the first file, with SESSION_START in it, and start to roll what crashed writers left.

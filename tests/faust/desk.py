@@ -11,6 +11,7 @@ from typing import Any, cast
 import faust
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
@@ -61,8 +62,8 @@ class Broker:
 
     async def on_task_error(self, error: BaseException) -> None: ...
 
-    async def commit_settled(self, offsets: dict[TopicPartition, int]) -> None:
-        self.commits.append(offsets)
+    async def commit_settled(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self.commits.append({partition: each.offset for partition, each in offsets.items()})
 
 
 class Client:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
@@ -240,7 +241,7 @@ async def test_a_buffer_that_has_stopped_does_not_keep_the_rest_from_being_flush
 
 
 async def test_what_is_settled_is_committed_though_the_producer_has_stopped_and_not_where_the_client_has() -> None:
-    committed = []
+    committed, told = [], []
 
     async def call_thread(commit: object, offsets: object) -> None:
         committed.append(offsets)
@@ -251,14 +252,15 @@ async def test_what_is_settled_is_committed_though_the_producer_has_stopped_and_
     consumer: Any = ReliableConsumer.__new__(ReliableConsumer)
     consumer.app = SimpleNamespace(
         producer=SimpleNamespace(flush=flush),
-        tables=SimpleNamespace(on_commit=lambda offsets: None),
-        monitor=SimpleNamespace(on_tp_commit=lambda offsets: None),
+        tables=SimpleNamespace(on_commit=told.append),
+        monitor=SimpleNamespace(on_tp_commit=told.append),
     )
     consumer._thread = SimpleNamespace(call_thread=call_thread, commit_exactly=None, tp_last_committed_at={}, should_stop=False)
     consumer._committed_offset = {}
-    offsets = {TopicPartition("orders", 0): 7}
+    offsets = {TopicPartition("orders", 0): OffsetAndMetadata(7, "who committed it")}
     await consumer.commit_settled(offsets)
     assert committed == [offsets]
+    assert told == [{TopicPartition("orders", 0): 7}] * 2, "tables and monitor know of offsets only"
     consumer._thread.should_stop = True
     with pytest.raises(KafkaError, match="thread"):
         await consumer.commit_settled(offsets)

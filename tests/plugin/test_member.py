@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, KafkaConnectionError
+from aiokafka.errors import CommitFailedError, KafkaConnectionError, OffsetMetadataTooLargeError
+from aiokafka.structs import OffsetAndMetadata
 
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.commitmetadata import CommitMetadata, decode
+from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.lane import Lane
@@ -24,6 +27,8 @@ ORDERS = TopicPartition("orders", 0)
 
 class Sink:
     """Keeps events."""
+
+    durable: Durable | None = None  # as of a sink of somebody else
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -46,12 +51,17 @@ class Client:
 
     def __init__(self) -> None:
         self.commits: list[Mapping[TopicPartition, int]] = []
+        self.metadata: list[str] = []  #: of all that was committed
+        self.most = 4096  #: characters of metadata that the broker allows
         self.refuse: Exception | None = None
 
-    async def commit(self, offsets: dict[TopicPartition, int], /) -> object:
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
         if self.refuse is not None:
             raise self.refuse
-        self.commits.append(offsets)
+        if any(len(each.metadata) > self.most for each in offsets.values()):
+            raise OffsetMetadataTooLargeError
+        self.commits.append({partition: each.offset for partition, each in offsets.items()})
+        self.metadata += [each.metadata for each in offsets.values()]
         return None
 
     async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
@@ -71,10 +81,10 @@ class World:
         self.member.leases, self.member.pipelines = None, {}
         self.lanes: tuple[Lane, ...] = ()
 
-    def assign(self, from_commit: int | None = 100) -> None:
+    def assign(self, from_commit: int | None = 100, metadata: str = "") -> None:
         # what `make` answers is left to the test: it holds each offset, and finishes it when it likes
         self.lanes = tuple(self.member.lane(*ORDERS, "source", 100, make=_keep, overlapping=True) for _ in range(2))
-        self.member.add_lanes(ORDERS, self.lanes, from_commit=from_commit)
+        self.member.add_lanes(ORDERS, self.lanes, from_commit=from_commit, metadata=metadata)
 
     def offer(self, *offsets: int) -> None:
         about = {"topic": "orders", "partition": 0, "timestamp": 0, "key": None, "value": b"", "headers": ()}
@@ -205,3 +215,69 @@ async def test_what_is_fetched_of_a_partition_that_is_gone_is_forgotten(world: A
     here.offer(100)
     assert [lane.watermark.count for lane in here.lanes] == [0, 0]
     assert here.sink.told(EventCode.RECEIVED_RANGE) == []
+
+
+async def _commit_one(here: Any, offset: int = 100) -> str:
+    """Settle one offset, commit, and answer what was left beside the commit."""
+    here.offer(offset)
+    for lane in (0, 1):
+        here.finish(lane, offset)
+    await here.member.commit()
+    return str(here.client.metadata[-1])
+
+
+async def test_a_commit_says_who_made_it_and_up_to_where_its_events_are_durable(world: Any) -> None:
+    here = await world()
+    here.sink.durable = Durable(5, 77)
+    assert decode(await _commit_one(here)) == CommitMetadata(5, 77)
+
+
+async def test_a_sink_that_numbers_nothing_leaves_no_writer_in_the_commit(world: Any) -> None:
+    here = await world()
+    assert decode(await _commit_one(here)) == CommitMetadata()
+
+
+async def test_a_broker_that_allows_less_metadata_gets_commits_without(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    here = await world()
+    here.sink.durable, here.client.most = Durable(5, 77), 10
+    assert (await _commit_one(here), await _commit_one(here, 101)) == ("", "")
+    assert here.client.commits == [{ORDERS: 101}, {ORDERS: 102}]
+    assert here.sink.told(EventCode.COMMITTED) == [(None, 101), (None, 102)]
+    assert caplog.text.count("refuses the metadata") == 1
+
+
+async def test_a_broker_that_refuses_even_no_metadata_leaves_a_failed_commit(world: Any) -> None:
+    here = await world()
+    here.client.refuse = OffsetMetadataTooLargeError()
+    here.offer(100)
+    for lane in (0, 1):
+        here.finish(lane, 100)
+    await here.member.commit()
+    assert here.sink.told(EventCode.COMMITTED) == []
+
+
+def _assigned(here: Any) -> Event:
+    return next(event for event in reversed(here.sink.events) if event.code is EventCode.ASSIGNED)
+
+
+async def test_an_assignment_tells_who_committed_before_and_what_of_it_was_durable(world: Any) -> None:
+    here = await world()
+    here.assign(metadata=CommitMetadata(5, 77).encode())
+    assert json.loads(_assigned(here).attrs or "") == {"writer": 5, "seq": 77}
+
+
+@pytest.mark.parametrize("metadata", ["", "somebody else's", CommitMetadata(5, 77).encode()[:-1], CommitMetadata().encode()])
+async def test_metadata_that_says_no_writer_is_told_of_nobody_and_never_carried_along(world: Any, metadata: str) -> None:
+    here = await world()
+    here.assign(metadata=metadata)
+    assert _assigned(here).attrs is None
+    assert decode(await _commit_one(here)) == CommitMetadata()
+
+
+async def test_foreign_metadata_is_counted_in_one_line(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    here = await world()
+    here.assign(metadata="somebody else's")
+    with caplog.at_level("INFO"):
+        await here.member.begin()
+        await here.member.begin()
+    assert caplog.text.count("commits have metadata that Ackwise did not write") == 1

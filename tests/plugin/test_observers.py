@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ackwise import App, ConfigurationError, Event, EventCode
-from ackwise.middleware.events import EventSink
+from ackwise.middleware.events import Durable, EventSink, durable_of
 from ackwise.plugin.observers import Observed
 
 EVENT = Event(EventCode.CLAIMED, "orders", 0, 7)
@@ -116,3 +116,11 @@ def sync_middleware(message: Any, call_next: Any) -> None: ...
 def test_what_is_neither_is_refused_with_a_sentence(thing: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         App("billing").use(thing)
+
+
+def test_beside_an_observer_a_sink_says_how_far_its_events_are_durable_if_it_can() -> None:
+    class Numbered(Sink):
+        durable = Durable(5, 77)
+
+    assert durable_of(Observed([print], Numbered())) == Durable(5, 77)
+    assert durable_of(Observed([print], Sink())) is durable_of(Observed([print], None)) is None

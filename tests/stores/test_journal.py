@@ -16,7 +16,7 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventLog, Row
-from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.events import Durable, Event, EventCode, EventSink, durable_of
 from ackwise.stores.journal import Journal, from_url, read_log
 
 
@@ -339,3 +339,11 @@ def test_an_address_that_is_no_folder_is_refused(url: str, sentence: str) -> Non
 def test_a_setting_that_can_t_work_is_refused_at_once(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         Journal(tmp_path, group_id="billing", **settings)
+
+
+async def test_a_journal_says_up_to_which_event_all_are_durable(tmp_path: Path) -> None:
+    async with journal(tmp_path) as sink:
+        sink.record(claimed(0))
+        assert sink.durable == Durable(sink.writer_id, 0), "SESSION_START is, and what was recorded since is not"
+        await sink.flush()
+        assert sink.durable == durable_of(sink) == Durable(sink.writer_id, 1)
