@@ -241,7 +241,7 @@ async def test_a_buffer_that_has_stopped_does_not_keep_the_rest_from_being_flush
 
 
 async def test_what_is_settled_is_committed_though_the_producer_has_stopped_and_not_where_the_client_has() -> None:
-    committed, told = [], []
+    committed, told = list[object](), list[object]()
 
     async def call_thread(commit: object, offsets: object) -> None:
         committed.append(offsets)

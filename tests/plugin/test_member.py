@@ -256,7 +256,7 @@ async def test_a_broker_that_refuses_even_no_metadata_leaves_a_failed_commit(wor
     assert here.sink.told(EventCode.COMMITTED) == []
 
 
-def _assigned(here: Any) -> Event:
+def _assigned(here: World) -> Event:
     return next(event for event in reversed(here.sink.events) if event.code is EventCode.ASSIGNED)
 
 
