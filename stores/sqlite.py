@@ -19,6 +19,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
+from ackwise.stores.sqliteclock import TABLE as _CLOCK
+from ackwise.stores.sqliteclock import Clocks, FileClock, clocks_of
 from ackwise.stores.sqlitefile import Part, clean, complaints, forget_some
 from ackwise.stores.transitions import Place, Record, decide
 
@@ -52,6 +54,7 @@ _WRITE = f"""
 INSERT OR REPLACE INTO ackwise_claims (place, {", ".join(Record._fields)})
 SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(1 + len(Record._fields)))} FROM json_each(?)
 """
+_MOVE_LEASES = "UPDATE ackwise_claims SET leased_until = leased_until + ? WHERE outcome IS NULL AND token <> 0"
 _FORGET = """
 DELETE FROM ackwise_claims WHERE place IN (SELECT place FROM ackwise_claims WHERE kept_until <= ? LIMIT ?)
 """
@@ -81,7 +84,8 @@ class SQLiteStore:
     A process that is stopped in the middle of an exchange (SIGSTOP, a debugger) keeps the file's lock: the others pause until it
     goes on or dies. Nothing is lost by it.
     `timeout` (seconds) is how long an exchange waits for other writers of the file before it raises `StoreUnavailable`.
-    `clock` gives wall-clock seconds, which is what the processes of one host have in common.
+    `clock` gives wall-clock seconds, which is what the processes of one host have in common. The host's own is compared with its
+    uptime: where it jumps, neither leases nor what is remembered end early (`stores/sqliteclock.py`).
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class SQLiteStore:
         *,
         synchronous: str = "normal",
         timeout: float = 5.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | Clocks = time.time,
     ) -> None:
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite store needs the path of a file; for claims that end with the process use memory://")
@@ -104,9 +108,10 @@ class SQLiteStore:
         self._synchronous = synchronous
         self._timeout = timeout
         self._clock = clock
+        self._file_clock = FileClock(_PART.name, self._path, clocks_of(clock))
         self._connection: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._forget_at = 0.0
+        self._forgot_at: float | None = None
 
     async def open(self) -> None:
         """Open the file, and create it and its tables if need be; its folder has to exist.
@@ -154,11 +159,11 @@ class SQLiteStore:
 
     async def check(self) -> list[str]:
         """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout)
+        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout, self._clock)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, which exchanges do as well; gives how many records. Raises as `open` does."""
-        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock()))
+        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock))
 
     def _connect(self) -> None:
         self._maintain(self._connect_to)
@@ -206,6 +211,7 @@ class SQLiteStore:
             )
         connection.execute(_CLAIMS)
         connection.execute(_CLAIMS_BY_END)
+        connection.execute(_CLOCK)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -219,10 +225,12 @@ class SQLiteStore:
         try:
             with _transaction(connection):
                 # Asked after the wait for the other writers: a lease starts when it is granted.
-                now = self._clock()
+                now, keep_from, jump = self._file_clock.read(connection)
+                if jump:
+                    connection.execute(_MOVE_LEASES, (jump,))
                 records = _read(connection, exchange)
                 result, written = decide(lambda place: records.get(_name(*place)), exchange, now)
-                _write(connection, written)
+                _write(connection, written, keep_from - now)
                 self._forget(connection, now)
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
@@ -230,9 +238,9 @@ class SQLiteStore:
 
     def _forget(self, connection: sqlite3.Connection, now: float) -> None:
         """Delete some of the records that `decide` takes for unknown anyway."""
-        if now >= self._forget_at:
+        if self._forgot_at is None or abs(now - self._forgot_at) >= _FORGET_EVERY:
             forgotten = connection.execute(_FORGET, (now, _FORGET_AT_ONCE)).rowcount
-            self._forget_at = now if forgotten == _FORGET_AT_ONCE else now + _FORGET_EVERY
+            self._forgot_at = None if forgotten == _FORGET_AT_ONCE else now
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
         reason = _REASONS.get(_code(error), "SQLite refused: {error}").format(timeout=self._timeout, error=error)
@@ -283,7 +291,9 @@ def _read(connection: sqlite3.Connection, exchange: Exchange) -> dict[str, Recor
     return {name: _record(*columns) for name, columns in json.loads(found).items()}
 
 
-def _write(connection: sqlite3.Connection, written: dict[Place, Record]) -> None:
+def _write(connection: sqlite3.Connection, written: dict[Place, Record], keep_longer: float) -> None:
+    if keep_longer:
+        written = {place: record._replace(kept_until=record.kept_until + keep_longer) for place, record in written.items()}
     if written:
         connection.execute(_WRITE, (json.dumps([(_name(*place), *record) for place, record in written.items()]),))
 

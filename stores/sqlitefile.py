@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.sqliteclock import Clocks, doubt, latest
 
 __all__ = ["Part", "clean", "complaints", "forget_some"]
 
@@ -27,7 +28,7 @@ class Part(NamedTuple):
     end_index: str  #: on `kept_until`
 
 
-def complaints(path: Path, part: Part, timeout: float) -> list[str]:
+def complaints(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks = time.time) -> list[str]:
     """What is wrong or unwise about the file, one sentence each. Changes nothing.
 
     Raises `ConfigurationError` if a newer Ackwise wrote it, and what sqlite3 raises, for a file that can't be written too.
@@ -39,7 +40,7 @@ def complaints(path: Path, part: Part, timeout: float) -> list[str]:
             return [f"{path}: the file has no {missing}; run `ackwise store init URL`, or let the first worker make it"]
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
-        return [f"{path}: {complaint}" for complaint in (*_damage(connection), *_journal(connection))]
+        return [f"{path}: {complaint}" for complaint in (*_damage(connection), *_journal(connection), *doubt(connection, part.name, clock))]
 
 
 async def clean(step: Callable[[], int]) -> int:
@@ -57,8 +58,8 @@ async def clean(step: Callable[[], int]) -> int:
         await asyncio.sleep(time.monotonic() - began)
 
 
-def forget_some(path: Path, part: Part, timeout: float, now: float) -> int:
-    """Delete some of what was to be kept until `now` at the latest; gives how many rows.
+def forget_some(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks) -> int:
+    """Delete some of what was to be kept until now at the latest; gives how many rows. A wall clock that jumped is not believed.
 
     Raises `ConfigurationError` if nothing was set up or a newer Ackwise wrote the file, and what sqlite3 raises.
     """
@@ -68,7 +69,7 @@ def forget_some(path: Path, part: Part, timeout: float, now: float) -> int:
         if missing := _missing(connection, path, part):
             raise ConfigurationError(f"{path}: the file has no {missing}; name another, or run `ackwise store init URL` first")
         some = f"SELECT place FROM {part.table} WHERE kept_until <= ? LIMIT {_AT_ONCE}"
-        return connection.execute(f"DELETE FROM {part.table} WHERE place IN ({some})", (now,)).rowcount
+        return connection.execute(f"DELETE FROM {part.table} WHERE place IN ({some})", (latest(connection, part.name, clock),)).rowcount
 
 
 def _connect(path: Path, timeout: float) -> sqlite3.Connection:

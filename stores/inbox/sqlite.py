@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ackwise.middleware.errors import ConfigurationError, Fenced, StoreUnavailable, TransactionAborted
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Progress, Taken, TransactionAnswer
+from ackwise.stores.sqliteclock import TABLE as _CLOCK
+from ackwise.stores.sqliteclock import Clocks, FileClock, Instant, clocks_of
 from ackwise.stores.sqlitefile import Part, clean, complaints, forget_some
 
 __all__ = ["SQLiteInbox", "from_url"]
@@ -82,7 +84,8 @@ class SQLiteInbox:
     The handler gets a `sqlite3.Connection` in the middle of a transaction; it is called from the event loop's thread. SQLite
     has one writer: while a batch is worked on, nobody else writes to the file. `timeout` (seconds) is how long a batch
     waits for other writers before `StoreUnavailable`. `prepare` is given the connection once, for what your handler wants of
-    it: a row factory, `PRAGMA foreign_keys = ON`. `clock` gives wall-clock seconds.
+    it: a row factory, `PRAGMA foreign_keys = ON`. `clock` gives wall-clock seconds; where the host's own jumps, nothing is forgotten
+    early (`stores/sqliteclock.py`).
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class SQLiteInbox:
         *,
         timeout: float = 5.0,
         prepare: Callable[[sqlite3.Connection], object] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | Clocks = time.time,
     ) -> None:
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite inbox needs the path of the file that the handler writes to")
@@ -103,6 +106,7 @@ class SQLiteInbox:
         self._timeout = timeout
         self._prepare = prepare
         self._clock = clock
+        self._file_clock = FileClock(_PART.name, self._path, clocks_of(clock))
         self._connection: sqlite3.Connection | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -122,6 +126,7 @@ class SQLiteInbox:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(_TABLES)
+            connection.execute(_CLOCK)
             connection.execute("INSERT OR IGNORE INTO ackwise_schema VALUES ('inbox', ?)", (_VERSION,))
             (version,) = connection.execute("SELECT version FROM ackwise_schema WHERE part = 'inbox'").fetchone()
             connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
@@ -146,8 +151,7 @@ class SQLiteInbox:
             connection = self._connection
             if connection is None:
                 raise StoreUnavailable(f"{self._path}: the inbox is not open; open it before the first batch")
-            await self._begin(connection)
-            opened = _Open(self, connection, self._clock(), retention)
+            opened = _Open(self, connection, await self._begin(connection), retention)
             try:
                 yield opened
                 opened.check()
@@ -161,19 +165,23 @@ class SQLiteInbox:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
 
-    async def _begin(self, connection: sqlite3.Connection) -> None:
+    async def _begin(self, connection: sqlite3.Connection) -> Instant:
         """Become the writer of the file, waiting for others without holding up the event loop."""
         give_up_at = time.monotonic() + self._timeout
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
+                instant = self._file_clock.read(connection)
                 connection.execute(f"SAVEPOINT {_OURS}")
             except sqlite3.Error as error:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
                     raise self._unavailable(error) from error
                 await asyncio.sleep(_TRY_AGAIN)
             else:
-                return
+                return instant
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """See `OffsetsStore.take_over`."""
@@ -208,11 +216,11 @@ class SQLiteInbox:
 
     async def check(self) -> list[str]:
         """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout)
+        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout, self._clock)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, which batches do as well; gives how many keys. Raises as `open` does."""
-        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock()))
+        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock))
 
     def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work on the file, and tell what is wrong with it."""
@@ -240,11 +248,11 @@ class SQLiteInbox:
 class _Open:
     """A transaction of a `SQLiteInbox`."""
 
-    def __init__(self, inbox: SQLiteInbox, connection: sqlite3.Connection, now: float, retention: float) -> None:
+    def __init__(self, inbox: SQLiteInbox, connection: sqlite3.Connection, instant: Instant, retention: float) -> None:
         self.connection = connection
         self._inbox = inbox
-        self._now = now
-        self._kept_until = now + retention
+        self._now = instant.now
+        self._kept_until = instant.keep_from + retention
 
     async def claim(self, keys: Sequence[ClaimKey]) -> list[TransactionAnswer]:
         """See `Transaction.claim`; the whole file is locked already."""

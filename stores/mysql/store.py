@@ -123,7 +123,7 @@ class MySQLStore:
             if found is None:
                 raise ConfigurationError(f"{self._address}: the tables of the claim store are missing; run `ackwise store init URL`")
             schema.require_version(found, self._address)
-            return await cleanup.clean(connection, self._tables)
+            return await cleanup.clean(connection, self._tables, self._address)
 
     async def _exchange(self, pool: Pool, exchange: Exchange, conflicts: list[Exception]) -> ExchangeResult:
         replaced = False

@@ -141,7 +141,7 @@ class PostgresStore:
         """Delete what is forgotten, beside running workers, and make the partitions of the days to come; gives how many records."""
         async with self._maintaining() as connection:
             await self._require_tables(connection)
-            return await cleanup.clean(connection, self._tables)
+            return await cleanup.clean(connection, self._tables, self._address)
 
     async def _exchange(self, pool: Pool, exchange: Exchange) -> ExchangeResult:
         replaced = False

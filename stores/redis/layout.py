@@ -77,8 +77,13 @@ class Layout:
         """The key that says how the namespace is laid out; no record's key has its length."""
         return b"%b:layout" % self.namespace.encode()
 
+    @property
+    def memory(self) -> bytes:
+        """The key that says since when the namespace remembers; no record's key has its length."""
+        return (b"{%b:since}" if self.buckets else b"%b:since") % self.namespace.encode()
+
     def __str__(self) -> str:
-        """What stands under that key."""
+        """What stands under the key `mark`."""
         words = [f"{_VERSION}", "layout=compact" if self.compact else "layout=plain"]
         words += [f"retention={self.retention:g}", f"pages={2**self.page_bits}"] if self.compact else []
         words += [f"buckets={self.buckets}"] if self.buckets else []

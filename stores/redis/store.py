@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
@@ -16,6 +16,7 @@ from ackwise.stores.redis.address import Address
 from ackwise.stores.redis.advice import advice
 from ackwise.stores.redis.connection import Cluster, Connection, NotReplicated, OneServer, Replicas
 from ackwise.stores.redis.layout import Layout
+from ackwise.stores.redis.memory import Memory
 from ackwise.stores.redis.question import questions, result
 from ackwise.stores.redis.reasons import is_misconfigured, reason
 
@@ -27,6 +28,10 @@ _BUCKETS = 16
 
 _AT_A_TIME = 8
 """Exchanges under way, and so connections to a node; the others wait. Redis works on one thing at a time, more would not be faster."""
+
+
+_A_MOMENT = 0.5
+"""Seconds that a look at the memory may hold up an answer."""
 
 
 class RedisStore:
@@ -83,6 +88,7 @@ class RedisStore:
         self._replicas = _replicas(wait, timeout / 2 if wait_timeout is None else wait_timeout, timeout)
         self._is_cluster = is_cluster
         self._where = _where(client) if self._address is None else str(self._address)
+        self._memory = Memory(self._layout.memory, self._where)
         self._connection: Connection | None = None
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
@@ -103,6 +109,7 @@ class RedisStore:
                 async with asyncio.timeout(self._timeout):
                     await connection.open()
                     await self._agree(connection)
+                await self._look_after_memory(connection)
         except BaseException:
             await connection.close()
             raise
@@ -132,6 +139,8 @@ class RedisStore:
             raise StoreUnavailable(self._not_replicated(error)) from None
         except (RedisError, RedisClusterException, OSError) as error:
             raise StoreUnavailable(f"{self._where}: {reason(error, self._timeout)}") from None
+        if self._memory.is_due():
+            await self._look_after_memory(connection)
         return result(exchange, zip(asked, answers, strict=True))
 
     async def close(self) -> None:
@@ -153,6 +162,13 @@ class RedisStore:
         """Nothing to do: Redis itself deletes what is forgotten. Raises as `open` does."""
         await self._with_connection(self._agree)
         return 0
+
+    async def _look_after_memory(self, connection: Connection) -> None:
+        """Tell of it in the log if Redis has forgotten; nothing else depends on it, so nothing fails with it."""
+        with suppress(RedisError, RedisClusterException, OSError):
+            async with asyncio.timeout(min(_A_MOMENT, self._timeout / 2)):
+                if not await self._memory.look(connection.command):
+                    await self._agree(connection)
 
     def _connect(self) -> Connection:
         if isinstance(self._client, RedisCluster):

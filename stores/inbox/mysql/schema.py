@@ -8,6 +8,7 @@ from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.inbox.mysql import offsets
+from ackwise.stores.mysql.cleanup import believed_now
 from ackwise.stores.mysql.failures import NO_SUCH_TABLE
 from ackwise.stores.mysql.schema import require_server, rows
 from ackwise.stores.mysql.tables import Tables
@@ -95,14 +96,15 @@ async def clean(connection: Connection, tables: Tables, address: str) -> int:
     """Delete what is forgotten, some records at a time, beside running workers; gives how many."""
     await require_table(connection, tables, address)
     inbox, after, deleted = tables.named("inbox"), "", 0
+    now = await believed_now(connection, address)
     while True:
-        found = await rows(connection, f"SELECT k FROM {inbox} WHERE kept_until <= UTC_TIMESTAMP(6) {after} ORDER BY k LIMIT {_AT_ONCE}")
+        found = await rows(connection, f"SELECT k FROM {inbox} WHERE kept_until <= {now} {after} ORDER BY k LIMIT {_AT_ONCE}")
         if not found:
             return deleted
         # Only these are locked, and looked at again: whoever is at work on another key waits for nothing.
         some = ", ".join(f"x'{k.hex()}'" for (k,) in found)
         async with connection.cursor() as cursor:
-            deleted += await cursor.execute(f"DELETE FROM {inbox} WHERE k IN ({some}) AND kept_until <= UTC_TIMESTAMP(6)")
+            deleted += await cursor.execute(f"DELETE FROM {inbox} WHERE k IN ({some}) AND kept_until <= {now}")
         if not connection.get_autocommit():
             await connection.commit()
         after = f"AND k > x'{found[-1][0].hex()}'"

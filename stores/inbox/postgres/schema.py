@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.inbox.postgres import offsets
 from ackwise.stores.postgres.checking import missing_rights
-from ackwise.stores.postgres.cleanup import forget
+from ackwise.stores.postgres.cleanup import believed_now, forget
 from ackwise.stores.postgres.tables import Tables
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def complaints(connection: Connection | PoolConnectionProxy, tables: Table
 async def clean(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
     """Delete what is forgotten, some pages at a time, beside running workers; gives how many records."""
     await require_table(connection, tables, address)
-    return await forget(connection, tables.named("inbox"), "k")
+    return await forget(connection, tables.named("inbox"), await believed_now(connection, address), "k")
 
 
 def _require_version(found: int, address: str) -> None:

@@ -17,6 +17,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUna
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
 from ackwise.stores.inbox.sqlalchemy.tables import VERSION, Tables
+from ackwise.stores.serverclock import refuse_jumped
 
 __all__ = ["SQLAlchemyInbox"]
 
@@ -109,6 +110,7 @@ class SQLAlchemyInbox:
         while deleted == _AT_ONCE:
             async with self._connected() as (connection, tables):
                 await self._require_version(connection, tables)
+                refuse_jumped(float(await connection.scalar(select(tables.now)) or 0.0), "the database of the SQLAlchemy inbox")
                 inbox, forgotten = tables.inbox, tables.inbox.c.kept_until <= tables.now
                 found = (await connection.scalars(select(inbox.c.k).where(forgotten).order_by(inbox.c.k).limit(_AT_ONCE))).all()
                 done = await connection.execute(delete(inbox).where(inbox.c.k.in_(found), forgotten))

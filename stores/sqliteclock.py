@@ -1,0 +1,175 @@
+"""The clock of a SQLite file: the host's wall clock, unless a clock that nobody sets says that it jumped.
+
+Whoever sets a wall clock forward by two days would make a store forget every finished key, and end every lease. So the file keeps
+the newest instant that it was used at, beside what the host's uptime was; from there on uptime says how late it is. Where the
+wall clock says otherwise, it is not believed until that has lasted an hour.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ackwise.middleware.log import Log
+
+__all__ = ["TABLE", "Clocks", "FileClock", "Instant", "Stamp", "advance", "clocks_of", "doubt", "latest"]
+
+log = Log()
+
+TABLE: Final = """
+CREATE TABLE IF NOT EXISTS ackwise_clock (
+    part TEXT PRIMARY KEY,
+    now REAL NOT NULL,
+    wall REAL NOT NULL,
+    uptime REAL NOT NULL,
+    boot TEXT NOT NULL,
+    doubted REAL
+) WITHOUT ROWID
+"""
+_READ: Final = "SELECT now, wall, uptime, boot, doubted FROM ackwise_clock WHERE part = ?"
+_WRITE: Final = "INSERT OR REPLACE INTO ackwise_clock VALUES (?, ?, ?, ?, ?, ?)"
+
+#: Seconds that wall clock and uptime may differ by; a step that is smaller ends no lease that its owner still counts on.
+_TOLERANCE: Final = 1.0
+
+#: Seconds for which the wall clock has to say the same before it is believed.
+_DOUBT: Final = 3600.0
+
+#: Seconds between two stamps of a file whose clocks agree.
+_STAMP_EVERY: Final = 1.0
+
+
+class Clocks(NamedTuple):
+    """The clocks of a host."""
+
+    wall: Callable[[], float]
+    """Seconds since 1970, as somebody set them."""
+    uptime: Callable[[], float]
+    """Seconds that nobody sets, the same for all processes; they go on while the host sleeps."""
+    boot: str
+    """Between which starts of the host uptimes can be compared."""
+
+
+class Stamp(NamedTuple):
+    """What a file knows of the time."""
+
+    now: float
+    wall: float
+    uptime: float
+    boot: str
+    doubted: float | None = None
+    """Seconds that the wall clock has been in doubt; `None` while it is believed."""
+
+
+class Instant(NamedTuple):
+    """How late it is for a file."""
+
+    now: float
+    keep_from: float
+    """From when a retention counts. While the wall clock is in doubt, the later of both: whichever is right, nothing is forgotten early."""
+    jump: float = 0.0
+    """What the file's clock was just set by, since the wall clock is believed again; leases that run are to be moved with it."""
+
+
+def _host() -> Clocks:
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        # Not Linux. Where this clock stands still while the host sleeps, the wall clock is in doubt for an hour afterwards.
+        return Clocks(time.time, time.monotonic, "")
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return Clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME), boot)
+
+
+_HOST: Final = _host()
+
+
+def clocks_of(clock: Callable[[], float] | Clocks) -> Clocks:
+    """The clocks that a store was given; a wall clock other than the host's own has nothing to be compared with."""
+    if isinstance(clock, Clocks):
+        return clock
+    return _HOST if clock is time.time else Clocks(clock, clock, "")
+
+
+def advance(stamp: Stamp | None, wall: float, uptime: float, boot: str) -> Stamp:
+    """What the file knows now, after `stamp`."""
+    if stamp is None:
+        return Stamp(wall, wall, uptime, boot)
+    elapsed = _elapsed(stamp, uptime, boot)
+    expected = stamp.now + (elapsed or 0.0)  # how long the host was off, only the wall clock could tell
+    if abs(wall - expected) <= _TOLERANCE:
+        return Stamp(wall, wall, uptime, boot)
+    if stamp.doubted is None:
+        return Stamp(expected, wall, uptime, boot, 0.0)
+    doubted = stamp.doubted + (max(0.0, wall - stamp.wall) if elapsed is None else elapsed)
+    return Stamp(expected, wall, uptime, boot, doubted) if doubted < _DOUBT else Stamp(wall, wall, uptime, boot)
+
+
+def _elapsed(stamp: Stamp, uptime: float, boot: str) -> float | None:
+    """Seconds since the stamp; `None` if the host was started since."""
+    return uptime - stamp.uptime if boot == stamp.boot and uptime >= stamp.uptime else None
+
+
+class FileClock:
+    """The clock of one part of a file, in one process."""
+
+    def __init__(self, part: str, path: Path, clocks: Clocks) -> None:
+        self._part, self._path, self._clocks = part, path, clocks
+        self._told = False
+
+    def read(self, connection: sqlite3.Connection) -> Instant:
+        """How late it is; writes down what the file has to know of it. To be called in a transaction that writes."""
+        before, after = _look(connection, self._part, self._clocks)
+        if before is None or after.doubted is not None or before.doubted is not None or after.now - before.now >= _STAMP_EVERY:
+            connection.execute(_WRITE, (self._part, *after))
+        self._tell(after)
+        jump = 0.0 if before is None else after.now - before.now - (_elapsed(before, after.uptime, after.boot) or 0.0)
+        return Instant(after.now, max(after.now, after.wall), jump if abs(jump) > _TOLERANCE else 0.0)
+
+    def _tell(self, stamp: Stamp) -> None:
+        doubts = stamp.doubted is not None
+        if doubts and not self._told:
+            log.warning(
+                "the wall clock jumped, nothing is forgotten until that has lasted an hour",
+                file=str(self._path),
+                seconds=round(stamp.wall - stamp.now),
+            )
+        elif self._told and not doubts:
+            log.info("the wall clock is believed again", file=str(self._path))
+        self._told = doubts
+
+
+def latest(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> float:
+    """How late it is for a part of a file, which is not changed by asking."""
+    try:
+        return _look(connection, part, clocks_of(clock))[1].now
+    except sqlite3.OperationalError:  # no such table: an older version made the file
+        return clocks_of(clock).wall()
+
+
+def doubt(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> list[str]:
+    """A sentence if the wall clock is not believed."""
+    try:
+        stamp = _look(connection, part, clocks_of(clock))[1]
+    except sqlite3.OperationalError:  # no such table: an older version made the file
+        return []
+    ahead = stamp.wall - stamp.now
+    if abs(ahead) <= _TOLERANCE:
+        return []
+    way = "ahead of" if ahead > 0 else "behind"
+    return [
+        f"the wall clock is {abs(ahead):.0f} s {way} what the file counts, after a jump or while nobody used it; "
+        "nothing is forgotten until that has lasted an hour of work, so set the clock right if it is wrong"
+    ]
+
+
+def _look(connection: sqlite3.Connection, part: str, clocks: Clocks) -> tuple[Stamp | None, Stamp]:
+    cursor = connection.cursor()
+    cursor.row_factory = None  # a handler's connection may have another
+    found = cursor.execute(_READ, (part,)).fetchone()
+    before = None if found is None else Stamp(*found)
+    return before, advance(before, clocks.wall(), clocks.uptime(), clocks.boot)
