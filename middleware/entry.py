@@ -60,6 +60,7 @@ class Entry:
     __slots__ = (
         "__weakref__",
         "alone",
+        "at_most",
         "claim_lost",
         "copy",
         "deadline",
@@ -106,6 +107,7 @@ class Entry:
         self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
         self.claim_lost = False
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
+        self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
         self.elsewhere = False  #: IN_FLIGHT_ELSEWHERE was written
         self.leader: Entry | None = None  #: the entry of the same key in the same batch that this one follows
         self.run: Run | None = None

@@ -11,7 +11,7 @@ from ackwise.middleware.retry import ConsumeLater, SendBack
 from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
 from ackwise.middleware.whereabouts import where_raised
 
-__all__ = ["decide", "ending", "tell_broken"]
+__all__ = ["decide", "ending", "is_last", "tell_broken"]
 
 log = Log()
 
@@ -54,6 +54,14 @@ def ending(entry: Entry, key: ClaimKey) -> Complete | Release:
             return Release(key, entry.token, sent_back=entry.delivery.attempt + 1)
         case _:
             return Release(key, entry.token)
+
+
+def is_last(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: BaseException | None) -> bool:
+    """Whether `entry` would be a dead letter of `error`, which it may not be guilty of. With `ConsumeLater(0)` a batch is one delivery."""
+    if error is None or not isinstance(disposition, Later) or disposition.delay_level < 0 or policy.max_reconsume_times == 0:
+        return False
+    is_refused = isinstance(error, policy.unless) and not isinstance(error, ConsumeLater)
+    return is_refused or entry.delivery.attempt > policy.max_reconsume_times
 
 
 def tell_broken(handler: str, broken: Sequence[Exception]) -> None:

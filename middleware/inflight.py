@@ -27,9 +27,9 @@ class Where(enum.Enum):
 class InFlight(Run):
     """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
 
-    __slots__ = ("_flight", "disposition", "entry", "error", "limit", "message", "where")
+    __slots__ = ("_flight", "again_until", "company", "disposition", "entry", "error", "limit", "message", "where")
 
-    def __init__(self, entry: Entry, message: Message[object], limit: int) -> None:
+    def __init__(self, entry: Entry, message: Message[object], limit: int, *, again_until: float | None = None) -> None:
         super().__init__()
         self.entry = entry
         self.message = message
@@ -37,6 +37,10 @@ class InFlight(Run):
         self.where = Where.WAITING
         self.disposition: Disposition | None = None  #: `None` once it is back: nobody decided
         self.error: BaseException | None = None  #: what the loop raised
+        self.company = 1  #: how many messages the loop raised it on, this one included
+        self.again_until = (
+            again_until  #: until when it may run again in smaller company (monotonic seconds), if it has failed in a larger one
+        )
         self._flight: Flight | None = None
 
     def take(self, now: float) -> None:
@@ -49,10 +53,10 @@ class InFlight(Run):
         if self.where is not Where.BACK:
             self._return()
 
-    def decide(self, disposition: Disposition = DONE, error: BaseException | None = None) -> None:
-        """This is what becomes of it; `error` is what was raised, if that is why."""
+    def decide(self, disposition: Disposition = DONE, error: BaseException | None = None, *, company: int = 1) -> None:
+        """This is what becomes of it; `error` is what was raised, if that is why, on `company` messages at once."""
         if self.where is not Where.BACK:
-            self.disposition, self.error = disposition, error
+            self.disposition, self.error, self.company = disposition, error, company
             self._return()
 
     def stop(self, error: BaseException) -> None:
@@ -90,10 +94,16 @@ class Flight:
     """Messages that were handed over together."""
 
     def __init__(self, members: Sequence[InFlight]) -> None:
-        self.members = members
-        self._away = len(members)
+        self.members: list[InFlight] = []
+        self._away = 0
         self._back: list[InFlight] = []
         self._waiter: asyncio.Future[None] | None = None
+        self.join(members)
+
+    def join(self, members: Sequence[InFlight]) -> None:
+        """Let `members` be of it."""
+        self.members += members
+        self._away += len(members)
         for member in members:
             member._flight = self
 

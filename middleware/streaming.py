@@ -14,12 +14,16 @@ from contextlib import AsyncExitStack
 from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import DONE
 from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.fate import is_last
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.settlement import Assignment
+from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 
 __all__ = ["StreamingPipeline", "Stretch"]
@@ -29,12 +33,20 @@ log = Log()
 #: Seconds after which what has come back of a batch is settled, while the rest is still away.
 SLICE: Final = 0.5
 
+#: Seconds for which what would die together runs again, where there is no lease.
+_LEASE: Final = 30.0
+
 #: Seconds between warnings about messages that do not come back.
 HANG_WARNING: Final = 60.0
 
 
 class Stretch(Assignment, Protocol):
     """What the streaming pipeline asks of the partition besides."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Nothing new may begin, and what has begun comes to its end."""
+        ...
 
     @property
     def turn(self) -> asyncio.Lock:
@@ -84,14 +96,23 @@ class StreamingPipeline(Pipeline):
             raise HandlerStopped(stopped)
 
     def _hand_over(self, admitted: Sequence[Entry]) -> Flight:
-        members = []
-        for entry in admitted:
-            entry.run = member = InFlight(entry, cast(Message[object], entry.message), 1 if entry.alone else self.batch_limit(entry))
-            members.append(member)
-        self._execution.begin(admitted)
-        flight = Flight(members)
-        self._give(members)
+        flight = Flight(())
+        self._give_to(flight, admitted)
         return flight
+
+    def _give_to(self, flight: Flight, entries: Sequence[Entry], *, again_until: float | None = None) -> None:
+        """An execution of each of `entries` begins, in no larger company than each of them bears."""
+        members = []
+        for entry in entries:
+            entry.run = member = InFlight(entry, cast(Message[object], entry.message), self._company(entry), again_until=again_until)
+            members.append(member)
+        self._execution.begin(entries)
+        flight.join(members)
+        self._give(members)
+
+    def _company(self, entry: Entry) -> int:
+        limit = 1 if entry.alone else self.batch_limit(entry)
+        return limit if entry.at_most is None else min(limit, entry.at_most)
 
     async def _land(self, flight: Flight, stretch: Stretch) -> None:
         """Rule on what comes back until all of it is; what takes long is settled meanwhile, slice by slice."""
@@ -99,7 +120,7 @@ class StreamingPipeline(Pipeline):
         try:
             while True:
                 await flight.wait(SLICE)
-                landed = flight.collect()
+                landed = self._spare(flight, flight.collect(), stretch)
                 self._rule(landed)
                 if flight.is_over:
                     return
@@ -118,6 +139,39 @@ class StreamingPipeline(Pipeline):
                 member.call_off()
             raise
 
+    def _spare(self, flight: Flight, landed: Sequence[InFlight], stretch: Stretch) -> list[InFlight]:
+        """Those of `landed` whose fate is known. The others would die together, and nobody knows of which of them.
+
+        They run again in halves, under the same claim and attempt, for at most one lease; what is left then comes up again, and no
+        attempt is counted.
+        """
+        known, doomed = list[InFlight](), list[InFlight]()
+        for member in landed:
+            is_doomed = member.company > 1 and is_last(member.entry, member.disposition or DONE, self._worker.later, member.error)
+            (doomed if is_doomed else known).append(member)
+        if not doomed:
+            return known
+        now = self._worker.monotonic()
+        until = min(member.again_until or now + self._patience for member in doomed)
+        for member in doomed:
+            member.entry.at_most = max(1, member.company // 2)
+            error = type(member.error).__name__
+            self._worker.record(
+                self._worker.event(EventCode.FAILED, self.agent.name, member.entry, error=error, exec_id=member.entry.exec_id)
+            )
+        self._tell_spared(doomed)
+        if now < until and not stretch.is_stopping:
+            self._give_to(flight, [member.entry for member in doomed], again_until=until)
+            return known
+        for member in doomed:
+            member.disposition = None
+        return [*known, *doomed]
+
+    @property
+    def _patience(self) -> float:
+        leases = self._worker.leases
+        return _LEASE if leases is None else leases.lease
+
     def _rule(self, landed: Sequence[InFlight]) -> None:
         for member in landed:
             member.entry.run = None
@@ -130,6 +184,20 @@ class StreamingPipeline(Pipeline):
         ):
             if of_a_kind:
                 self._execution.give_up([member.entry for member in of_a_kind], of_a_kind[0])
+
+    def _tell_spared(self, doomed: Sequence[InFlight]) -> None:
+        first = doomed[0]
+        log.warning(
+            "a batch raised that would be dead letters, its messages run again in smaller batches",
+            handler=self.agent.name,
+            messages=len(doomed),
+            batch=first.company,
+            topic=first.message.topic,
+            partition=first.message.partition,
+            offset=first.message.offset,
+            error=type(first.error).__name__,
+            at=where_raised(first.error) if first.error is not None else None,
+        )
 
     def _tell_hanging(self, flight: Flight, seconds: float) -> None:
         taken = list(flight.taken())

@@ -159,6 +159,11 @@ class Lane:
         """Whether it has been full for so long."""
         return self._full_since is not None and self._clock() >= self._full_since + seconds
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it takes nothing new any more."""
+        return self._stopping
+
     def stop(self) -> None:
         """Take nothing new; what is running, and what is decided, is still settled."""
         self._stopping = True

@@ -26,12 +26,17 @@ class Inlet:
         self._clock = clock
         self._breathe_at = 0.0
         self._waiting: deque[InFlight] = deque()
+        self._again: deque[InFlight] = deque()  #: what failed in larger company: it is in no batch with others
         self._thrown: deque[BaseException] = deque()
         self._wakers: set[asyncio.Future[None]] = set()
 
     def put(self, members: Iterable[InFlight]) -> None:
-        """Let `members` wait here, behind those that do."""
-        self._waiting.extend(members)
+        """Let `members` wait here, behind those that do; what runs again comes first."""
+        for member in members:
+            if member.again_until is None:
+                self._waiting.append(member)
+            else:
+                self._again.append(member)
         self._wake()
 
     def throw(self, error: BaseException) -> None:
@@ -45,19 +50,23 @@ class Inlet:
             self._raise_thrown()
             if (now := self._clock()) >= self._breathe_at:
                 now = await self._breathe()
-            while self._waiting:
-                member = self._waiting.popleft()
+            while queue := self._again or self._waiting:
+                member = queue.popleft()
                 if member.where is Where.WAITING:
                     member.take(now)
                     return member
             await self._sleep(None)
 
     async def gather_flight(self) -> list[InFlight]:
-        """Take the next one, waiting for it, and those that were handed over with it. Raises what was thrown."""
+        """Take the next one, waiting for it, and those that were handed over with it. Raises what was thrown.
+
+        Of what runs again, as many as each of them allows.
+        """
         first = await self.get()
         flight = [first]
-        while self._waiting and (self._waiting[0].where is not Where.WAITING or self._waiting[0].is_with(first)):
-            member = self._waiting.popleft()
+        queue, most = (self._waiting, None) if first.again_until is None else (self._again, first.limit)
+        while queue and len(flight) != most and (queue[0].where is not Where.WAITING or queue[0].is_with(first)):
+            member = queue.popleft()
             if member.where is Where.WAITING:
                 member.take(first.entry.started_at)
                 flight.append(member)
@@ -73,7 +82,7 @@ class Inlet:
         await self._breathe()
         while True:
             self._raise_thrown()
-            batch, is_full = self._fitting(count)
+            queue, batch, is_full = self._fitting(count)
             now = self._clock()
             if batch and within is not None:
                 deadline = now + within if deadline is None else deadline
@@ -81,23 +90,23 @@ class Inlet:
                 deadline = None
             if is_full or (deadline is not None and now >= deadline):
                 for member in batch:
-                    self._waiting.popleft()
+                    queue.popleft()
                     member.take(now)
                 return batch
             await self._sleep(None if deadline is None else deadline - now)
 
-    def _fitting(self, count: int) -> tuple[list[InFlight], bool]:
-        """The first that may be in one batch, and whether no further one fits in."""
-        if any(member.where is not Where.WAITING for member in self._waiting):
-            self._waiting = deque(member for member in self._waiting if member.where is Where.WAITING)
+    def _fitting(self, count: int) -> tuple[deque[InFlight], list[InFlight], bool]:
+        """Whence the next batch comes, the first that may be in it, and whether no further one fits in or is to be waited for."""
+        self._waiting, self._again = _still(self._waiting), _still(self._again)
+        queue = self._again or self._waiting
         batch: list[InFlight] = []
         limit = count
-        for member in self._waiting:
+        for member in queue:
             limit = min(limit, member.limit)
             if len(batch) >= limit:
-                return batch, True
+                return queue, batch, True
             batch.append(member)
-        return batch, len(batch) >= limit
+        return queue, batch, len(batch) >= limit or (queue is self._again and bool(batch))
 
     def _raise_thrown(self) -> None:
         if self._thrown:
@@ -123,3 +132,10 @@ class Inlet:
             await asyncio.wait({waker}, timeout=seconds)
         finally:
             self._wakers.discard(waker)
+
+
+def _still(queue: deque[InFlight]) -> deque[InFlight]:
+    """Those of `queue` that nobody has recalled."""
+    if all(member.where is Where.WAITING for member in queue):
+        return queue
+    return deque(member for member in queue if member.where is Where.WAITING)

@@ -116,8 +116,10 @@ class Work:
         if unsent is not None:  # nobody knows which of them sent it
             failed = Later(self.batch.delay_level, failure=Failure.of(unsent))
             dispositions = [failed if isinstance(disposition, Done) else disposition for disposition in dispositions]
-        for index, (member, disposition) in enumerate(zip(self._shown, dispositions, strict=True)):
-            member.decide(disposition, None if disposition is self.batch.ruling(index) else error)
+        ruled = [disposition is self.batch.ruling(index) for index, disposition in enumerate(dispositions)]
+        company = max(1, ruled.count(False))
+        for member, disposition, is_ruled in zip(self._shown, dispositions, ruled, strict=True):
+            member.decide(disposition, None if is_ruled else error, company=company)
         if error is not None:
             self.forsake()  # those that the agent did not see, and that still waited for what was sent because of them
 

@@ -16,8 +16,8 @@ import pytest
 from faust.types import TP
 from tests.faust.desk import Desk, desk
 
-from ackwise import ConsumeLater
-from ackwise.plugin.faust import current_batch
+from ackwise import Batch, ConsumeLater
+from ackwise.plugin.faust import current_batch, handler
 
 Declare = Callable[[faust.App, "Ledger"], object]
 
@@ -175,6 +175,13 @@ def _sink(app: faust.App, ledger: Ledger) -> None:
     app.agent(_orders(app), name="bill", sink=[ledger.bill])(bill)
 
 
+def _handler(app: faust.App, ledger: Ledger) -> None:
+    @handler(app, _orders(app), max_batch=10, name="bill")
+    async def bill(batch: Batch[Order]) -> None:
+        for message in batch:
+            await ledger.bill(message.value)
+
+
 EXACTLY_ONCE = {
     "plain": _agent(_plain),
     "events": _agent(_events),
@@ -193,7 +200,13 @@ EXACTLY_ONCE = {
     "through": _through,
 }
 
-IN_BATCHES = {"take": _agent(_take), "take_events": _agent(_take_events), "take_with_timestamp": _agent(_take_with_timestamp)}
+IN_BATCHES = {
+    "take": _agent(_take),
+    "take_events": _agent(_take_events),
+    "take_with_timestamp": _agent(_take_with_timestamp),
+    "noack_take": _agent(_noack_take),
+    "handler": _handler,
+}
 
 
 class Relay:
@@ -220,10 +233,10 @@ class Relay:
         return all(lane.watermark.commit == 100 + count for topic, count in there.items() for lane in self._here.lanes(topic))
 
 
-async def run(monkeypatch: pytest.MonkeyPatch, declare: Declare, *, passes_on: bool = False) -> tuple[Ledger, Counter[int]]:
+async def run(monkeypatch: pytest.MonkeyPatch, declare: Declare, *, passes_on: bool = False, **policy: Any) -> tuple[Ledger, Counter[int]]:
     """All orders go through the agent until each is billed or dead. A broker takes a moment to acknowledge what is passed on."""
     ledger = Ledger()
-    async with desk(monkeypatch, lambda app: declare(app, ledger), ConsumeLater(3, levels="1s")) as here:
+    async with desk(monkeypatch, lambda app: declare(app, ledger), ConsumeLater(3, levels="1s", **policy)) as here:
         here.client.answer = lambda report: void(asyncio.get_running_loop().call_later(0.001, report.set_result, None))
         if passes_on:
             await here.until(lambda: len(here.host.intakes) == 2, "the derived stream")
@@ -251,7 +264,10 @@ async def test_an_innocent_is_billed_exactly_once_whatever_fails_beside_it(monke
 
 
 @pytest.mark.parametrize("style", IN_BATCHES)
-async def test_an_innocent_of_a_batch_that_raises_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch, style: str) -> None:
-    ledger, dead = await run(monkeypatch, IN_BATCHES[style])
+@pytest.mark.parametrize("policy", [{}, {"unless": Declined}], ids=["often", "never again"])
+async def test_an_innocent_of_a_batch_that_raises_is_no_dead_letter(
+    monkeypatch: pytest.MonkeyPatch, style: str, policy: dict[str, Any]
+) -> None:
+    ledger, dead = await run(monkeypatch, IN_BATCHES[style], **policy)
     assert {id for id in dead if innocent(id)} == set()
     assert set(ledger.billed) >= {id for id in range(COUNT) if innocent(id)}

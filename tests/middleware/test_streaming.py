@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.disposition import DONE, Duplicate, Later
+from ackwise.middleware.disposition import DONE, Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable
 from ackwise.middleware.events import EventCode
@@ -23,7 +23,7 @@ class Stretch:
     """The lane that a batch came from, reduced to what the pipeline asks of it."""
 
     def __init__(self) -> None:
-        self.cut_off = False
+        self.cut_off = self.is_stopping = False
         self.turn = asyncio.Lock()
         self.finished: list[int] = []
 
@@ -348,3 +348,77 @@ async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message
         while "a handler does not come back" not in caplog.text:  # noqa: ASYNC110  # a log line wakes nobody
             await asyncio.sleep(0.001)
     assert "messages=2 topic=orders partition=3 offset=100" in caplog.text
+
+
+# -- what would die together
+
+
+def doomed(loop: Loop, *, unless: type[Exception] = ValueError) -> Exception:
+    """What nothing of `loop` survives."""
+    loop.spine.worker.later.unless = (unless,)
+    return unless("broken")
+
+
+def fail(members: Sequence[InFlight], error: Exception) -> None:
+    for member in members:
+        member.decide(Later(failure=Failure.of(error)), error, company=len(members))
+
+
+async def test_what_would_die_together_runs_again_in_halves_until_the_guilty_one_is_alone(loops: Any) -> None:
+    loop = loops()
+    entries = loop.spine.entries(4)
+    run = await loop.begin(entries)
+    error = doomed(loop)
+    fail(loop.take(0, 1, 2, 3), error)
+    await loop.rest()
+    again = loop.given[4:]
+    assert [(member.entry, member.limit) for member in again] == [(entry, 2) for entry in entries]
+    assert all(member.again_until == loop.spine.clock() + 30.0 for member in again)
+    first, second = loop.take(4, 5), loop.take(6, 7)
+    for member in first:
+        member.decide()
+    fail(second, error)
+    await loop.rest()
+    assert [member.limit for member in loop.given[8:]] == [1, 1]
+    loop.take(8)[0].decide()
+    fail(loop.take(9), error)
+    await run
+    assert [type(entry.disposition) for entry in entries] == [Done, Done, Done, Dead]
+    assert [loop.spine.sink.codes(offset).count(EventCode.FAILED) for offset in range(100, 104)] == [1, 1, 2, 3]
+
+
+async def test_what_still_fails_together_when_a_lease_is_over_comes_up_again_uncharged_and_in_smaller_company(loops: Any) -> None:
+    loop = loops()
+    entries = loop.spine.entries(4)
+    run = await loop.begin(entries)
+    error = doomed(loop)
+    fail(loop.take(0, 1, 2, 3), error)
+    await loop.rest()
+    loop.spine.clock.now += 31.0
+    fail(loop.take(4, 5), error)
+    for member in loop.take(6, 7):
+        member.decide()
+    await run
+    assert [entry.stage for entry in entries] == [FETCHED, FETCHED, SETTLED, SETTLED]
+    assert [entry.delivery.attempt for entry in entries] == [1] * 4
+    assert [entry.at_most for entry in entries[:2]] == [1, 1]
+
+
+async def test_nothing_runs_again_once_its_partition_is_to_be_given_back(loops: Any) -> None:
+    loop = loops()
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    loop.stretch.is_stopping = True
+    fail(loop.take(0, 1), doomed(loop))
+    await run
+    assert [entry.stage for entry in entries] == [FETCHED, FETCHED]
+    assert len(loop.given) == 2
+
+
+async def test_one_that_fails_alone_is_a_dead_letter_at_once(loops: Any) -> None:
+    loop = loops()
+    (entry,) = loop.spine.entries(1)
+    run = await loop.begin([entry])
+    fail(loop.take(0), doomed(loop))
+    await run
+    assert isinstance(entry.disposition, Dead)
