@@ -60,6 +60,7 @@ def _installed() -> float:
 _MACHINE: Final[dict[str, _Look]] = {
     "python": machine.python,
     "packages": machine.packages,
+    "codecs": machine.codecs,
     "java": machine.java,
     "open files": machine.file_limit,
     "temporary files": machine.temporary_files,

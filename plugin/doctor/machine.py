@@ -17,12 +17,28 @@ from ackwise.plugin.doctor.extras import installed
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.java import find_java
 
-__all__ = ["SUPPORTED", "Clocks", "clock", "file_limit", "java", "packages", "python", "read_clocks", "space", "temporary_files"]
+__all__ = [
+    "CODECS",
+    "SUPPORTED",
+    "Clocks",
+    "clock",
+    "codecs",
+    "file_limit",
+    "java",
+    "packages",
+    "python",
+    "read_clocks",
+    "space",
+    "temporary_files",
+]
 
 #: The oldest Python that Ackwise runs on, and the first that it was not tried on.
 SUPPORTED: Final = ((3, 11), (3, 14))
 
 _NEEDED: Final = ("ackwise", "aiokafka", "pydantic", "rich", "typer")
+
+#: What a producer may compress records with.
+CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 
 #: Java releases that Kafka and Spark were run on for Ackwise.
 _TRIED: Final = (17, 21)
@@ -52,6 +68,29 @@ def packages(needed: Sequence[str] = _NEEDED) -> Finding:
     if all(found.values()):
         return Finding("packages", "ok", said)
     return Finding("packages", "problem", said, "pip install --force-reinstall ackwise")
+
+
+def codecs(missing: Sequence[str] | None = None) -> Finding:
+    """Whether every compression that a producer may choose can be read; `missing` stands for what is found."""
+    found = [name for name in CODECS if not _reads(name)] if missing is None else missing
+    if not found:
+        return Finding("codecs", "ok", f"{', '.join(CODECS)} can be read")
+    return Finding(
+        "codecs",
+        "problem",
+        f"{', '.join(found)} can't be read, so a partition with such a record waits",
+        "pip install 'aiokafka[snappy,lz4,zstd]'",
+    )
+
+
+def _reads(codec: str) -> bool:
+    from aiokafka import codec as codecs_of_the_client  # those who look need it, and it may be missing
+
+    try:
+        encode, decode = (getattr(codecs_of_the_client, f"{codec}_{verb}") for verb in ("encode", "decode"))
+        return bytes(decode(encode(b"ackwise"))) == b"ackwise"
+    except Exception:  # noqa: BLE001  # whatever a broken library raises
+        return False
 
 
 def java() -> Finding:

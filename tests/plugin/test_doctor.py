@@ -61,6 +61,19 @@ def test_a_package_that_a_worker_needs_and_lacks_is_a_problem() -> None:
     assert (missing.verdict, "there-is-no-such-package is missing" in missing.found) == ("problem", True)
 
 
+def test_a_codec_that_a_producer_may_choose_and_that_can_not_be_read_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.codecs() == Finding("codecs", "ok", "gzip, snappy, lz4, zstd can be read")
+    monkeypatch.setattr("aiokafka.codec.cramjam", None)
+    missing = machine.codecs()
+    assert (missing.verdict, missing.found) == ("problem", "snappy, lz4, zstd can't be read, so a partition with such a record waits")
+
+
+def test_every_codec_comes_with_the_plain_install() -> None:
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]
+    (client,) = (line for line in declared if line.startswith("aiokafka"))
+    assert client.startswith("aiokafka[snappy,lz4,zstd]")
+
+
 def test_every_extra_that_a_user_may_install_is_listed_with_its_packages() -> None:
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert {extra.name for extra in EXTRAS} == declared.keys() - {"bench", "dev"}

@@ -229,6 +229,13 @@ async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(error:
     assert "secret" not in caplog.text
 
 
+@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
+async def test_each_codec_that_a_producer_may_choose_is_read(codec: int) -> None:
+    values = [b"%d" % number * 100 for number in range(10)]
+    async with polling(Logs({GOOD: [batch(0, *values, codec=codec), batch(10, *values, codec=codec)]})) as desk:
+        await desk.until(lambda: desk.given[GOOD] == [*range(20)])
+
+
 async def test_a_cancellation_that_was_asked_for_ends_the_polling() -> None:
     desk = Desk(three(batch(10, *[b"x"] * 10)))
     task = asyncio.create_task(desk.fetching.poll())
