@@ -212,7 +212,7 @@ class Fetching:
         if lanes[0] is not begun and records[0].offset > lanes[0].position:
             self._return(partition, lanes[0])
             return
-        self._member.offer(partition, records)
+        self._member.offer(partition, records, proved=True)
 
     def _remember(self, partition: TopicPartition, lane: Lane) -> None:
         """Where this fetch has left the client: beyond `lane` too, where the log has nothing that is given to anybody."""

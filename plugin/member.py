@@ -330,12 +330,15 @@ class Member:
             log.info("commits have metadata that Ackwise did not write, it is overwritten", group=group, partitions=foreign)
         await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
 
-    def offer(self, partition: TopicPartition, records: Sequence[Any]) -> None:
-        """Give what was fetched to the lanes. Without one it is forgotten: the assignment seeks back to its start."""
+    def offer(self, partition: TopicPartition, records: Sequence[Any], *, proved: bool | None = None) -> None:
+        """Give what was fetched to the lanes. Without one it is forgotten: the assignment seeks back to its start.
+
+        `proved`: the fetch began where the one before it ended, so that the log has nothing in a hole.
+        """
         if not (lanes := self.lanes.get(partition)):
             return
         for start, end in sorted({gap for lane in lanes for gap in lane.offer(map(delivery_of, records))}):
-            self.record(Event(EventCode.GAP, *partition, start, range_end=end))
+            self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
 
     # -- commit

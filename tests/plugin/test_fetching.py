@@ -265,6 +265,7 @@ async def test_markers_aborted_records_and_compaction_are_holes_that_were_proved
     async with polling(logs) as desk:
         await desk.until(lambda: desk.given[GOOD] == [0, 5] and desk.given[OTHER] == [2] and desk.given[BAD] == [0])
     assert sorted(desk.gaps()) == [("good", 1, 5), ("other", 0, 2)]
+    assert all(event.proved for event in desk.sink.recorded if event.code is EventCode.GAP)
 
 
 async def test_a_fetching_task_of_the_client_that_ends_is_begun_anew() -> None:
@@ -278,7 +279,7 @@ async def test_a_fetching_task_of_the_client_that_ends_is_begun_anew() -> None:
 async def test_a_defect_of_ours_is_not_taken_for_one_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(three(batch(10, *[b"x"] * 10)))
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ValueError("ours")
 
     monkeypatch.setattr(desk.member, "offer", broken)
