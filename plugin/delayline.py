@@ -105,9 +105,10 @@ class DelayLine:
         self._stopping = False
         self.task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         """Work from now on, until it is stopped."""
         self.task = asyncio.create_task(self._work(), name=f"ackwise relay {self._topic}/{self._partition}")
+        return self.task
 
     def stop(self) -> None:
         """Begin nothing more; what is being published is finished."""
@@ -137,7 +138,7 @@ class DelayLine:
 
     async def _rest(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds if self._waiting or self._moving else None):  # an empty line is woken by what comes
                 await self._woken.wait()
         except TimeoutError:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import time
@@ -24,8 +25,10 @@ from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET, Copy, retry_copy
-from ackwise.plugin.delay import DelayRelay, first_offset
+from ackwise.plugin import delay, delaymember
+from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.delayline import DelayLine, Move, Wait, next_hop
+from ackwise.plugin.delaymember import first_offset
 from ackwise.plugin.localbroker import LocalKafka
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.settings import HostSettings
@@ -300,8 +303,8 @@ class Sink:
     async def close(self) -> None: ...
 
 
-#: Seconds after which a test gives up on a real broker.
-PATIENCE = 60.0
+#: Seconds after which a test gives up on a real broker; the longest timeout of a client in these tests, that of publishing.
+PATIENCE, LONGEST_TIMEOUT = 60.0, 10.0
 
 
 class Group:
@@ -463,6 +466,30 @@ async def test_a_broker_that_is_killed_and_comes_back_costs_time_and_no_copy(gro
         await group.read(group.names.retry, 10)
         await group.send(*range(10, 20), delay=2)
         await asyncio.to_thread(kafka.kill)
+        await asyncio.to_thread(kafka.start)
+        await group.send(*range(20, 30), delay=0)
+        assert {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))
+        assert not task.done()
+
+
+@pytest.mark.slow
+async def test_a_broker_that_is_away_for_longer_than_every_timeout_of_the_client_costs_time_and_no_copy(
+    group: Group, kafka: LocalKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.settings = copy.copy(group.settings)
+    object.__setattr__(group.settings, "client_options", {"request_timeout_ms": 1000, "metadata_max_age_ms": 1000})  # not for users to set
+    monkeypatch.setattr(delay, "_BEGIN_ANEW", (0.2, 0.5))
+    async with group.relay() as task:
+        await group.send(*range(10), delay=0)
+        await group.read(group.names.retry, 10)
+        await group.send(*range(10, 20), delay=2)
+        await asyncio.to_thread(kafka.kill)
+        away = time.monotonic()
+        with monkeypatch.context() as patch:
+            patch.setattr(delaymember, "_FETCH_TIMEOUT", 0.1)  # so that this membership ends while there is no broker
+            async with asyncio.timeout(PATIENCE):
+                while caplog.text.count("the delay relay lost its broker") < 3 or time.monotonic() < away + LONGEST_TIMEOUT:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
         await asyncio.to_thread(kafka.start)
         await group.send(*range(20, 30), delay=0)
         assert {int(record.value) for record in await group.read(group.names.retry, 30)} == set(range(30))

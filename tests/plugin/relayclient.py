@@ -1,0 +1,131 @@
+"""A cluster with delay topics in memory, and a client of it that takes what aiokafka takes and comes to the same harm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka import TopicPartition
+
+__all__ = ["Client", "Cluster"]
+
+
+class Cluster:
+    """Records by partition, what the group committed, and what each request is answered. `harm` may raise for a call, after it moved."""
+
+    def __init__(self, topics: Iterable[str], partitions: int = 1) -> None:
+        self.partitions = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
+        self.logs: dict[TopicPartition, list[Any]] = defaultdict(list)
+        self.committed: dict[TopicPartition, int] = {}
+        self.error_code = 0  #: of the coordinator's whole answer
+        self.unreadable: dict[TopicPartition, BaseException] = {}
+        self.harm: Callable[[str], None] = lambda call: None
+        self.asked: Counter[str] = Counter()
+        self.clients: list[Client] = []
+
+    def write(self, partition: TopicPartition, value: bytes | None, headers: Any, timestamp: int, timestamp_type: int = 0) -> None:
+        log = self.logs[partition]
+        log.append(SimpleNamespace(
+            topic=partition.topic, partition=partition.partition, offset=len(log), timestamp=timestamp, timestamp_type=timestamp_type,
+            key=b"k", value=value, headers=headers,
+        ))  # fmt: skip
+
+    def client(self) -> Client:
+        self.clients.append(Client(self))
+        return self.clients[-1]
+
+
+class Client:
+    """A consumer of `cluster`, as much of it as the relay uses. It has all partitions as soon as it is started."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._listener: Any = None
+        self.positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self.seeks: list[tuple[TopicPartition, int]] = []
+        self.is_stopped = False
+        self.is_closed = False
+        self._coordinator = self._client = self._subscription = self.subscription = self
+
+    # -- what a consumer does
+
+    def subscribe(self, topics: list[str], listener: Any) -> None:
+        self._listener = listener
+
+    async def start(self) -> None:
+        self._call("start")
+        await self._listener.on_partitions_assigned(self._cluster.partitions)
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+        self._call("stop")
+        await self.close()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, Any]:
+        """As aiokafka: partitions are drained one after another, and where one raises, what was drained is forgotten."""
+        self._call("getmany")
+        await asyncio.sleep(0)
+        drained = {}
+        for partition in partitions or self._cluster.partitions:
+            position = self.positions.get(partition)
+            if position is None or partition in self._paused:
+                continue
+            if (error := self._cluster.unreadable.get(partition)) is not None:
+                raise error
+            if records := self._cluster.logs[partition][position:]:
+                self.positions[partition] += len(records)
+                drained[partition] = records
+        self._call("drained")
+        return drained
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.seeks.append((partition, offset))
+        self.positions[partition] = offset
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self._paused.update(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._paused.difference_update(partitions)
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self._paused)
+
+    def assignment(self) -> Collection[TopicPartition]:
+        return self._cluster.partitions
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._call("commit")
+        self._cluster.committed.update(offsets)
+
+    async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self._call("starts")
+        return dict.fromkeys(partitions, 0)
+
+    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self._call("ends")
+        return {partition: len(self._cluster.logs[partition]) for partition in partitions}
+
+    # -- what aiokafka keeps to itself
+
+    async def ensure_coordinator_known(self) -> None: ...
+
+    def coordinator_dead(self) -> None: ...
+
+    async def _send_req(self, request: Any) -> Any:
+        self._call("committed")
+        by_topic = defaultdict(list)
+        for topic, number in [] if self._cluster.error_code else self._cluster.partitions:
+            by_topic[topic].append((number, self._cluster.committed.get(TopicPartition(topic, number), -1), "", 0))
+        return SimpleNamespace(error_code=self._cluster.error_code, topics=list(by_topic.items()))
+
+    def _call(self, call: str) -> None:
+        self._cluster.asked[call] += 1
+        self._cluster.harm(call)

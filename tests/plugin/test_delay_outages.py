@@ -1,0 +1,203 @@
+"""The relay comes back from whatever its client does, begins nowhere on an answer that is none, and stops in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import GroupLoadInProgressError, KafkaConnectionError
+from tests.plugin.relayclient import Cluster
+
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.wire import Copy, retry_copy
+from ackwise.plugin import delay, delaymember, farewell
+from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.topics import TopicNames
+
+LEVELS = DelayLevels("1s 10s")
+NAMES = TopicNames("billing", LEVELS)
+FIRST = TopicPartition(NAMES.delays[0], 0)
+
+#: Seconds after which a test gives up.
+PATIENCE = 20.0
+
+
+class Relay:
+    """A relay on a cluster in memory, whose due copies are published to a list."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, partitions: int = 1) -> None:
+        self.cluster = Cluster(NAMES.delays, partitions)
+        self.sent: list[Copy] = []
+        self.harm_publishing: Callable[[], None] = lambda: None
+        self.stop = asyncio.Event()
+        self.relay = DelayRelay(HostSettings("localhost:1", "billing", commit_interval=0.0), NAMES, LEVELS, self)
+        patch.setattr(self.relay, "_consumer", self.cluster.client)
+        patch.setattr(delay, "_BEGIN_ANEW", (0.0, 0.0))
+        patch.setattr(delaymember, "_ASK_AGAIN", 0.0)
+        patch.setattr(delaymember, "_POLL", 0.01)
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        self.harm_publishing()
+        self.sent += copies
+        return [None] * len(copies)
+
+    def put(self, *values: int, partition: TopicPartition = FIRST) -> None:
+        """Copies that are due."""
+        for value in values:
+            origin = Origin("orders", partition.partition, value, 0)
+            copy = retry_copy(
+                Delivery(*origin, b"k", b"%d" % value, (), origin),
+                topic=partition.topic, partition=partition.partition, group="billing", handler="bill", due=0, now_ms=0, reason="",
+            )  # fmt: skip
+            self.cluster.write(partition, copy.value, copy.headers, int(time.time() * 1000))
+
+    @property
+    def moved(self) -> list[int]:
+        return [int(copy.value or b"") for copy in self.sent]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.relay.run(self.stop))
+        try:
+            yield task
+        finally:
+            self.stop.set()
+            async with asyncio.timeout(PATIENCE):
+                await task
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not is_so():  # noqa: ASYNC110  # what is looked at are plain numbers of several parts
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
+    return Relay(monkeypatch)
+
+
+def on(call: str, error: BaseException, times: int = 1) -> Callable[[str], None]:
+    """A harm that raises `error` in the first `times` calls of that name."""
+    left = times
+
+    def harm(made: str) -> None:
+        nonlocal left
+        if made == call and left:
+            left -= 1
+            raise error
+
+    return harm
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("gone"), OSError("gone"), asyncio.CancelledError(), ValueError("odd")], ids=repr)
+@pytest.mark.parametrize("call", ["start", "getmany", "drained", "commit", "starts", "ends", "committed", "stop"])
+async def test_whatever_a_call_of_the_client_ends_with_the_relay_goes_on(relay: Relay, call: str, error: BaseException) -> None:
+    relay.put(1, 2)
+    relay.cluster.harm = on(call, error)
+    async with relay.running() as task:
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 2)
+        relay.put(3)
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 3)
+        assert not task.done()
+    assert set(relay.moved) == {1, 2, 3}
+    assert all(client.is_closed for client in relay.cluster.clients), "no connection is left open"
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_closes_does_not_end_the_relay(relay: Relay) -> None:
+    """aiokafka's `Fetcher.close` does so in an outage: a membership ends, and closing it leaks a cancellation."""
+    outage = [on("getmany", KafkaConnectionError("gone"), 5), on("stop", asyncio.CancelledError(), 5)]
+
+    def harm(call: str) -> None:
+        for each in outage:
+            each(call)
+
+    relay.cluster.harm = harm
+    relay.put(1)
+    async with relay.running() as task:
+        await relay.until(lambda: relay.moved == [1])
+        assert not task.done()
+    assert len(relay.cluster.clients) == 6
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("odd")], ids=repr)
+async def test_a_line_that_ends_though_nobody_told_it_to_begins_anew(relay: Relay, error: BaseException) -> None:
+    relay.put(1, 2)
+    relay.harm_publishing = lambda: on("publish", error)("publish") if len(relay.cluster.clients) == 1 else None
+    async with relay.running():
+        await relay.until(lambda: relay.moved == [1, 2])
+    assert len(relay.cluster.clients) == 2
+
+
+async def test_a_client_that_never_ends_does_not_keep_a_worker_from_stopping(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((delay, "_CANCEL"), (delaymember, "_LEAVE_TIMEOUT"), (delaymember, "_COMMIT_TIMEOUT"), (farewell, "_CLOSE")):
+        monkeypatch.setattr(module, name, 0.01)
+    client, calls = relay.cluster.client(), list[str]()
+
+    async def never(*_: Any, **__: Any) -> None:
+        calls.append("called")
+        while True:  # it does not even heed a cancellation
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                if released:
+                    raise
+
+    released = False
+    monkeypatch.setattr(relay.relay, "_consumer", lambda: client)
+    for name in ("commit", "stop", "close"):
+        monkeypatch.setattr(client, name, never)
+    relay.put(1)
+    async with relay.running():
+        await relay.until(lambda: relay.moved == [1])
+    assert len(calls) >= 3
+    released = True
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+async def test_a_coordinator_that_is_loading_makes_nobody_publish_again_what_was_moved(relay: Relay) -> None:
+    relay.put(1, 2, 3)
+    relay.cluster.committed[FIRST] = 2
+    relay.cluster.error_code = GroupLoadInProgressError.errno
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.asked["committed"] > 5)
+        assert relay.moved == []
+        relay.cluster.error_code = 0
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 3)
+    assert relay.moved == [3]
+
+
+async def test_an_end_below_the_commit_is_looked_at_again_before_everything_is_moved_again(relay: Relay) -> None:
+    relay.put(1, 2)
+    relay.cluster.committed[FIRST] = 3  # and the new leader does not know of the third record yet
+    relay.cluster.harm = lambda call: relay.put(3) if call == "ends" and relay.cluster.asked["ends"] == 3 else None
+    async with relay.running():
+        await relay.until(lambda: bool(relay.cluster.clients and FIRST in relay.cluster.clients[0].positions))
+        relay.put(4)
+        await relay.until(lambda: relay.moved == [4])
+
+
+async def test_opening_eighteen_thousand_partitions_takes_three_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One to the coordinator and two to each broker, after the callback: heartbeats are sent meanwhile."""
+    levels = DelayLevels()
+    names = TopicNames("billing", levels)
+    cluster = Cluster(names.delays, 1000)
+    relay = DelayRelay(HostSettings("localhost:1", "billing"), names, levels, Relay(monkeypatch))
+    monkeypatch.setattr(relay, "_consumer", cluster.client)
+    committed, stop = asyncio.Event(), asyncio.Event()
+    cluster.harm = lambda call: committed.set() if call == "commit" else None
+    running = asyncio.create_task(relay.run(stop))
+    async with asyncio.timeout(PATIENCE):
+        await committed.wait()
+    stop.set()
+    await running
+    assert (cluster.asked["committed"], cluster.asked["starts"], cluster.asked["ends"]) == (1, 1, 1)
+    assert len(cluster.committed) == 18_000
