@@ -170,7 +170,8 @@ class TappedConsumer(AIOKafkaConsumer):
     async def commit(self, offsets: Any = None) -> None:
         """The intention is written down before the call: whoever kills it can't hide it."""
         commit: Callable[[Any], Awaitable[None]] = super().commit
-        self._tap.ledger.write("commits", offsets=[[*partition, offset] for partition, offset in offsets.items()])
+        written = [[*partition, offset if isinstance(offset, int) else offset[0]] for partition, offset in offsets.items()]
+        self._tap.ledger.write("commits", offsets=written)
         await self._tap.through([f"{self._role}.commit"], lambda: commit(offsets), _timed_out)
 
 
