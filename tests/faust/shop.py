@@ -1,7 +1,8 @@
 """A shop written as Faust's manual teaches it, with an agent in every style: what `faust -A tests.faust.shop worker` runs.
 
 `SHOP` in the environment (JSON) says which styles run, on which brokers, in which group and folder, how long an order
-takes, and whether the two lines are there. Each style has a topic of its own, `<group>.<style>`.
+takes, and whether the two lines are there. Each style has a topic of its own, `<group>.<style>`. `HOSTILE` may hold what the
+worker's Kafka clients suffer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import faust
+import pytest
+from tests.failures.hostile.client import install_from_environment
 
 from ackwise import ConsumeLater, Dedup, Reject
 from ackwise.middleware.retry import Fixed
@@ -24,6 +27,9 @@ __all__ = ["Order", "app"]
 SHOP = json.loads(os.environ["SHOP"])
 GROUP = SHOP["group"]
 FOLDER = Path(SHOP["folder"])
+
+#: The patches live as long as this process.
+install_from_environment(pytest.MonkeyPatch(), FOLDER / "suffered")
 
 
 class Order(faust.Record):

@@ -124,8 +124,8 @@ class Shop:
         finally:
             await producer.stop()
 
-    async def start(self) -> Worker:
-        """Start a worker process; it runs when this returns, and may not have joined the group."""
+    async def start(self, hostile: str = "") -> Worker:
+        """Start a worker process; it runs when this returns, and may not have joined the group. `hostile` is what it suffers."""
         about = {
             "brokers": self.raw.bootstrap,
             "group": self.group,
@@ -141,7 +141,7 @@ class Shop:
         command = (sys.executable, "-m", "faust", "-A", "tests.faust.shop", "worker", "-l", "info", "--without-web")
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, env={**os.environ, "SHOP": json.dumps(about)}, stdout=output, stderr=output
+                *command, cwd=ROOT, env={**os.environ, "SHOP": json.dumps(about), "HOSTILE": hostile}, stdout=output, stderr=output
             )
         self.workers.append(Worker(process, log))
         return self.workers[-1]

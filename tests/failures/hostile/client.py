@@ -1,0 +1,90 @@
+"""A hostile client: aiokafka on a real broker, in whose fetcher, coordinator, producer and admin client calls come to harm.
+
+`install` puts it under every client that is made afterwards. Which plan a call passes through is said by the context that
+it is made in (`under`), so that several workers in one process have a plan each; `HOSTILE` in the environment is the plan
+of a process as a whole (`install_from_environment`).
+
+A call is named by who makes it and what it does. Who: `relay`, `topics` (the admin client), or `worker` for all others, consumer
+and producer alike. What: a request to a broker (`Fetch`, `ListOffsets`, `OffsetFetch`, `OffsetCommit`, `Heartbeat`, `JoinGroup`,
+`SyncGroup`, `LeaveGroup`, `FindCoordinator`, `Produce`, `Metadata`, `CreateTopics`, ...), or a step within the client: `drain` (what
+was fetched is taken), `commit`, `send` (a record), `close` (of the fetcher) and `leave` (of the coordinator).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from tests.failures.hostile.fault import Fault
+from tests.failures.hostile.plan import Plan
+
+__all__ = ["install", "install_from_environment", "under"]
+
+#: The plan of what runs in this context; threads of their own begin without one.
+under: Final[ContextVar[Plan | None]] = ContextVar("under", default=None)
+
+#: Requests whose class is not called as the protocol calls them.
+_CALLED: Final = {"Offset": "ListOffsets"}
+
+#: The steps within a client, with what finds the client of whoever takes them.
+_STEPS: Final[tuple[tuple[type[Any], str, str, str], ...]] = (
+    (Fetcher, "fetched_records", "drain", "_client"),
+    (Fetcher, "close", "close", "_client"),
+    (GroupCoordinator, "commit_offsets", "commit", "_client"),
+    (GroupCoordinator, "close", "leave", "_client"),
+    (AIOKafkaProducer, "send_and_wait", "send", "client"),
+)
+
+
+def install(patch: pytest.MonkeyPatch, *, of_process: Plan | None = None) -> None:
+    """Let every call of aiokafka pass through the plan of its context, or through `of_process` where there is none."""
+
+    def wrap(owner: type[Any], method: str, name: Callable[..., str]) -> None:
+        real = getattr(owner, method)
+
+        @functools.wraps(real)
+        async def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            plan = under.get() or of_process
+            if plan is None:
+                return await real(self, *arguments, **options)
+            return await plan.pass_through(name(self, *arguments), lambda: real(self, *arguments, **options))
+
+        patch.setattr(owner, method, call)
+
+    wrap(AIOKafkaClient, "send", lambda client, _, request: f"{_who(client)}.{_what(request)}")
+    for owner, method, step, client in _STEPS:
+        wrap(owner, method, functools.partial(_step, step, client))
+
+
+def install_from_environment(patch: pytest.MonkeyPatch, suffered: Path) -> None:
+    """Install the plan that `HOSTILE` holds, for the whole process, which writes each fault that strikes into the file `suffered`."""
+
+    def tell(fault: Fault) -> None:
+        with suffered.open("a") as file:
+            file.write(f"{fault}\n")
+
+    if text := os.environ.get("HOSTILE"):
+        install(patch, of_process=Plan(*Plan.parse(text).faults, tell=tell))
+
+
+def _who(client: Any) -> str:
+    name = client._client_id
+    return next((who for who in ("relay", "topics") if name.endswith(f"-{who}")), "worker")
+
+
+def _what(request: object) -> str:
+    name = type(request).__name__.removesuffix("Request")
+    return _CALLED.get(name, name)
+
+
+def _step(step: str, client: str, owner: Any, *_: object) -> str:
+    return f"{_who(getattr(owner, client))}.{step}"

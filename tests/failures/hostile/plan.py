@@ -1,0 +1,64 @@
+"""Everything that a hostile client does to one worker, in one line that can be read back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tests.failures.hostile.fault import Fault
+from tests.failures.hostile.harm import HARMS, Send, Spared
+
+__all__ = ["Plan"]
+
+
+class Plan:
+    """Faults, and what has come of them so far; `tell` is called with each that strikes."""
+
+    def __init__(self, *faults: Fault, tell: Callable[[Fault], None] = lambda fault: None) -> None:
+        self.faults = faults
+        self._tell = tell
+        self.calls: Counter[str] = Counter()
+        self._harmed: Counter[Fault] = Counter()
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """Return the plan that `str` wrote as `text`. Raise `ValueError` if it is none."""
+        return cls(*map(Fault.parse, text.split()))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.faults))
+
+    @property
+    def spent(self) -> bool:
+        """Whether every fault has struck at least once."""
+        return all(self._harmed[fault] for fault in self.faults)
+
+    @property
+    def unspent(self) -> list[str]:
+        """The faults that have not struck."""
+        return [str(fault) for fault in self.faults if not self._harmed[fault]]
+
+    async def pass_through(self, call: str, send: Send) -> object:
+        """Make `call`, harmed if it is its turn."""
+        self.calls[call] += 1
+        fault = self._fault_of(call)
+        if fault is None:
+            return await send()
+        self._harmed[fault] += 1
+        self._tell(fault)
+        try:
+            return await HARMS[fault.harm](send)
+        except Spared as spared:
+            self._harmed[fault] -= 1
+            return spared.answer
+
+    def _fault_of(self, call: str) -> Fault | None:
+        """The fault whose turn it is; one that found nothing to harm takes the next call."""
+        return next(
+            (
+                fault
+                for fault in self.faults
+                if fault.call == call and self.calls[call] >= fault.first and self._harmed[fault] < fault.times
+            ),
+            None,
+        )

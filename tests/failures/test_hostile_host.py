@@ -1,0 +1,107 @@
+"""A hostile client under the host on aiokafka and its relay: whatever it does, nothing is lost and the worker goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pytest
+from tests.failures.hostile.client import install
+from tests.failures.hostile.hand import deal
+from tests.failures.hostile.looping import loop
+from tests.failures.hostile.plan import Plan
+from tests.failures.hostile.trial import Join, Trial, host
+from tests.failures.world import World
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
+
+NewWorld = Callable[..., World]
+
+#: Trials at a time: two cores are not kept busier by more.
+AT_ONCE: Final = 8
+
+#: The same number deals the same plans; HOSTILE_SEED deals others, and HOSTILE_PLANS (with commas between) has some played alone.
+SEED: Final = int(os.environ.get("HOSTILE_SEED", "1"))
+WANTED: Final = [Plan.parse(text) for text in os.environ.get("HOSTILE_PLANS", "").split(",") if text]
+
+#: What may become of a request that is asked again until there is an answer that says something.
+_ASKED: Final = ("raises", "raises-after", "late", "times-out", "twice", "unknown", "no-topic-one", "broken-disk-one")
+
+#: Every call of the consumer, the producer and the relay, with what becomes of it: `loading@2` is the second call, `x3` three calls.
+HARMS: Final[dict[str, Sequence[str]]] = {
+    "worker.Fetch": (
+        "raises@3", "raises-after@3", "late@3", "times-out@3", "cancelled@3", "cancelled-after@3", "twice@3", "empty@3", "short@3",
+        "corrupt@3", "unknown@3", "not-leader-one@3", "no-topic-one@3", "out-of-range@3", "broken-disk-one@3", "not-allowed@3",
+    ),
+    "worker.drain": ("raises-after@2", "raises-after@3", "raises-after@4x2"),
+    "worker.OffsetFetch": (*_ASKED, "loadingx3", "not-coordinator"),
+    "worker.ListOffsets": (*_ASKED, "not-leader-one"),
+    "worker.OffsetCommit": (
+        "raises@2", "raises-after@2", "late@2", "never@2", "twice@2", "empty@2", "unknown@2", "loading-one@2", "not-coordinator@2",
+        "unknown-member@2", "old-generation@2", "rebalancing@2",
+    ),
+    "worker.commit": ("raises-after@3", "never@3"),
+    "worker.Heartbeat": ("raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled"),
+    "worker.JoinGroup": ("raises", "raises-after", "late", "unknown-member"),
+    "worker.SyncGroup": ("raises-after", "rebalancing"),
+    "worker.FindCoordinator": ("raises", "no-coordinator"),
+    "worker.LeaveGroup": ("raises", "unknown-member"),
+    "worker.Produce": ("raises", "raises-after", "late", "twice", "unknown", "few-replicas", "not-leader-one", "no-topic-one"),
+    "worker.send": ("raises-after@2",),
+    "relay.Fetch": ("raises-after@3", "cancelled@3", "corrupt@3", "out-of-range@3", "short@3", "unknown@3"),
+    "relay.drain": ("raises-after@2", "raises-after@3"),
+    "relay.OffsetFetch": ("raises", "raises-after", "late", "times-out", "twice", "unknown", "not-coordinator"),
+    "relay.ListOffsets": (*_ASKED, "not-leader-one"),
+    "relay.OffsetCommit": (
+        "raises", "raises-after", "late", "never", "twice", "empty", "unknown", "loading-one", "not-coordinator", "unknown-member",
+        "old-generation", "rebalancing",
+    ),
+    "relay.commit": ("raises-after", "never"),
+    "relay.Heartbeat": ("raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled"),
+    "relay.JoinGroup": ("raises", "raises-after", "late", "unknown-member"),
+    "relay.SyncGroup": ("raises-after", "rebalancing"),
+    "relay.FindCoordinator": ("raises", "no-coordinator"),
+    "relay.LeaveGroup": ("raises", "unknown-member"),
+}  # fmt: skip
+
+#: The calls before there is anything to consume: they may end the worker, with an error that says why.
+AT_START: Final[dict[str, Sequence[str]]] = {
+    "topics.Metadata": ("raises", "empty", "short", "late"),
+    "topics.DescribeConfigs": ("raises", "empty", "short", "unknown"),
+}
+
+
+@pytest.fixture(autouse=True)
+def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+
+
+async def suffer(new_world: NewWorld, plans: Sequence[Plan], join: Join, *, may_end: bool = False) -> None:
+    """Let a worker suffer each of `plans`, some at a time."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def attempt(plan: Plan) -> str | None:
+        async with room:
+            try:
+                await Trial(new_world(), plan, join, may_end=may_end).run()
+            except AssertionError as error:
+                return f'HOSTILE_PLANS="{plan}": {error}'
+        return None
+
+    failures = [failure for failure in await asyncio.gather(*map(attempt, plans)) if failure is not None]
+    assert not failures, "\n".join(failures)
+
+
+async def test_whatever_the_client_does_nothing_is_lost_and_the_worker_goes_on(new_world: NewWorld) -> None:
+    await suffer(new_world, WANTED or deal(HARMS, SEED), host)
+
+
+async def test_a_start_that_fails_says_why_and_the_next_one_goes_on(new_world: NewWorld) -> None:
+    await suffer(new_world, deal(AT_START, SEED), host, may_end=True)
+
+
+async def test_whatever_the_client_does_a_loop_loses_nothing_and_goes_on(new_world: NewWorld) -> None:
+    harms = {call: whats for call, whats in HARMS.items() if call.startswith("worker.")}
+    await suffer(new_world, WANTED or deal(harms, SEED)[:8], loop)
