@@ -8,61 +8,31 @@ offset is passed only if it was settled, or if a fetch from exactly its position
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.conductor import Conductor
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
+from faust.transport.drivers.aiokafka import Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
-__all__ = ["Cursor", "Fetched", "Host", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
-
-#: Milliseconds that the broker keeps a fetch which finds nothing; Faust says 1500. The client has one fetch to a broker on its way
-#: at a time: while what it has of the sources waits for room it asks for the others alone, and then the sources wait for that answer.
-_FETCH_WAIT = 50
-
-#: Records that one poll takes at most; without a bound it is a megabyte of each partition, whatever room there is.
-_FETCHED = 500
+__all__ = ["Host", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
 
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
 
 
-class Cursor:
-    """Where reading of one partition stands."""
-
-    __slots__ = ("expected", "is_lost", "resume")
-
-    def __init__(self, resume: int) -> None:
-        self.resume = resume  #: the next offset that was not taken in
-        self.expected: int | None = None  #: the client's position after what was taken in; `None` before the first seek
-        self.is_lost = False  #: the log does not have `resume`
-
-
-class _Unanswered(Exception):
-    """The broker does not say now what a log holds. A broker that is away ends no worker."""
-
-
-class Fetched(dict[Any, Any]):
-    """Records by partition, with the client's positions after them, for the cursors that they were fetched for."""
-
-    after: Mapping[TopicPartition, tuple[Cursor, int]] = {}
-    lost: Sequence[TopicPartition] = ()  #: the log does not have the position of these any more
-
-
-class Host(Protocol):
+class Host(Reading, Protocol):
     """Who decides what is consumed and committed."""
-
-    cursors: dict[TopicPartition, Cursor]
 
     @property
     def channels(self) -> AbstractSet[Any]:
@@ -108,103 +78,6 @@ class Host(Protocol):
 
     def watch(self, sent: asyncio.Future[Any]) -> None:
         """Something was sent that belongs to no message."""
-
-
-class ReliableThread(AIOKafkaConsumerThread):
-    """Fetches from where Ackwise stands, whatever has moved the client's position meanwhile."""
-
-    _is_fetching = False
-
-    @property
-    def _host(self) -> Host:
-        host: Host = cast(Any, self.app).ackwise
-        return host
-
-    def _create_worker_consumer(self, transport: Any) -> Any:
-        consumer: Any = super()._create_worker_consumer(transport)
-        consumer._fetch_max_wait_ms = _FETCH_WAIT
-        consumer._isolation_level = "read_committed"  # what an aborted transaction wrote must not be consumed
-        return consumer
-
-    async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
-        """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none begins beside it."""
-        if self._is_fetching:
-            await asyncio.sleep(_LOOK_AGAIN)
-            return Fetched()
-        self._is_fetching = True
-        try:
-            return await self._fetch(consumer, active_partitions, timeout, max_records)
-        except _Unanswered:
-            await asyncio.sleep(_LOOK_AGAIN)
-            return Fetched()  # what was fetched is forgotten, and fetched again from where the cursors stand
-        finally:
-            self._is_fetching = False
-
-    async def _fetch(self, consumer: Any, active_partitions: Any, timeout: Any, max_records: Any) -> Fetched:
-        assigned = consumer.assignment()
-        cursors = {
-            partition: cursor
-            for partition, cursor in dict(self._host.cursors).items()
-            if partition in (active_partitions or ()) and partition in assigned
-        }
-        for partition, cursor in cursors.items():
-            if cursor.expected is None or _position(consumer, partition) != cursor.expected:
-                await self._return_to(consumer, partition, cursor)
-        most = (max_records or _FETCHED) if cursors else max_records
-        fetched = Fetched(await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=most))
-        _put_behind(consumer, fetched)
-        for partition, cursor in cursors.items():
-            found = fetched.get(partition)
-            begun = found[0].offset if found else _position(consumer, partition)
-            if begun not in (None, cursor.resume):  # a hole, or the client has begun elsewhere by itself
-                await self._look_for(consumer, partition, cursor)
-        fetched.after = {
-            partition: (cursor, position)
-            for partition, cursor in cursors.items()
-            if not cursor.is_lost and (position := _position(consumer, partition)) is not None
-        }
-        fetched.lost = [partition for partition, cursor in cursors.items() if cursor.is_lost]
-        return fetched
-
-    async def _return_to(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
-        """Something moved the position, such as a poll that was dropped."""
-        await self._look_for(consumer, partition, cursor)
-        if partition in consumer.assignment():  # or it was taken away while the broker was asked
-            consumer.seek(partition, cursor.resume)
-            cursor.expected = cursor.resume
-
-    async def _look_for(self, consumer: Any, partition: TopicPartition, cursor: Cursor) -> None:
-        """See whether the log has it still. Where it has not, the client begins elsewhere by its own rule, and says nothing."""
-        try:
-            start = (await consumer.beginning_offsets([partition]))[partition]
-            end = (await consumer.end_offsets([partition]))[partition]
-        except KafkaError as error:
-            raise _Unanswered from error
-        cursor.is_lost = not start <= cursor.resume <= end
-
-    async def touch(self) -> None:
-        """Show the group that this member is alive, while there is room for nothing."""
-        consumer: Any = self._ensure_consumer()
-        with consumer._fetcher._subscriptions.fetch_context():
-            await asyncio.sleep(0)
-
-    async def commit_exactly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit these next offsets. Raises what the broker answers."""
-        await self._ensure_consumer().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
-
-
-def _put_behind(consumer: Any, served: Iterable[Any]) -> None:
-    """Let the others come first next time. The client would serve a partition until all it has fetched of it, a megabyte, is used up."""
-    for partition in served:
-        if partition in (waiting := consumer._fetcher._records):
-            waiting.move_to_end(partition)
-
-
-def _position(consumer: Any, partition: Any) -> int | None:
-    """The client's position, without waiting for one."""
-    assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
-    state = assignment and assignment.state_value(TopicPartition(*partition))
-    return cast(int, state.position) if state and state.has_valid_position else None
 
 
 class ReliableConsumer(Consumer):

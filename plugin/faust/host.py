@@ -33,12 +33,13 @@ from ackwise.plugin.config import Config
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.explain import Explanation, explain
 from ackwise.plugin.faust.agent import Agent
-from ackwise.plugin.faust.consumer import Cursor, Fetched, ReliableConductor, ReliableConsumer, ReliableProducer
+from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declared import Declared, declared, discover, is_fed
 from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.message import decoder, says_types
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
+from ackwise.plugin.faust.thread import Cursor, Fetched
 from ackwise.plugin.faust.web import add_view
 from ackwise.plugin.garbage import collect_rarely
 from ackwise.plugin.group import Group, group_of
@@ -373,6 +374,11 @@ class FaustHost:
 
     # -- fetch and commit
 
+    @property
+    def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
+        """Those of the partitions that agents read."""
+        return {} if self._member is None else self._member.lanes
+
     def reads(self, tp: TP) -> bool:
         """Whether an agent reads this partition through Ackwise."""
         return TopicPartition(*tp) in self.cursors
@@ -401,7 +407,7 @@ class FaustHost:
         for partition, records in fetched.items():
             cursor = self.cursors.get(partition)
             if cursor is not None and fetched.after.get(partition, (None,))[0] is cursor:
-                member.offer(partition, records)
+                member.offer(partition, records, proved=True)
             if conductor.others(partition):
                 rest[partition] = records
         for partition, (cursor, position) in fetched.after.items():

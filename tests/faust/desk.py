@@ -17,8 +17,8 @@ from faust.types import TP
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.faust import use
-from ackwise.plugin.faust.consumer import Fetched
 from ackwise.plugin.faust.host import FaustHost
+from ackwise.plugin.faust.thread import Fetched
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.positions import Position
 

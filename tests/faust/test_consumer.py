@@ -16,7 +16,35 @@ from faust.types import TP
 from faust.types.tuples import FutureMessage
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
-from ackwise.plugin.faust.consumer import Cursor, ReliableConsumer, ReliableProducer, ReliableThread
+from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer
+from ackwise.plugin.faust.thread import Cursor, ReliableThread
+from ackwise.plugin.standing import Asked, Standing
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def client_of(**fields: Any) -> SimpleNamespace:
+    """What is asked of aiokafka's consumer, which has nothing and stands nowhere."""
+    made = {
+        "_closed": False,
+        "_coordinator": SimpleNamespace(),
+        "_fetcher": SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False), _records=OrderedDict()),
+        "_subscription": SimpleNamespace(subscription=None),
+        "assignment": set,
+    }
+    return SimpleNamespace(**{**made, **fields})
+
+
+def at(position: SimpleNamespace) -> SimpleNamespace:
+    """The subscription of a client that stands there with all partitions."""
+    return SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=lambda partition: position)))
+
+
+def thread_of(**cursors: Cursor) -> Any:
+    thread: Any = ReliableThread.__new__(ReliableThread)
+    reading = SimpleNamespace(cursors={TopicPartition(topic, 0): cursor for topic, cursor in cursors.items()}, lanes={})
+    thread.app = SimpleNamespace(ackwise=reading, conf=SimpleNamespace(id="billing"))
+    return thread
 
 
 async def test_no_fetch_begins_beside_one_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,94 +56,102 @@ async def test_no_fetch_begins_beside_one_that_was_given_up(monkeypatch: pytest.
         return {}
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    thread: Any = ReliableThread.__new__(ReliableThread)
-    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={}))
-    client = SimpleNamespace(assignment=set)
-    given_up = asyncio.create_task(thread._fetch_records(client, {"before"}))
+    thread, client = thread_of(), client_of()
+    given_up = asyncio.create_task(thread._fetch_records(client, {("before", 0)}))
     await asyncio.sleep(0)
-    beside = await thread._fetch_records(client, {"after"})
-    assert (beside, beside.after, begun) == ({}, {}, [{"before"}])
+    beside = await thread._fetch_records(client, {("after", 0)})
+    assert (beside, beside.after, begun) == ({}, {}, [{("before", 0)}])
     answered.set()
     await given_up
-    await thread._fetch_records(client, {"after"})
-    assert begun == [{"before"}, {"after"}]
+    await thread._fetch_records(client, {("after", 0)})
+    assert begun == [{("before", 0)}, {("after", 0)}]
 
 
 @pytest.mark.parametrize(("start", "is_lost"), [(5, True), (0, False)], ids=["the-log-was-cut", "only-markers-were-there"])
 async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: pytest.MonkeyPatch, start: int, is_lost: bool) -> None:
-    orders = TopicPartition("orders", 0)
     state = SimpleNamespace(position=3, has_valid_position=True)
 
     async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
         state.position = 9
         return {}
 
-    async def beginning_offsets(partitions: object) -> dict[TopicPartition, int]:
-        return {orders: start}
-
-    async def end_offsets(partitions: object) -> dict[TopicPartition, int]:
-        return {orders: 9}
+    async def ask(client: object, group: str, partitions: list[TopicPartition], **_: object) -> Asked:
+        return Asked(dict.fromkeys(partitions, Standing(None, start, 9)), {})
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    assignment = SimpleNamespace(state_value=lambda partition: state)
-    client = SimpleNamespace(
-        assignment=lambda: {orders},
-        beginning_offsets=beginning_offsets,
-        end_offsets=end_offsets,
-        _subscription=SimpleNamespace(subscription=SimpleNamespace(assignment=assignment)),
-    )
+    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", ask)
     cursor = Cursor(3)
     cursor.expected = 3
-    thread: Any = ReliableThread.__new__(ReliableThread)
-    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={orders: cursor}))
-    fetched = await thread._fetch_records(client, {orders})
-    assert fetched.lost == ([orders] if is_lost else [])
-    assert fetched.after == ({} if is_lost else {orders: (cursor, 9)})
+    fetched = await thread_of(orders=cursor)._fetch_records(client_of(assignment=lambda: {ORDERS}, _subscription=at(state)), {ORDERS})
+    assert fetched.lost == ([ORDERS] if is_lost else [])
+    assert fetched.after == ({} if is_lost else {ORDERS: (cursor, 9)})
 
 
-async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    orders, sought = TopicPartition("orders", 0), []
-    answers = iter([KafkaConnectionError(), None])
+async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm, sought, asked = TopicPartition("calm", 0), [], []
 
-    async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
+    async def fetch(self: object, consumer: object, partitions: set[Any], **_: object) -> dict[Any, Any]:
+        asked.append(partitions)
         return {}
 
-    async def offsets(partitions: object) -> dict[TopicPartition, int]:
-        if (error := next(answers, None)) is not None:
-            raise error
-        return {orders: 3}
+    answers = iter([KafkaConnectionError(), None])
+
+    async def ask(client: object, group: str, partitions: list[TopicPartition], **_: object) -> Asked:
+        if (error := next(answers)) is not None:
+            return Asked({}, dict.fromkeys(partitions, error))
+        return Asked(dict.fromkeys(partitions, Standing(None, 3, 3)), {})
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    assignment = SimpleNamespace(state_value=lambda partition: SimpleNamespace(position=3, has_valid_position=True))
-    client = SimpleNamespace(
-        assignment=lambda: {orders},
-        beginning_offsets=offsets,
-        end_offsets=offsets,
-        seek=lambda partition, offset: sought.append(offset),
-        _subscription=SimpleNamespace(subscription=SimpleNamespace(assignment=assignment)),
+    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", ask)
+    cursors = {"orders": Cursor(3), "calm": Cursor(3)}
+    cursors["calm"].expected = 3
+    thread, now = thread_of(**cursors), [100.0]
+    thread._clock = lambda: now[0]
+    client = client_of(
+        assignment=lambda: {ORDERS, calm},
+        seek=lambda partition, offset: sought.append((partition, offset)),
+        _subscription=at(SimpleNamespace(position=3, has_valid_position=True)),
     )
-    cursor = Cursor(3)
-    thread: Any = ReliableThread.__new__(ReliableThread)
-    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={orders: cursor}))
-    unanswered = await thread._fetch_records(client, {orders})
-    assert (unanswered, unanswered.after, sought) == ({}, {}, [])
-    assert (await thread._fetch_records(client, {orders})).after == {orders: (cursor, 3)}
-    assert sought == [3]
+    for _ in range(2):  # it is not asked again at once
+        unanswered = await thread._fetch_records(client, {ORDERS, calm})
+        assert (unanswered.after, sought) == ({calm: (cursors["calm"], 3)}, [])
+    now[0] += 1.0
+    assert (await thread._fetch_records(client, {ORDERS, calm})).after.keys() == {ORDERS, calm}
+    assert sought == [(ORDERS, 3)]
+    assert asked == [{calm}, {calm}, {ORDERS, calm}]
 
 
 async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, calm = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    waiting = OrderedDict({busy: "more of it", calm: "a few"})
 
     async def fetch(self: object, consumer: object, partitions: object, **_: object) -> dict[Any, Any]:
         return {busy: [SimpleNamespace(offset=0)]}
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    thread: Any = ReliableThread.__new__(ReliableThread)
-    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={}))
-    client = SimpleNamespace(assignment=set, _fetcher=SimpleNamespace(_records=waiting))
-    await thread._fetch_records(client, {busy, calm})
-    assert list(waiting) == [calm, busy]
+    client = client_of()
+    client._fetcher._records = OrderedDict({busy: "more of it", calm: "a few"})
+    await thread_of()._fetch_records(client, {busy, calm})
+    assert list(client._fetcher._records) == [calm, busy]
+
+
+async def test_faust_seeks_with_one_request_and_asks_nothing_of_what_ackwise_reads() -> None:
+    mine = [TopicPartition("orders", number) for number in range(121)]
+    theirs = [TopicPartition("shop-changelog", number) for number in range(121)]
+    asked, sought = [], []
+
+    async def fetch_committed_offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        asked.append(partitions)
+        return {theirs[0]: OffsetAndMetadata(7, "")}
+
+    thread = thread_of()
+    thread.app.ackwise.cursors = {partition: Cursor(5) for partition in mine}
+    thread._consumer = client_of(
+        assignment=lambda: [*mine, *theirs],
+        seek=lambda partition, offset: sought.append((partition, offset)),
+        _coordinator=SimpleNamespace(fetch_committed_offsets=fetch_committed_offsets),
+    )
+    assert await thread._seek_to_committed() == {**dict.fromkeys(mine, 5), **dict.fromkeys(theirs), theirs[0]: 7}
+    assert (asked, sought) == ([theirs], [(theirs[0], 7)])
 
 
 @pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
@@ -172,22 +208,19 @@ def consumer_of(app: SimpleNamespace) -> Any:
     return consumer
 
 
-async def test_a_partition_that_is_taken_away_while_the_broker_is_asked_is_left() -> None:
-    orders, assigned = TopicPartition("orders", 0), {TopicPartition("orders", 0)}
+async def test_a_partition_that_is_taken_away_while_the_broker_is_asked_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assigned = {ORDERS}
 
-    async def beginning_offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
-
-    async def end_offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def ask(client: object, group: str, partitions: list[TopicPartition], **_: object) -> Asked:
         assigned.clear()
-        return dict.fromkeys(partitions, 9)
+        return Asked(dict.fromkeys(partitions, Standing(None, 0, 9)), {})
 
     def seek(partition: TopicPartition, offset: int) -> None:
         raise AssertionError("it is not assigned")
 
-    client = SimpleNamespace(beginning_offsets=beginning_offsets, end_offsets=end_offsets, assignment=lambda: assigned, seek=seek)
+    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", ask)
     cursor = Cursor(3)
-    await ReliableThread.__new__(ReliableThread)._return_to(client, orders, cursor)
+    assert await thread_of(orders=cursor)._stand(client_of(assignment=lambda: assigned, seek=seek), [ORDERS]) == {}
     assert cursor.expected is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
-from ackwise.plugin.faust.consumer import Cursor, ReliableThread
+from ackwise.plugin.faust.thread import Cursor, ReliableThread
 
 ORDERS, CHANGES = TopicPartition("orders", 0), TopicPartition("shop-stock-changelog", 0)
 
@@ -20,6 +20,9 @@ class Client:
 
     def __init__(self, assigned: Sequence[TopicPartition]) -> None:
         self._assigned = set(assigned)
+        self._closed = False
+        self._coordinator = SimpleNamespace()
+        self._fetcher = SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False))
         state = SimpleNamespace(position=0, has_valid_position=True)
         assignment = SimpleNamespace(state_value=lambda partition: state)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
@@ -48,6 +51,6 @@ async def test_a_poll_takes_no_more_than_its_bound(
     thread: Any = ReliableThread.__new__(ReliableThread)
     cursor = Cursor(0)
     cursor.expected = 0
-    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={ORDERS: cursor}))
+    thread.app = SimpleNamespace(ackwise=SimpleNamespace(cursors={ORDERS: cursor}, lanes={}))
     await thread._fetch_records(Client([ORDERS, CHANGES]), {polled}, timeout=0.0, max_records=configured)
     assert asked == [most]

@@ -1,0 +1,338 @@
+"""The thread that Faust's consumer fetches in: from where Ackwise stands, whatever has moved the client's position meanwhile.
+
+A poll that Faust dropped and a fetch that raised may have moved the position over what nobody was given. So no fetch begins anywhere but
+where the one before it ended that arrived; and a hole is passed only if such a fetch proved that the log has nothing there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, Protocol, cast
+
+from aiokafka import TopicPartition
+from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError
+from aiokafka.structs import OffsetAndMetadata
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
+from ackwise.plugin.faust.stream import is_cancelled
+from ackwise.plugin.lane import Lane
+from ackwise.plugin.quarantine import Quarantine
+from ackwise.plugin.standing import ask
+
+__all__ = ["Cursor", "Fetched", "Reading", "ReliableThread"]
+
+log = Log()
+
+#: Milliseconds that the broker keeps a fetch which finds nothing; Faust says 1500. The client has one fetch to a broker on its way
+#: at a time: while what it has of the sources waits for room it asks for the others alone, and then the sources wait for that answer.
+_FETCH_WAIT: Final = 50
+
+#: Records that one poll takes at most; without a bound it is a megabyte of each partition, whatever room there is.
+_FETCHED: Final = 500
+
+#: Seconds until it is looked again where there was nothing to fetch from.
+_LOOK_AGAIN: Final = 0.02
+
+#: Seconds until it is polled again after an error that no partition raises by itself.
+_POLL_AGAIN: Final = 1.0
+
+#: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
+_SEARCH: Final = 10.0
+
+#: Seconds that brokers have to say what their logs hold, and until they are asked again. The other partitions wait for that answer.
+_LOOK: Final = 1.0
+
+
+class Cursor:
+    """Where reading of one partition stands."""
+
+    __slots__ = ("expected", "is_doubted", "is_lost", "look_at", "resume")
+
+    def __init__(self, resume: int) -> None:
+        self.resume = resume  #: the next offset that was not taken in
+        self.expected: int | None = None  #: the client's position after what was taken in; `None` before the first seek
+        self.is_lost = False  #: the log does not have `resume`
+        self.is_doubted = False  #: a fetch of it alone raised: it is asked record by record
+        self.look_at = 0.0  #: when its broker is asked again what the log holds (monotonic seconds)
+
+
+class Fetched(dict[Any, Any]):
+    """Records by partition, with the client's positions after them, for the cursors that they were fetched for."""
+
+    after: Mapping[TopicPartition, tuple[Cursor, int]] = {}
+    lost: Sequence[TopicPartition] = ()  #: the log does not have the position of these any more
+
+
+class Reading(Protocol):
+    """Who says what is read, and how far."""
+
+    cursors: dict[TopicPartition, Cursor]
+
+    @property
+    def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
+        """Those that what is read goes to."""
+        ...
+
+
+class ReliableThread(AIOKafkaConsumerThread):
+    """Fetches from where Ackwise stands. What can't be read is left alone, and the others go on."""
+
+    _is_fetching = False
+    _searching_until = 0.0
+    _clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    @cached_property
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self._clock)
+
+    @property
+    def _reading(self) -> Reading:
+        reading: Reading = cast(Any, self.app).ackwise
+        return reading
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer: Any = super()._create_worker_consumer(transport)
+        consumer._fetch_max_wait_ms = _FETCH_WAIT
+        consumer._isolation_level = "read_committed"  # what an aborted transaction wrote must not be consumed
+        return consumer
+
+    async def _fetch_records(self, consumer: Any, active_partitions: Any, timeout: Any = None, max_records: Any = None) -> Any:
+        """As Faust's. A fetch that Faust has given up goes on here, and takes records for nobody: none begins beside it.
+
+        Raises what a partition raises that Ackwise does not read, and `AckwiseError` if the client has left the group for good.
+        """
+        if self._is_fetching:
+            await asyncio.sleep(_LOOK_AGAIN)
+            return Fetched()
+        self._is_fetching = True
+        stood = _positions(consumer, active_partitions or ())
+        try:
+            return await self._fetch(consumer, active_partitions, timeout, max_records)
+        except (ConsumerStoppedError, AckwiseError):
+            raise
+        except _NotOurs as raised:
+            raise raised.error from None
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            return await self._recover(consumer, stood, error)
+        finally:
+            self._is_fetching = False
+
+    async def _fetch(self, consumer: Any, active_partitions: Any, timeout: Any, max_records: Any) -> Fetched:
+        self._look_after(consumer)
+        singly = self._quarantine.asked_again(self._reading.lanes)
+        readable = [partition for partition in active_partitions or () if not self._is_held(partition)]
+        cursors = await self._stand(consumer, readable)
+        theirs = {partition for partition in readable if partition not in self._reading.cursors}
+        most = (max_records or _FETCHED) if cursors else max_records
+        is_searching = self._clock() < self._searching_until
+        alone = {partition: cursor for partition, cursor in cursors.items() if is_searching or partition in singly}
+        fetched = Fetched(await self._ask_singly(consumer, alone))
+        if together := {*cursors.keys() - alone.keys(), *(() if is_searching else theirs)}:
+            fetched.update(await self._ask(consumer, together, 0.0 if alone else timeout, most))
+        if is_searching and theirs:
+            fetched.update(await self._ask_theirs(consumer, theirs, max_records))
+        if not (fetched or (together and not alone)):
+            await asyncio.sleep(_LOOK_AGAIN)
+        _put_behind(consumer, fetched)
+        await self._prove(consumer, cursors, fetched)
+        return fetched
+
+    def _look_after(self, consumer: Any) -> None:
+        """The client's own tasks may have ended, though nobody asked them to."""
+        if not consumer._closed and has_left_the_group(consumer):
+            raise AckwiseError(
+                f"the Kafka client of app {self.app.conf.id!r} has left its group and does not come back; the worker stops, start it again"
+            )
+        if (ended := revive(consumer)) is not None:
+            raise ended
+
+    def _is_held(self, active: Any) -> bool:
+        partition = TopicPartition(*active)
+        lanes = self._reading.lanes.get(partition)
+        return lanes is not None and self._quarantine.holds(partition, lanes[0])
+
+    # -- ask
+
+    async def _ask(self, consumer: Any, partitions: Collection[Any], timeout: float | None, most: int | None) -> Mapping[Any, Any]:
+        return cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
+
+    async def _ask_singly(self, consumer: Any, cursors: dict[TopicPartition, Cursor]) -> dict[Any, Any]:
+        """Ask each by itself, and leave alone which raises; it is taken out of `cursors`."""
+        fetched = dict[Any, Any]()
+        for partition, cursor in list(cursors.items()):
+            records = list[Any]()
+            try:
+                while len(records) < _FETCHED and (
+                    found := await self._ask(consumer, {partition}, 0.0, 1 if cursor.is_doubted else _FETCHED)
+                ):
+                    records += found.get(partition, ())
+                    if not cursor.is_doubted:
+                        break
+            except ConsumerStoppedError:
+                raise
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
+                self._doubt(partition, cursor, error, came=bool(records))
+            else:
+                self._quarantine.answered(partition, consumer.last_poll_timestamp(partition))
+            if records:
+                fetched[partition] = records
+        return fetched
+
+    def _doubt(self, partition: TopicPartition, cursor: Cursor, error: BaseException, *, came: bool) -> None:
+        """It raised, asked by itself. What came before, record by record, is given; asked for a single one it is left alone."""
+        if not cursor.is_doubted:
+            cursor.is_doubted, cursor.expected = True, None
+        elif not came and (lanes := self._reading.lanes.get(partition)):
+            cursor.expected = None
+            self._quarantine.admit(partition, lanes[0], error)
+
+    async def _ask_theirs(self, consumer: Any, theirs: Collection[Any], max_records: int | None) -> Mapping[Any, Any]:
+        """What Faust reads itself, such as the changelogs of tables: what that raises is Faust's as well."""
+        try:
+            return await self._ask(consumer, theirs, 0.0, max_records)
+        except (ConsumerStoppedError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise _NotOurs(error) from error
+
+    # -- positions
+
+    async def _stand(self, consumer: Any, partitions: Iterable[Any]) -> dict[TopicPartition, Cursor]:
+        """The cursors of those of `partitions` that the client stands at; it is sought back where something moved it."""
+        assigned, cursors = consumer.assignment(), dict(self._reading.cursors)
+        ours = {
+            TopicPartition(*partition): cursors[partition] for partition in partitions if partition in cursors and partition in assigned
+        }
+        moved = {
+            partition: cursor
+            for partition, cursor in ours.items()
+            if cursor.expected is None or position_of(consumer, partition) != cursor.expected
+        }
+        for partition in moved.keys() - await self._look_for(consumer, moved):
+            del ours[partition]
+        for partition, cursor in moved.items():
+            if partition in ours and partition in consumer.assignment():  # or it was taken away while the broker was asked
+                consumer.seek(partition, cursor.resume)
+                cursor.expected = cursor.resume
+        return {partition: cursor for partition, cursor in ours.items() if cursor.expected is not None}
+
+    async def _prove(self, consumer: Any, cursors: Mapping[TopicPartition, Cursor], fetched: Fetched) -> None:
+        """Where a fetch did not begin at its cursor there is a hole, or the client has begun elsewhere by itself: the log says which.
+
+        What a broker does not say that of is fetched again.
+        """
+        stood = {partition: cursor for partition, cursor in cursors.items() if cursor.expected is not None}
+        begun = {
+            partition: found[0].offset if (found := fetched.get(partition)) else position_of(consumer, partition) for partition in stood
+        }
+        jumped = {partition: cursor for partition, cursor in stood.items() if begun[partition] not in (None, cursor.resume)}
+        for partition in jumped.keys() - await self._look_for(consumer, jumped):
+            fetched.pop(partition, None)
+            jumped[partition].expected = None
+        fetched.after = {
+            partition: (cursor, position)
+            for partition, cursor in cursors.items()
+            if not cursor.is_lost and cursor.expected is not None and (position := position_of(consumer, partition)) is not None
+        }
+        fetched.lost = [partition for partition, cursor in cursors.items() if cursor.is_lost]
+
+    async def _look_for(self, consumer: Any, cursors: Mapping[TopicPartition, Cursor]) -> set[TopicPartition]:
+        """See whether the logs have them still, and answer of which it is known.
+
+        Where one has not, the client begins elsewhere by its own rule, and says nothing.
+        """
+        now = self._clock()
+        due = [partition for partition, cursor in cursors.items() if now >= cursor.look_at]
+        known, unknown = await ask(consumer, self.app.conf.id, due, within=_LOOK) if due else ({}, {})
+        for partition in unknown:
+            cursors[partition].look_at = self._clock() + _LOOK
+        for partition, standing in known.items():
+            cursors[partition].is_lost = not standing.start <= cursors[partition].resume <= standing.end
+        return set(known)
+
+    async def seek_to_committed(self) -> Any:
+        """As Faust's, without asking for what Ackwise reads: each fetch of that begins at its cursor. One request for the rest."""
+        return await self.call_thread(self._seek_to_committed)
+
+    async def _seek_to_committed(self) -> dict[TopicPartition, int | None]:
+        consumer: Any = self._ensure_consumer()
+        cursors = dict(self._reading.cursors)
+        sought: dict[TopicPartition, int | None] = {}
+        theirs = []
+        for partition in consumer.assignment():
+            if partition in cursors:
+                sought[partition] = cursors[partition].resume
+            else:
+                theirs.append(partition)
+        committed = await consumer._coordinator.fetch_committed_offsets(theirs) if theirs else {}
+        for partition in theirs:
+            said = committed.get(partition)
+            sought[partition] = offset = said.offset if said is not None and said.offset >= 0 else None
+            if offset and partition in consumer.assignment():
+                consumer.seek(partition, offset)
+        return sought
+
+    # -- errors
+
+    async def _recover(self, consumer: Any, stood: Mapping[Any, int], error: BaseException) -> Fetched:
+        """Lose nothing of what the client may have drained, then look for the partition that raises."""
+        was_searching = self._clock() < self._searching_until
+        for cursor in dict(self._reading.cursors).values():
+            cursor.expected = None  # so that it is sought back
+            cursor.is_doubted = cursor.is_doubted and was_searching
+        for partition, position in stood.items():
+            if partition not in self._reading.cursors and partition in consumer.assignment():
+                consumer.seek(TopicPartition(*partition), position)
+        self._searching_until = self._clock() + _SEARCH
+        if was_searching:  # asked singly, none of them raises it
+            log.warning("fetching failed, nothing is lost", group=self.app.conf.id, error=_spoken(error), retry_in=_POLL_AGAIN)
+            await asyncio.sleep(_POLL_AGAIN)
+        else:
+            log.warning("fetching failed, nothing is lost and partitions are asked singly", group=self.app.conf.id, error=_spoken(error))
+        return Fetched()
+
+    # -- the rest
+
+    async def touch(self) -> None:
+        """Show the group that this member is alive, while there is room for nothing."""
+        consumer: Any = self._ensure_consumer()
+        with consumer._fetcher._subscriptions.fetch_context():
+            await asyncio.sleep(0)
+
+    async def commit_exactly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit these next offsets. Raises what the broker answers."""
+        await self._ensure_consumer().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
+
+
+class _NotOurs(Exception):
+    """A partition raised `error` that Faust reads itself."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _positions(consumer: Any, partitions: Iterable[Any]) -> dict[Any, int]:
+    return {partition: position for partition in partitions if (position := position_of(consumer, TopicPartition(*partition))) is not None}
+
+
+def _put_behind(consumer: Any, served: Iterable[Any]) -> None:
+    """Let the others come first next time. The client would serve a partition until all it has fetched of it, a megabyte, is used up."""
+    for partition in served:
+        if partition in (waiting := consumer._fetcher._records):
+            waiting.move_to_end(partition)
+
+
+def _spoken(error: BaseException) -> str:
+    """What the client raised, without the bytes that a parser repeats."""
+    return said(error) if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException) else type(error).__name__

@@ -1,0 +1,240 @@
+"""What Faust's thread makes of a fetch that raises: nothing that was drained is lost, and who raises is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CorruptRecordException, KafkaConnectionError
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
+from tests.plugin.logs import Logs, batch, corrupt, reading
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.faust.host import FaustHost
+from ackwise.plugin.faust.thread import Cursor, ReliableThread
+from ackwise.plugin.lane import LaneEntry
+from ackwise.plugin.member import Member
+from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.standing import Asked, Standing
+
+BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
+CHANGES = TopicPartition("shop-changelog", 0)
+
+VALUES = [b"%d" % number for number in range(10)]
+
+
+class Line:
+    """A pipeline that settles everything."""
+
+    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
+
+    async def __call__(self, entries: Iterable[Any], assignment: Any) -> None:
+        for entry in entries:
+            entry.stage = Stage.SETTLED
+
+
+class Sink:
+    """Events as they were recorded."""
+
+    def __init__(self) -> None:
+        self.recorded: list[Event] = []
+
+    async def open(self) -> None: ...
+    def record(self, event: Event) -> None:
+        self.recorded.append(event)
+
+    async def flush(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Desk:
+    """A worker of Faust that fetches from logs; `given` are the offsets that its lanes took, `now` is the time."""
+
+    def __init__(self, logs: Logs, *, by_faust: Collection[TopicPartition] = ()) -> None:
+        self.now = 100.0
+        self.logs = logs
+        self.consumer: Any = reading(logs)
+        self.sink = Sink()
+        settings = HostSettings(brokers="nowhere:1", group="shop")
+        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.host = cast(Any, FaustHost.__new__(FaustHost))
+        self.host.app = SimpleNamespace(topics=SimpleNamespace(others=lambda partition: partition in by_faust))
+        self.host._member, self.host.cursors = self.member, {}
+        self.thread = cast(Any, ReliableThread.__new__(ReliableThread))
+        self.thread.app = SimpleNamespace(ackwise=self.host, conf=SimpleNamespace(id="shop"))
+        self.thread.consumer = SimpleNamespace(flow_active=True)
+        self.thread._clock = lambda: self.now
+        self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
+        self.faust: list[int] = []
+        for partition in logs.logs:
+            self.consumer.seek(partition, 0)
+            if partition not in by_faust:
+                self._add_lane(partition)
+
+    def _add_lane(self, partition: TopicPartition) -> None:
+        line: Any = Line()
+
+        def make(delivery: Any) -> LaneEntry:
+            self.given[partition].append(delivery.offset)
+            return LaneEntry(Entry(delivery), line)
+
+        self.host.cursors[partition] = Cursor(0)
+        self.member.add_lanes(partition, (self.member.lane(*partition, "source", 0, make=make),), from_commit=0)
+
+    async def poll(self) -> None:
+        fetched = await self.thread._fetch_records(self.consumer, set(self.logs.logs), timeout=0.01)
+        rest = self.host.take(fetched) if hasattr(fetched, "after") else fetched
+        self.faust += [record.offset for records in rest.values() for record in records]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await self.poll()
+
+    async def ask(self, consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float) -> Asked:
+        return Asked({partition: Standing(None, 0, self.logs.logs[partition][-1][0]) for partition in partitions}, {})
+
+    def gaps(self) -> list[tuple[str | None, int | None, int | None, bool | None]]:
+        return [(event.topic, event.offset, event.range_end, event.proved) for event in self.sink.recorded if event.code is EventCode.GAP]
+
+
+@asynccontextmanager
+async def reads(monkeypatch: pytest.MonkeyPatch, logs: Logs, **options: Any) -> AsyncIterator[Desk]:
+    desk = Desk(logs, **options)
+    for name in ("_POLL_AGAIN", "_LOOK_AGAIN"):
+        monkeypatch.setattr(f"ackwise.plugin.faust.thread.{name}", 0.0)
+    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", desk.ask)
+    try:
+        yield desk
+    finally:
+        lanes = desk.member.abandon_lanes()
+        await asyncio.gather(*(lane.task for lane in lanes if lane.task is not None))
+        await desk.consumer._fetcher.close()
+        desk.consumer._closed = True
+
+
+def three(bad: tuple[int, bytes]) -> Logs:
+    """A partition with `bad` in its middle beside two that are well."""
+    return Logs(
+        {
+            GOOD: [batch(first, *VALUES) for first in range(0, 40, 10)],
+            BAD: [batch(0, *VALUES), bad, batch(20, *VALUES)],
+            OTHER: [batch(first, *VALUES) for first in range(0, 40, 10)],
+        }
+    )
+
+
+def with_a_name_that_is_not_utf_8(first: int) -> tuple[int, bytes]:
+    """A batch of ten whose last has a header that is called so, under a checksum that holds."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, 0, 0, 2**31 - 1)
+    for number, value in enumerate(VALUES):
+        headers: Any = [("h", b"1")] if number == 9 else []
+        assert builder.append(number, 1_700_000_000_000, b"k", value, headers) is not None
+    raw = bytes(builder.build())
+    raw = first.to_bytes(8, "big") + raw[8:].replace(b"\x02h\x021", b"\x02\xff\x021")
+    return first + 10, raw[:17] + calc_crc32c(raw[21:]).to_bytes(4, "big") + raw[21:]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [corrupt(batch(10, *VALUES)), with_a_name_that_is_not_utf_8(10)],
+    ids=["its checksum does not hold", "a header has a name that is not UTF-8"],
+)
+async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passed(
+    monkeypatch: pytest.MonkeyPatch, bad: tuple[int, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reads(monkeypatch, three(bad)) as desk:
+        await desk.until(lambda: len(desk.given[GOOD]) == len(desk.given[OTHER]) == 40 and "a partition can't be read" in caplog.text)
+        (lane,) = desk.member.lanes[BAD]
+        good = len(desk.given[BAD])
+        await desk.until(lambda: lane.watermark.commit == good)
+    assert desk.given[GOOD] == desk.given[OTHER] == [*range(40)]
+    assert desk.given[BAD] == [*range(good)]
+    assert 10 <= good < 20
+    assert desk.gaps() == []
+    assert lane.unreadable is not None
+
+
+async def test_what_is_between_a_hole_and_a_partition_that_raises_is_lost_by_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted = [batch(0, *VALUES, last=20), batch(25, *VALUES)]
+    logs = Logs({GOOD: compacted, BAD: [batch(0, *VALUES), corrupt(batch(10, *VALUES))]})
+    async with reads(monkeypatch, logs) as desk:
+        await desk.until(lambda: len(desk.given[GOOD]) == 20 and len(desk.given[BAD]) == 10)
+        assert desk.given[GOOD] == [*range(10), *range(25, 35)]
+        assert desk.gaps() == [("good", 10, 25, True)]
+
+
+async def test_a_partition_in_quarantine_is_asked_again_and_goes_on_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = three(corrupt(batch(10, *VALUES)))
+    async with reads(monkeypatch, logs) as desk:
+        (lane,) = desk.member.lanes[BAD]
+        await desk.until(lambda: lane.unreadable is not None)
+        asked = logs.asked.count(BAD)
+        await desk.until(lambda: len(desk.given[GOOD]) == 40)
+        logs.logs[BAD][1] = batch(10, *VALUES)
+        desk.now += 1.01
+        await desk.until(lambda: len(desk.given[BAD]) == 30 and lane.unreadable is None)
+        assert desk.given[BAD] == [*range(30)]
+        assert logs.asked.count(BAD) > asked
+        assert desk.gaps() == []
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaConnectionError(), RuntimeError("broken"), asyncio.CancelledError()], ids=["kafka", "client", "cancelled from inside"]
+)
+async def test_an_error_that_is_about_no_partition_puts_none_in_quarantine(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    async with reads(monkeypatch, three(batch(10, *VALUES))) as desk:
+        fetched_records, failures = desk.consumer._fetcher.fetched_records, iter(range(3))
+
+        async def raising(*args: Any, **options: Any) -> Any:
+            found = await fetched_records(*args, **options)
+            if len(args[0]) > 1 and next(failures, None) is not None:
+                raise error  # after the positions moved
+            return found
+
+        desk.consumer._fetcher.fetched_records = raising
+        await desk.until(lambda: sum(map(len, desk.given.values())) == 110)
+        assert all(lanes[0].unreadable is None for lanes in desk.member.lanes.values())
+        assert desk.given == {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]}
+        assert desk.gaps() == []
+
+
+async def test_what_faust_reads_itself_is_sought_back_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs({CHANGES: [batch(0, *VALUES), batch(10, *VALUES)], BAD: [batch(0, *VALUES), corrupt(batch(10, *VALUES))]})
+    async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
+        await desk.until(lambda: len(desk.given[BAD]) == 10 and len(desk.faust) == 20)
+        assert desk.faust == [*range(20)]
+
+
+async def test_what_faust_reads_itself_and_can_not_read_raises_as_in_faust(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs({CHANGES: [corrupt(batch(0, *VALUES))], GOOD: [batch(0, *VALUES)]})
+    async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
+        with pytest.raises(CorruptRecordException):
+            await desk.until(lambda: False)
+
+
+async def test_a_task_of_the_client_that_ended_by_itself_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reads(monkeypatch, three(batch(10, *VALUES))) as desk:
+        desk.consumer._fetcher._fetch_task.cancel()
+        await asyncio.wait({desk.consumer._fetcher._fetch_task})
+        await desk.until(lambda: sum(map(len, desk.given.values())) == 110)
+
+
+async def test_a_client_that_left_its_group_for_good_stops_the_worker_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reads(monkeypatch, three(batch(10, *VALUES))) as desk:
+        ended = asyncio.ensure_future(asyncio.sleep(0))
+        await ended
+        desk.consumer._coordinator._coordination_task = ended
+        with pytest.raises(AckwiseError, match="has left its group"):
+            await desk.poll()
