@@ -178,7 +178,7 @@ class Admission:
 
         Without the store nobody would count how many workers a message ends.
         """
-        unprotected, running = [], leases.running()
+        unprotected = []
         for entry in claimants:
             if entry.alone:
                 self._worker.hold([entry], "workers ended while they ran it, and the store is not available")
@@ -188,11 +188,10 @@ class Admission:
                 entry.rule(Done())
             elif entry.key is not None and leases.succeeded(entry.key.id):
                 entry.rule(Duplicate())
-            elif entry.key is not None and entry.key.id in running:
+            elif entry.key is not None and leases.is_running(entry.key.id):
                 entry.unprotected = False
                 self._worker.hold([entry], "its key is running here, and the store is not available")
             else:
-                leases.run_unprotected(entry)
                 entry.stage = Stage.ADMITTED
                 unprotected.append(entry)
         self.unprotected += len(unprotected)

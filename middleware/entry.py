@@ -35,17 +35,24 @@ class Stage(enum.IntEnum):
 class Run:
     """One execution of a handler, which may be called off when a claim is lost or the worker stops."""
 
-    __slots__ = ("called_off", "raised", "stopped", "task", "transaction")
+    __slots__ = ("called_off", "moved", "raised", "stopped", "task", "transaction")
 
     def __init__(self, transaction: Transaction | None = None) -> None:
         self.task: asyncio.Task[None] | None = None
         self.called_off = False
+        self.moved: asyncio.Future[None] | None = None  #: who waits for the handler is woken
         self.transaction = transaction  #: what the handler writes in
         self.raised: BaseException | None = None  #: what the handler raised in a transaction, which has to be rolled back
         self.stopped: BaseException | None = None  #: what the handler raised to stop the app
 
     def recall(self) -> None:
-        """The partition takes nothing new: take back what no handler has seen yet."""
+        """The partition takes nothing new: what is finished is settled now, and not once all of it is."""
+        self.stir()
+
+    def stir(self) -> None:
+        """Something is finished: who waits for the handler may look."""
+        if self.moved is not None and not self.moved.done():
+            self.moved.set_result(None)
 
     def call_off(self) -> None:
         """Cancel the handler; what it has not ruled on stays undecided."""
@@ -61,6 +68,7 @@ class Entry:
         "__weakref__",
         "alone",
         "at_most",
+        "began",
         "claim_lost",
         "copy",
         "deadline",
@@ -108,6 +116,7 @@ class Entry:
         self.claim_lost = False
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
         self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
+        self.began = False  #: a handler has seen it since it was admitted
         self.elsewhere = False  #: IN_FLIGHT_ELSEWHERE was written
         self.leader: Entry | None = None  #: the entry of the same key in the same batch that this one follows
         self.run: Run | None = None
@@ -133,11 +142,17 @@ class Entry:
         self.disposition = disposition
         self.stage = Stage.RULED
 
+    def run_again(self, *, at_most: int) -> None:
+        """It would have died with others, and runs again in a batch of `at_most`: same claim, same attempt."""
+        self.stage = Stage.ADMITTED
+        self.disposition = self.send_back = None
+        self.at_most = at_most
+
     def forget_claim(self) -> None:
         """Back to where it was fetched: whatever was decided without an outcome that stands is decided anew."""
         self.stage = Stage.FETCHED
         self.token = 0
-        self.claim_lost = self.recorded = self.unprotected = False
+        self.claim_lost = self.began = self.recorded = self.unprotected = False
         self.disposition = self.send_back = self.copy = self.leader = None
 
     def undo(self) -> None:

@@ -11,7 +11,7 @@ from ackwise.middleware.retry import ConsumeLater, SendBack
 from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
 from ackwise.middleware.whereabouts import where_raised
 
-__all__ = ["decide", "ending", "is_last", "tell_broken"]
+__all__ = ["decide", "ending", "is_last", "tell_broken", "tell_spared"]
 
 log = Log()
 
@@ -83,3 +83,19 @@ def _decision(later: Later, policy: ConsumeLater, entry: Entry, error: BaseExcep
         return policy.decide(later, reconsume_times, error), None
     except Exception as broken:  # noqa: BLE001  # a retry policy may be the user's: the delay levels stand in for it
         return policy.by_level(reconsume_times), broken
+
+
+def tell_spared(handler: str, doomed: Sequence[Entry], *, batch: int, at: str | None) -> None:
+    """One line for what would have died with others of a batch, and runs again in smaller ones."""
+    first = doomed[0].delivery.origin
+    log.warning(
+        "a batch raised that would be dead letters, its messages run again in smaller batches",
+        handler=handler,
+        messages=len(doomed),
+        batch=batch,
+        topic=first.topic,
+        partition=first.partition,
+        offset=first.offset,
+        error=doomed[0].error,
+        at=at,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ackwise.middleware.disposition import DONE, Disposition
 from ackwise.middleware.entry import Entry, Run
@@ -27,10 +27,20 @@ class Where(enum.Enum):
 class InFlight(Run):
     """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
 
-    __slots__ = ("_flight", "again_until", "company", "disposition", "entry", "error", "limit", "message", "where")
+    __slots__ = ("_begin", "_flight", "again_until", "company", "disposition", "entry", "error", "limit", "message", "where")
 
-    def __init__(self, entry: Entry, message: Message[object], limit: int, *, again_until: float | None = None) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        message: Message[object],
+        limit: int,
+        *,
+        again_until: float | None = None,
+        begin: Callable[[Entry], bool] | None = None,
+    ) -> None:
+        """`begin` is asked when the loop takes it: `False` if it must not run any more."""
         super().__init__()
+        self._begin = begin
         self.entry = entry
         self.message = message
         self.limit = limit  #: how many messages may be in a batch with it, itself included
@@ -43,10 +53,14 @@ class InFlight(Run):
         )
         self._flight: Flight | None = None
 
-    def take(self, now: float) -> None:
-        """A loop works on it from `now` on (monotonic seconds)."""
+    def take(self, now: float) -> bool:
+        """A loop works on it from `now` on (monotonic seconds); `False` if it is not to run any more, and is back."""
+        if self._begin is not None and not self._begin(self.entry):
+            self._return()
+            return False
         self.where = Where.TAKEN
         self.entry.started_at = now
+        return True
 
     def leave_undecided(self) -> None:
         """Nobody will decide on it: it comes up again after a while, and no attempt is counted."""
@@ -109,8 +123,8 @@ class Flight:
 
     @property
     def is_over(self) -> bool:
-        """Whether all of them are back."""
-        return self._away == 0
+        """Whether all of them are back, and were collected."""
+        return self._away == 0 and not self._back
 
     def returned(self, member: InFlight) -> None:
         """`member` is back."""

@@ -54,7 +54,7 @@ class Leases:
         self._releases: deque[Release] = deque(maxlen=_REMEMBERED)
         self._marks: deque[Complete] = deque()
         self._down_until = 0.0
-        self._unprotected: weakref.WeakValueDictionary[bytes, Entry] = weakref.WeakValueDictionary()
+        self._running: weakref.WeakValueDictionary[bytes, Entry] = weakref.WeakValueDictionary()
         self.marks_dropped = 0  #: finished messages that the store was never told of
         self._random = random.Random()  # its own generator: a user's random.seed() must not make two workers draw the same tokens
 
@@ -92,15 +92,18 @@ class Leases:
             raise
         return replace(result, completes=result.completes[: len(completes)]) if marks else result
 
-    def running(self) -> set[bytes]:
-        """The keys that are running in this process, with a claim or without."""
-        entries = [*self._held.values(), *self._unprotected.values()]
-        return {entry.key.id for entry in entries if entry.key is not None and entry.stage is Stage.ADMITTED}
+    def begin(self, entry: Entry) -> bool:
+        """`entry` runs from now on, with a claim or without; `False` if its key is running in this process already."""
+        return entry.key is None or self._running.setdefault(entry.key.id, entry) is entry
 
-    def run_unprotected(self, entry: Entry) -> None:
-        """`entry` runs without a claim."""
-        if entry.key is not None:
-            self._unprotected[entry.key.id] = entry
+    def end(self, entry: Entry) -> None:
+        """`entry` does not run any more."""
+        if entry.key is not None and self._running.get(entry.key.id) is entry:
+            del self._running[entry.key.id]
+
+    def is_running(self, key_id: bytes) -> bool:
+        """Whether this key is running in this process, with a claim or without."""
+        return key_id in self._running
 
     def release_later(self, release: Release) -> None:
         """Release with the next trip that the store answers; nothing waits for that."""
@@ -222,7 +225,7 @@ class Leases:
     def _lose(self, entry: Entry) -> None:
         self.drop(entry)
         entry.claim_lost = True
-        if entry.run is not None:
+        if entry.run is not None and entry.stage is Stage.ADMITTED:  # what is decided already must not end what runs beside it
             entry.run.call_off()
 
     def _extend(self, entries: Sequence[Entry], asked_at: float) -> None:

@@ -48,7 +48,7 @@ class OffsetsPipeline(TransactionalPipeline):
             await super().__call__(entries, assignment)
             return
         stopped = self._admission.prepare(entries)
-        if stopped is None and await self._is_clear(entries, partition) and await self._may_begin(entries):
+        if stopped is None and await self._is_clear(entries, partition) and await self._may_begin(entries, assignment):
             await self._settle.publish([entry for entry in entries if entry.stage is Stage.RULED], partition)
             stopped = await self._transact(_before_the_first_that_waits(entries), partition)
         passed = list(takewhile(self._is_passed, entries))
@@ -93,7 +93,7 @@ class OffsetsPipeline(TransactionalPipeline):
         if cast(OwnedPartition, assignment).role == "retry":
             return await super()._transact(entries, assignment)
         fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
-        if not fetched:
+        if not fetched or assignment.cut_off:
             return None
         run = await self._attempt(fetched, assignment)
         if run.raised is None or run.stopped is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate
-from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.entry import Entry, Run, Stage
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Assignment, Settlement
@@ -71,20 +72,32 @@ class Pipeline:
 
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         stopped = self._admission.prepare(entries)
-        if stopped is None and await self._may_begin(entries):
+        if stopped is None and await self._may_begin(entries, assignment):
             async with self._turn(entries) as may_run:
-                if may_run:
+                if may_run and not assignment.cut_off:
                     await self._admission.claim(entries)
-                    stopped = (await self._execution.run(entries)).stopped
+                    settle = partial(self._settle_finished, entries, assignment)
+                    stopped = (await self._execution.run(entries, assignment, Run(), meanwhile=settle)).stopped
         follow(entries)
         await self._settle(entries, assignment)
         if stopped is not None:
             raise HandlerStopped(stopped)
 
-    async def _may_begin(self, entries: Sequence[Entry]) -> bool:
-        """Nothing is begun while the event log is out of order: it could not be settled, and a kill would repeat all of it."""
-        if not self._worker.outage.is_on:
-            return True
+    async def _settle_finished(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+        """Settle what is finished while the rest still runs, so that it can be committed before the partition is gone."""
+        follow([entry for entry in entries if entry.leader is not None and entry.leader.disposition is not None])
+        now = self._worker.monotonic()
+        finished = [entry for entry in entries if Stage.RULED <= entry.stage < Stage.SETTLED and entry.not_before <= now]
+        await self._settle(finished, assignment)
+        assignment.finish(finished)
+
+    async def _may_begin(self, entries: Sequence[Entry], assignment: Assignment) -> bool:
+        """Nothing is begun once the partition is gone, nor while the event log is out of order.
+
+        It could not be settled then, and a kill would repeat all of it.
+        """
+        if assignment.cut_off or not self._worker.outage.is_on:
+            return not assignment.cut_off
         try:
             await self._worker.make_durable()
         except EventLogUnavailable as error:

@@ -40,7 +40,16 @@ class Assignment(Protocol):
 
     @property
     def cut_off(self) -> bool:
-        """The partition is no longer ours: nothing may be published for it."""
+        """The partition is no longer ours: nothing may be begun or published for it."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """It takes nothing new, and what has begun comes to its end."""
+        ...
+
+    def finish(self, entries: Sequence[Entry]) -> None:
+        """Those of `entries` that are SETTLED may move the watermark."""
         ...
 
 
@@ -100,11 +109,13 @@ class Settlement:
                 continue
             if not isinstance(entry.disposition, _COPIED):
                 entry.stage = Stage.PUBLISHED
-            elif assignment.cut_off:
-                self._abandon(entry)
-            elif not entry.claim_lost:
+            elif assignment.cut_off or not entry.claim_lost:
                 outgoing.append(entry)
         while outgoing:
+            if assignment.cut_off:  # looked at for each round: a shorter one is sent after the answer to the first
+                for entry in outgoing:
+                    self._abandon(entry)
+                return
             for entry in outgoing:
                 entry.copy = entry.copy or self._copy(entry)
             answers = await self._worker.publisher.publish([entry.copy for entry in outgoing if entry.copy is not None])

@@ -15,9 +15,8 @@ from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, Stage
-from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import is_last
+from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.fate import is_last, tell_spared
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
@@ -33,9 +32,6 @@ log = Log()
 #: Seconds after which what has come back of a batch is settled, while the rest is still away.
 SLICE: Final = 0.5
 
-#: Seconds for which what would die together runs again, where there is no lease.
-_LEASE: Final = 30.0
-
 #: Seconds between warnings about messages that do not come back.
 HANG_WARNING: Final = 60.0
 
@@ -44,17 +40,8 @@ class Stretch(Assignment, Protocol):
     """What the streaming pipeline asks of the partition besides."""
 
     @property
-    def is_stopping(self) -> bool:
-        """Nothing new may begin, and what has begun comes to its end."""
-        ...
-
-    @property
     def turn(self) -> asyncio.Lock:
         """Held while a batch is admitted, so that batches are handed over in the order of their offsets."""
-        ...
-
-    def finish(self, entries: Sequence[Entry]) -> None:
-        """Those of `entries` that are SETTLED may move the watermark."""
         ...
 
 
@@ -83,9 +70,9 @@ class StreamingPipeline(Pipeline):
             async with stretch.turn:
                 flight = Flight(())
                 stopped = self._admission.prepare(entries)
-                if stopped is None and await self._may_begin(entries) and await company.enter_async_context(self._turn(entries)):
-                    await self._admission.claim(entries)
-                    flight = self._hand_over([entry for entry in entries if entry.stage is Stage.ADMITTED])
+                begins = stopped is None and await self._may_begin(entries, stretch)
+                if begins and await company.enter_async_context(self._turn(entries)) and not stretch.cut_off:
+                    flight = await self._admit(entries, stretch)
             with self._worker.isolation.recallable(flight.recall):
                 await self._land(flight, stretch)
         follow(entries)
@@ -95,18 +82,30 @@ class StreamingPipeline(Pipeline):
         if stopped is not None:
             raise HandlerStopped(stopped)
 
-    def _hand_over(self, admitted: Sequence[Entry]) -> Flight:
+    async def _admit(self, entries: Sequence[Entry], stretch: Stretch) -> Flight:
+        """Claim and hand over; nothing is handed over for a partition that takes nothing new by then."""
         flight = Flight(())
-        self._give_to(flight, admitted)
+        await self._admission.claim(entries)
+        admitted = [entry for entry in entries if entry.stage is Stage.ADMITTED]
+        if stretch.is_stopping or stretch.cut_off:
+            run = Run()
+            run.called_off = True
+            self._execution.give_up(admitted, run)
+        else:
+            self._give_to(flight, admitted)
         return flight
 
+    def _begin(self, entry: Entry) -> bool:
+        return bool(self._execution.begin([entry]))
+
     def _give_to(self, flight: Flight, entries: Sequence[Entry], *, again_until: float | None = None) -> None:
-        """An execution of each of `entries` begins, in no larger company than each of them bears."""
+        """The loop may take `entries`, in no larger company than each of them bears."""
         members = []
         for entry in entries:
-            entry.run = member = InFlight(entry, cast(Message[object], entry.message), self._company(entry), again_until=again_until)
+            entry.run = member = InFlight(
+                entry, cast(Message[object], entry.message), self._company(entry), again_until=again_until, begin=self._begin
+            )
             members.append(member)
-        self._execution.begin(entries)
         flight.join(members)
         self._give(members)
 
@@ -124,7 +123,7 @@ class StreamingPipeline(Pipeline):
                 self._rule(landed)
                 if flight.is_over:
                     return
-                back += [member.entry for member in landed]
+                back += [member.entry for member in landed if member.entry.stage is not Stage.ADMITTED]  # those are away again
                 silent = 0.0 if landed else silent + SLICE
                 if silent and silent % HANG_WARNING == 0:
                     self._tell_hanging(flight, silent)
@@ -152,14 +151,11 @@ class StreamingPipeline(Pipeline):
         if not doomed:
             return known
         now = self._worker.monotonic()
-        until = min(member.again_until or now + self._patience for member in doomed)
+        until = min(member.again_until or now + self._execution.patience for member in doomed)
         for member in doomed:
-            member.entry.at_most = max(1, member.company // 2)
-            error = type(member.error).__name__
-            self._worker.record(
-                self._worker.event(EventCode.FAILED, self.agent.name, member.entry, error=error, exec_id=member.entry.exec_id)
-            )
-        self._tell_spared(doomed)
+            self._execution.spare(member.entry, at_most=max(1, member.company // 2), error=type(member.error).__name__)
+        at = None if doomed[0].error is None else where_raised(doomed[0].error)
+        tell_spared(self.agent.name, [member.entry for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
             self._give_to(flight, [member.entry for member in doomed], again_until=until)
             return known
@@ -167,14 +163,10 @@ class StreamingPipeline(Pipeline):
             member.disposition = None
         return [*known, *doomed]
 
-    @property
-    def _patience(self) -> float:
-        leases = self._worker.leases
-        return _LEASE if leases is None else leases.lease
-
     def _rule(self, landed: Sequence[InFlight]) -> None:
         for member in landed:
             member.entry.run = None
+        landed = [member for member in landed if member.entry.stage is Stage.ADMITTED]  # the others were not begun
         self._execution.conclude([(member.entry, member.disposition, member.error) for member in landed if member.disposition is not None])
         undecided = [member for member in landed if member.disposition is None]
         for of_a_kind in (
@@ -184,20 +176,7 @@ class StreamingPipeline(Pipeline):
         ):
             if of_a_kind:
                 self._execution.give_up([member.entry for member in of_a_kind], of_a_kind[0])
-
-    def _tell_spared(self, doomed: Sequence[InFlight]) -> None:
-        first = doomed[0]
-        log.warning(
-            "a batch raised that would be dead letters, its messages run again in smaller batches",
-            handler=self.agent.name,
-            messages=len(doomed),
-            batch=first.company,
-            topic=first.message.topic,
-            partition=first.message.partition,
-            offset=first.message.offset,
-            error=type(first.error).__name__,
-            at=where_raised(first.error) if first.error is not None else None,
-        )
+        self._execution.end([member.entry for member in landed])
 
     def _tell_hanging(self, flight: Flight, seconds: float) -> None:
         taken = list(flight.taken())

@@ -39,7 +39,7 @@ class TransactionalPipeline(Pipeline):
 
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         stopped = self._admission.prepare(entries)
-        if stopped is None and await self._may_begin(entries):
+        if stopped is None and await self._may_begin(entries, assignment):
             fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
             stopped = await self._transact(self._admission.elect(fetched), assignment)
         follow(entries)
@@ -51,7 +51,7 @@ class TransactionalPipeline(Pipeline):
     async def _transact(self, entries: Sequence[Entry], assignment: Assignment) -> BaseException | None:
         """Take `entries` as far as a commit, in as many transactions as it needs; answers what stops the app."""
         fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
-        if not fetched:
+        if not fetched or assignment.cut_off:
             return None
         run = await self._attempt(fetched, assignment)
         if run.raised is None or run.stopped is not None:
@@ -69,7 +69,7 @@ class TransactionalPipeline(Pipeline):
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 mine = await self._claim(transaction, fetched, assignment)
-                run = await self._execution.run(mine, transaction)
+                run = await self._execution.run(mine, assignment, Run(transaction))
                 if run.raised is not None or any(entry.stage is Stage.ADMITTED for entry in mine):
                     raise RollBack
                 await self._finish(transaction, mine, assignment)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError, InvalidHandlerResult
+from ackwise.middleware.execution import check_cut_off
 from ackwise.middleware.message import Message
 from ackwise.plugin.handler import first_parameter, is_async, name_of
 
@@ -58,6 +59,7 @@ async def _run(around: Around, inner: CallNext, work: Any) -> object:
     said: list[tuple[object, BaseException | None]] = []
 
     async def call_next(work: Any) -> object:
+        check_cut_off()
         try:
             result = await inner(work)
         except BaseException as error:

@@ -52,8 +52,7 @@ class Inlet:
                 now = await self._breathe()
             while queue := self._again or self._waiting:
                 member = queue.popleft()
-                if member.where is Where.WAITING:
-                    member.take(now)
+                if member.where is Where.WAITING and member.take(now):
                     return member
             await self._sleep(None)
 
@@ -67,8 +66,7 @@ class Inlet:
         queue, most = (self._waiting, None) if first.again_until is None else (self._again, first.limit)
         while queue and len(flight) != most and (queue[0].where is not Where.WAITING or queue[0].is_with(first)):
             member = queue.popleft()
-            if member.where is Where.WAITING:
-                member.take(first.entry.started_at)
+            if member.where is Where.WAITING and member.take(first.entry.started_at):
                 flight.append(member)
         return flight
 
@@ -89,10 +87,12 @@ class Inlet:
             elif not batch:
                 deadline = None
             if is_full or (deadline is not None and now >= deadline):
-                for member in batch:
+                for _ in batch:
                     queue.popleft()
-                    member.take(now)
-                return batch
+                if taken := [member for member in batch if member.take(now)]:
+                    return taken
+                deadline = None
+                continue
             await self._sleep(None if deadline is None else deadline - now)
 
     def _fitting(self, count: int) -> tuple[deque[InFlight], list[InFlight], bool]:

@@ -102,8 +102,14 @@ class Store:
 class Partition:
     """The lane that a batch came from, reduced to what the pipeline asks of it."""
 
-    def __init__(self) -> None:
-        self.cut_off = False
+    def __init__(self, watermark: Watermark) -> None:
+        self.cut_off = self.is_stopping = False
+        self._watermark = watermark
+
+    def finish(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.stage is Stage.SETTLED:
+                self._watermark.finish(entry.delivery.offset)
 
 
 class Spine:
@@ -126,7 +132,8 @@ class Spine:
         self.publisher = Publisher()
         self.sink = Sink()
         self.store = store or Store(self.clock)
-        self.partition = Partition()
+        self.watermark = Watermark(100)
+        self.partition = Partition(self.watermark)
         self.agent = Agent(name, ("orders",), kind, handler, decode, keep_ack_index_on_error=keep_ack_index_on_error)
         options = {} if dedup is True or dedup is False else dedup
         policy = Dedup(self.store, **options) if dedup is not False else None
@@ -146,7 +153,6 @@ class Spine:
             wall=self.clock,
         )
         self.pipeline = Pipeline(self.agent, self.worker)
-        self.watermark = Watermark(100)
 
     def entries(self, count: int, *, start: int = 100, **fields: Any) -> list[Entry]:
         """`count` new deliveries from `start`, held by the watermark."""

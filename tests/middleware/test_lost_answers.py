@@ -52,7 +52,7 @@ class Stretch:
     """A partition, reduced to what the pipelines ask of it."""
 
     def __init__(self) -> None:
-        self.cut_off = False
+        self.cut_off = self.is_stopping = False
         self.turn = asyncio.Lock()
 
     def finish(self, entries: Sequence[Entry]) -> None: ...

@@ -82,8 +82,10 @@ class Owned:
     """A partition that is ours."""
 
     def __init__(self, role: str = "source", generation: int = 1) -> None:
-        self.cut_off = False
+        self.cut_off = self.is_stopping = False
         self.topic, self.partition, self.role, self.generation = "orders", 3, role, generation
+
+    def finish(self, entries: Any) -> None: ...
 
 
 @pytest.fixture

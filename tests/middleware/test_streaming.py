@@ -14,6 +14,7 @@ from ackwise.middleware.errors import AckwiseError, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.store import Exchange, Release
 from ackwise.middleware.streaming import StreamingPipeline
 
 SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
@@ -244,6 +245,49 @@ async def test_what_stops_the_app_leaves_its_claim_counted_as_lost_and_begins_no
     await loop.spine.leases.flush()
     released = [release.key for trip in loop.spine.store.trips for release in trip.releases]
     assert released == [entries[2].key]
+
+
+@pytest.mark.parametrize("how", ["is_stopping", "cut_off"])
+async def test_what_is_admitted_when_its_partition_goes_is_not_handed_over(loops: Any, how: str) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(2)
+
+    def goes(exchange: Any) -> bool:
+        setattr(loop.stretch, how, True)
+        return False
+
+    loop.spine.store.fail = goes
+    await (await loop.begin(entries))
+    await loop.spine.leases.flush()
+    assert (loop.given, stages(entries)) == ([], [FETCHED] * 2)
+    assert len(loop.spine.store.trips[-1].releases) == 2
+
+
+async def test_a_key_that_succeeded_here_while_it_waited_for_the_loop_is_not_taken(loops: Any) -> None:
+    loop = loops(dedup=True)
+    entries = loop.spine.entries(2)
+    run = await loop.begin(entries)
+    loop.spine.leases.remember_successes([entries[0].key.id])
+    first, second = loop.given
+    assert (first.take(0.0), second.take(0.0)) == (False, True)
+    second.decide()
+    await run
+    assert (stages(entries), entries[0].disposition) == ([SETTLED] * 2, Duplicate())
+    assert [code.name for code in loop.spine.sink.codes(100)] == ["DUP_SUPPRESSED"]
+
+
+async def test_a_key_that_a_loop_works_on_is_not_taken_beside_itself(loops: Any) -> None:
+    loop = loops(dedup={"key": lambda message: "one"})
+    (first,), (second,) = loop.spine.entries(1), loop.spine.entries(1, start=101)
+    run = await loop.begin([first])
+    (working,) = loop.take()
+    await loop.spine.store.inner.exchange(Exchange(releases=[Release(first.key, first.token)]))  # as if its lease had ended
+    other = await loop.begin([second])
+    assert not loop.given[1].take(0.0)
+    await other
+    assert (second.stage, second.why) == (FETCHED, "its key is running here")
+    working.decide()
+    await run
 
 
 # -- order
