@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
-__all__ = ["answer"]
+__all__ = ["answer", "ended"]
 
 T = TypeVar("T")
 
 #: What was given up and has not ended; the event loop itself would forget such a task.
-_LEFT: Final[set[asyncio.Task[Any]]] = set()
+_LEFT: Final[set[asyncio.Future[Any]]] = set()
 
 
 async def answer(call: Coroutine[Any, Any, T], *, within: float) -> T:
@@ -23,21 +23,35 @@ async def answer(call: Coroutine[Any, Any, T], *, within: float) -> T:
     here asked for that. A call that was given up is cancelled, and not waited for: it may not end either.
     """
     task = asyncio.ensure_future(call)
-    try:
-        await asyncio.wait({task}, timeout=within)
-    finally:
-        if not task.done():
-            task.cancel()
-            _LEFT.add(task)
-            task.add_done_callback(_forget)
-    if not task.done():
+    if not await _wait(task, within):
         raise KafkaTimeoutError(f"no answer within {within:g} s")
     if task.cancelled():
         raise KafkaConnectionError("the client gave up a call of its own")
     return task.result()
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
+async def ended(work: Awaitable[object], *, within: float) -> bool:
+    """Whether `work` came to its end within so many seconds; otherwise it is cancelled, and left behind. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    if not await _wait(task, within) or task.cancelled():
+        return False
+    task.result()
+    return True
+
+
+async def _wait(task: asyncio.Future[Any], within: float) -> bool:
+    """Whether it is done; it is cancelled and left behind if it is not."""
+    try:
+        await asyncio.wait({task}, timeout=within)
+    finally:
+        if not (done := task.done()):
+            task.cancel()
+            _LEFT.add(task)
+            task.add_done_callback(_forget)
+    return done
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
     _LEFT.discard(task)
     if not task.cancelled():
         task.exception()  # nobody waits for it any more, and asyncio need not say so

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, Protocol, cast
 
@@ -32,6 +32,7 @@ from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.bounded import answer, ended
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.routes import Routes
@@ -42,11 +43,27 @@ __all__ = ["Client", "Member", "delivery_of"]
 
 log = Log()
 
+_Lanes = Mapping[TopicPartition, tuple[Lane, ...]]
+
+_Offsets = Mapping[TopicPartition, tuple[tuple[Lane, ...], int]]
+
 #: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
-_GRACE = 5.0
+_GRACE = 4.0
 
 #: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is away.
 _BROKER_TIMEOUT = 10.0
+
+#: Seconds after the cut-off for what is left to do, in a revoke and in a stop: to commit what was settled, and to release claims.
+_AFTER_REVOKE, _AFTER_STOP = 10.0, 5.0
+
+#: Seconds that a step of this gets, however late it is.
+_AT_LEAST = 0.5
+
+#: Seconds for closing what is open, after an error; after a stop it is what is left of its time.
+_CLOSE_TIMEOUT = 5.0
+
+#: Seconds until a task of ours begins anew that something else has cancelled.
+_BEGIN_ANEW = 1.0
 
 #: Seconds that whoever asks for the state of a worker waits for the broker; the rest of it is known without.
 _LOOK_TIMEOUT = 2.0
@@ -109,10 +126,11 @@ class Member:
         self._store = store
         self._inbox = inbox
         self._tasks: set[asyncio.Task[None]] = set()
-        self._commits = asyncio.Lock()
         self._refuses_metadata = False  # the broker, with a lower limit than others have
         self._foreign = 0  # partitions that came with metadata of others
-        self._drains = asyncio.Lock()
+        self._committing: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
+        self._is_ending = False  #: from now on tasks are cancelled by us
+        self.close_by: float | None = None  #: when everything has to be closed, in the time of the event loop
 
     # -- its parts
 
@@ -131,17 +149,25 @@ class Member:
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
                 await self.ensure_topics(sources)
-            for part in (self.sink, self._store, self._inbox):
-                if part is not None:
-                    opened.push_async_callback(part.close)
-                    await part.open()
-            opened.push_async_callback(publisher.stop)
+            parts = [part for part in (self.sink, self._store, self._inbox) if part is not None]
+            for behind, part in enumerate(parts, 1):
+                opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
+                await part.open()
+            opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
             await publisher.start()
             self._build_pipelines(publisher)
             yield
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
+
+    async def _close(self, close: Callable[[], Awaitable[None]], what: str, among: int) -> None:
+        """Close `what` in its share of the time that is left for it and those after it, `among` in all."""
+        now = asyncio.get_running_loop().time()
+        if self.close_by is None:
+            self.close_by = now + _CLOSE_TIMEOUT
+        if not await ended(close(), within=max(_AT_LEAST, self.close_by - now) / among):
+            log.warning("a part could not be closed in time, it is left behind", group=self.settings.group, part=what)
 
     async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:
         """Create or check the group's topics for `sources`, and wait for those of them that are `made` elsewhere in this worker.
@@ -183,18 +209,22 @@ class Member:
     async def working(self, client: Client) -> AsyncIterator[None]:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
-        self.spawn(self._commit_regularly(), "commit")
-        self.spawn(self._watch_broker(), "broker offsets")
+        self.keep(self._commit_regularly, "commit")
+        self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:
-            self.spawn(self.leases.keep(), "leases")
+            self.keep(self.leases.keep, "leases")
         try:
             yield
         finally:
-            working = [lane.task for lane in self.abandon_lanes() if lane.task is not None]
-            tasks = [*self._tasks, *working]
-            for task in tasks:
+            self._is_ending = True
+            self.abandon_lanes()
+            for task in (tasks := set(self._tasks)):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:
+                _, left = await asyncio.wait(tasks, timeout=_AT_LEAST)
+                if left:
+                    names = ", ".join(sorted(task.get_name() for task in left))
+                    log.warning("tasks did not end when they were cancelled, they are left behind", group=self.settings.group, tasks=names)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Do `work` beside the rest, until `working` ends at the latest."""
@@ -202,15 +232,42 @@ class Member:
         self.detach(task)
         return task
 
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Do `work` beside the rest, anew whenever something else than we has cancelled it: a client may leak a cancellation of its own."""
+        self.spawn(self._lasting(work, name), name)
+
     def detach(self, task: asyncio.Task[None]) -> None:
         """Nobody waits for `task`; its failure stops the member all the same."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._ended)
 
+    async def _lasting(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        while True:
+            task = asyncio.create_task(work(), name=f"ackwise {name}")
+            try:
+                await asyncio.wait({task})
+            finally:
+                task.cancel()
+            if not task.cancelled():
+                return task.result()
+            log.warning(
+                "a task was cancelled by something else than Ackwise, it begins anew",
+                group=self.settings.group,
+                task=task.get_name(),
+                retry_in=_BEGIN_ANEW,
+            )
+            await asyncio.sleep(_BEGIN_ANEW)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
-        if task.cancelled() or (error := task.exception()) is None:
+        """A task of ours that fails stops the worker: what it did for the others would silently be missing.
+
+        One that was cancelled, and not by us, has failed as well.
+        """
+        if self._is_ending and task.cancelled():
+            return
+        error: BaseException | None = _Cancelled(task.get_name()) if task.cancelled() else task.exception()
+        if error is None:
             return
         cause = error.error if isinstance(error, HandlerStopped) else error
         self.fatal = self.fatal or cause
@@ -235,27 +292,33 @@ class Member:
             await asyncio.sleep(_BROKER_OFFSETS_EVERY)
             await self._record_broker_offsets()
 
-    async def _record_broker_offsets(self) -> None:
-        partitions = {partition: lanes[0] for partition, lanes in self.lanes.items()}
+    async def _record_broker_offsets(
+        self, of: Mapping[TopicPartition, Sequence[Lane]] | None = None, *, within: float = _BROKER_TIMEOUT
+    ) -> None:
+        partitions = {partition: lanes[0] for partition, lanes in (self.lanes if of is None else of).items()}
         if self.sink is None or not partitions:
             return
         try:
-            async with asyncio.timeout(_BROKER_TIMEOUT):
-                starts, ends = await self._client.beginning_offsets([*partitions]), await self._client.end_offsets([*partitions])
-        except (KafkaError, TimeoutError) as error:
+            starts, ends = await answer(self._look([*partitions]), within=within)
+        except (KafkaError, OSError) as error:
             log.debug("the ends of the logs can't be read now", error=said(error))
             return
         for partition, lane in partitions.items():
-            attrs = json.dumps({"committed": lane.committed})
-            start, end = starts[partition], ends[partition]
-            self.record(Event(EventCode.BROKER_OFFSETS, *partition, start, range_end=end, role=lane.role, attrs=attrs))
+            start, end = starts.get(partition), ends.get(partition)
+            if start is not None and end is not None:  # else the answer was short, which says nothing
+                attrs = json.dumps({"committed": lane.committed})
+                self.record(Event(EventCode.BROKER_OFFSETS, *partition, start, range_end=end, role=lane.role, attrs=attrs))
+
+    async def _look(self, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+        return await self._client.beginning_offsets(partitions), await self._client.end_offsets(partitions)
 
     async def ends(self) -> Mapping[TopicPartition, int]:
         """Where the logs of its partitions end; empty if the broker does not say so soon."""
+        if not self.lanes:
+            return {}
         try:
-            async with asyncio.timeout(_LOOK_TIMEOUT):
-                return await self._client.end_offsets([*self.lanes]) if self.lanes else {}
-        except (KafkaError, TimeoutError) as error:
+            return (await answer(self._look([*self.lanes]), within=_LOOK_TIMEOUT))[1]
+        except (KafkaError, OSError) as error:
             log.debug("the ends of the logs can't be read now", error=said(error))
             return {}
 
@@ -264,12 +327,16 @@ class Member:
         if self.sink is not None:
             self.sink.record(event)
 
-    async def _flush_events(self) -> None:
-        if self.sink is not None:
-            try:
-                await self.sink.flush()
-            except EventLogUnavailable as error:
-                log.warning("the events of a commit are not durable yet", group=self.settings.group, error=said(error))
+    async def _flush_events(self, *, within: float = _BROKER_TIMEOUT) -> None:
+        if self.sink is None:
+            return
+        why = f"no answer within {within:g} s"
+        try:
+            if await ended(self.sink.flush(), within=within):
+                return
+        except EventLogUnavailable as error:
+            why = said(error)
+        log.warning("the events of a commit are not durable yet", group=self.settings.group, error=why)
 
     # -- lanes
 
@@ -299,15 +366,17 @@ class Member:
         )
 
     def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
-        """Begin with a partition, whose records go to each of `lanes`.
+        """Begin with a partition, whose records go to each of `lanes`; those that it had before publish and commit nothing more.
 
         `from_commit` is the offset that the broker has of this group, and `metadata` what was left beside it.
         """
         first = lanes[0]
+        for replaced in self.lanes.get(partition, ()):
+            replaced.cut()
         self.lanes[partition] = lanes
         for lane in lanes:
             lane.committed = from_commit
-            lane.start().add_done_callback(self._ended)
+            self.detach(lane.start())
         found = decode(metadata)
         self._foreign += bool(metadata) and found is None
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
@@ -331,11 +400,12 @@ class Member:
         await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
 
     def offer(self, partition: TopicPartition, records: Sequence[Any], *, proved: bool | None = None) -> None:
-        """Give what was fetched to the lanes. Without one it is forgotten: the assignment seeks back to its start.
+        """Give what was fetched to the lanes. Without one that takes it, it is forgotten: the next lane begins with a seek to its start.
 
         `proved`: the fetch began where the one before it ended, so that the log has nothing in a hole.
         """
-        if not (lanes := self.lanes.get(partition)):
+        lanes = self.lanes.get(partition, ())
+        if not lanes or lanes[0].is_stopping:
             return
         for start, end in sorted({gap for lane in lanes for gap in lane.offer(map(delivery_of, records))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
@@ -349,38 +419,61 @@ class Member:
         if self.settings.commit_interval == 0 and not lane.cut_off and lane in self.lanes.get(partition, ()):
             self.spawn(self.commit([partition]), "commit")
 
-    async def commit(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Commit what the watermarks of `partitions`, or of all, say. A commit that fails is made good by the next one."""
-        async with self._commits:
-            offsets = self._to_commit([*self.lanes] if partitions is None else partitions)
-            if not offsets:
-                return
-            try:
-                async with asyncio.timeout(_BROKER_TIMEOUT):
-                    await self._commit({partition: offset for partition, (_, offset) in offsets.items()})
-            except (CommitFailedError, IllegalStateError) as error:
-                log.warning(
-                    "a commit was refused since the partitions moved, the next owner goes on from the last one",
-                    group=self.settings.group,
-                    partitions=len(offsets),
-                    error=said(error),
-                )
-                return
-            except (KafkaError, TimeoutError) as error:
-                log.warning(
-                    "a commit failed and is made good by the next one",
-                    group=self.settings.group,
-                    partitions=len(offsets),
-                    error=said(error),
-                )
-                return
-            for partition, (lanes, offset) in offsets.items():
-                for lane in lanes:
-                    lane.committed = offset
-                self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
-        await self._flush_events()
+    async def commit(self, partitions: Iterable[TopicPartition] | None = None, *, within: float = _BROKER_TIMEOUT) -> None:
+        """Commit what the watermarks of `partitions`, or of all that no commit is under way for, say, in at most `within` seconds.
 
-    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        A commit that fails is made good by the next one.
+        """
+        by = asyncio.get_running_loop().time() + within
+        if partitions is None:
+            partitions = [partition for partition in self.lanes if partition not in self._committing]
+        else:
+            partitions = list(partitions)
+            await self._await_commits(partitions, by)
+        await self._commit(self._to_commit(partitions), by)
+
+    async def _await_commits(self, partitions: Collection[TopicPartition], by: float) -> None:
+        """Until no commit of these is under way: what is committed next must not overtake it."""
+        now = asyncio.get_running_loop().time
+        while now() < by and (under_way := {self._committing[partition] for partition in partitions if partition in self._committing}):
+            await asyncio.wait(under_way, timeout=by - now())
+
+    async def _commit(self, offsets: _Offsets, by: float) -> None:
+        if not offsets:
+            return
+        now, told = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
+        self._committing.update(dict.fromkeys(offsets, told))
+        try:
+            telling = self._tell({partition: offset for partition, (_, offset) in offsets.items()})
+            await answer(telling, within=max(_AT_LEAST, by - now()))
+        except (CommitFailedError, IllegalStateError) as error:
+            log.warning(
+                "a commit was refused since the partitions moved, the next owner goes on from the last one",
+                group=self.settings.group,
+                partitions=len(offsets),
+                error=said(error),
+            )
+            return
+        except (KafkaError, OSError) as error:
+            log.warning(
+                "a commit failed and is made good by the next one",
+                group=self.settings.group,
+                partitions=len(offsets),
+                error=said(error),
+            )
+            return
+        finally:
+            for partition in offsets:
+                if self._committing.get(partition) is told:
+                    del self._committing[partition]
+            told.set_result(None)
+        for partition, (lanes, offset) in offsets.items():
+            for lane in lanes:
+                lane.committed = offset
+            self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
+        await self._flush_events(within=max(_AT_LEAST, by - now()))
+
+    async def _tell(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""
         try:
             await self._client.commit({partition: OffsetAndMetadata(offset, self._metadata()) for partition, offset in offsets.items()})
@@ -393,7 +486,7 @@ class Member:
                 group=self.settings.group,
                 error=said(error),
             )
-            await self._commit(offsets)
+            await self._tell(offsets)
 
     def _metadata(self) -> str:
         if self._refuses_metadata:
@@ -401,7 +494,7 @@ class Member:
         durable = durable_of(self.sink)
         return (CommitMetadata() if durable is None else CommitMetadata(*durable)).encode()
 
-    def _to_commit(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[tuple[Lane, ...], int]]:
+    def _to_commit(self, partitions: Iterable[TopicPartition]) -> _Offsets:
         """The lanes and the next offset of each partition that has moved since the broker was told."""
         found = {}
         for partition in partitions:
@@ -416,42 +509,74 @@ class Member:
     async def drain(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
         """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off.
 
-        A rebalance may begin while the app stops: the second one waits for the first, and finds nothing left to do.
+        What is ready is committed and let go at once, whatever the others do. Drains of the same partitions go on side by side: a
+        rebalance may begin while the app stops, and then the first cut-off is that of both.
         """
-        async with self._drains:
-            drained = {partition: self.lanes[partition] for partition in partitions if partition in self.lanes}
-            if drained:
-                await self._drain(drained, timeout, stopping=stopping)
-
-    async def _drain(self, drained: Mapping[TopicPartition, tuple[Lane, ...]], timeout: float, *, stopping: bool) -> None:
+        drained = {partition: self.lanes[partition] for partition in partitions if partition in self.lanes}
+        if not drained:
+            return
         log.info("draining", group=self.settings.group, partitions=len(drained), at_most=timeout, stopping=stopping)
-        lanes = [lane for lanes in drained.values() for lane in lanes]
-        for lane in lanes:
+        now = asyncio.get_running_loop().time
+        cut_at = now() + timeout
+        by = cut_at + (_AFTER_STOP if stopping else _AFTER_REVOKE)
+        for lane in _each_of(drained):
             lane.stop()
-        tasks = {lane.task for lane in lanes if lane.task is not None}
-        _, pending = await asyncio.wait(tasks, timeout=timeout)
-        await self.commit(drained)
-        await self._record_broker_offsets()
-        for lane in lanes:
-            lane.cut()
-            if stopping:
-                lane.call_off()
-        for partition, its_lanes in drained.items():
-            del self.lanes[partition]
-            self.record(Event(EventCode.REVOKED, *partition, _passed(its_lanes)))
-        if pending:
+        late = await self._let_go_ready(drained, cut_at, by)
+        if late:
             log.warning(
                 "partitions did not drain in time, what still runs there publishes and commits nothing",
                 group=self.settings.group,
-                partitions=len(pending),
+                partitions=len(late),
                 seconds=timeout,
             )
-        if stopping and pending:
-            await asyncio.wait(pending, timeout=_GRACE)
-        for task in tasks:
-            if not task.done():
-                self.detach(task)
-        await self.give_back(lanes)
+            await self._cut_off(late, by, stopping=stopping)
+        await self._record_broker_offsets(drained, within=max(_AT_LEAST, min(_BROKER_TIMEOUT, by - now())))
+        await self._release(_each_of(drained), within=max(_AT_LEAST, by - now()))
+
+    async def _let_go_ready(self, drained: _Lanes, cut_at: float, by: float) -> _Lanes:
+        """Let each partition go as soon as nothing runs there and all is settled; answers those of which that is not so in time."""
+        now = asyncio.get_running_loop().time
+        left = dict(drained)
+        while left:
+            if ready := {partition: lanes for partition, lanes in left.items() if not _tasks_of(lanes)}:
+                until = by if len(ready) == len(left) else cut_at  # no commit puts off the cut-off of the others
+                await self.commit(ready, within=min(_BROKER_TIMEOUT, until - now()))
+                self._let_go(ready)
+            left = {partition: lanes for partition, lanes in left.items() if partition not in ready and self.lanes.get(partition) is lanes}
+            if not left or now() >= cut_at:
+                break
+            if running := _tasks_of(_each_of(left)):
+                await asyncio.wait(running, timeout=cut_at - now(), return_when=asyncio.FIRST_COMPLETED)
+        return left
+
+    async def _cut_off(self, late: _Lanes, by: float, *, stopping: bool) -> None:
+        """From here on `late` publishes nothing, and commits only what it had settled before."""
+        running, offsets = _tasks_of(_each_of(late)), self._to_commit(late)
+        for lane in _each_of(late):
+            lane.cut()
+            if stopping:
+                lane.call_off()
+        await self._commit(offsets, by)
+        if stopping and running:
+            await asyncio.wait(running, timeout=min(_GRACE, max(_AT_LEAST, by - asyncio.get_running_loop().time())))
+        self._let_go(late)
+
+    def _let_go(self, drained: _Lanes) -> None:
+        """Forget partitions, unless another drain has; nothing more is published or committed for them."""
+        for partition, its_lanes in drained.items():
+            if self.lanes.get(partition) is its_lanes:
+                del self.lanes[partition]
+                self.record(Event(EventCode.REVOKED, *partition, _passed(its_lanes)))
+                for lane in its_lanes:
+                    lane.cut()
+
+    async def _release(self, lanes: Collection[Lane], *, within: float) -> None:
+        if not await ended(self.give_back(lanes), within=within):
+            log.warning(
+                "claims could not be released, the next owner waits for their leases",
+                group=self.settings.group,
+                error=f"no answer within {within:g} s",
+            )
 
     def abandon_lanes(self) -> list[Lane]:
         """After an error of ours there was no drain: what is left publishes and commits nothing."""
@@ -472,6 +597,22 @@ class Member:
         except StoreUnavailable as error:
             log.warning("claims could not be released, the next owner waits for their leases", group=self.settings.group, error=said(error))
         await self._flush_events()
+
+
+class _Cancelled(AckwiseError):
+    """A task of ours was cancelled by something else than Ackwise."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"something else than Ackwise has cancelled {task!r}; the worker stops, and what is not settled comes again")
+
+
+def _each_of(drained: _Lanes) -> list[Lane]:
+    return [lane for lanes in drained.values() for lane in lanes]
+
+
+def _tasks_of(lanes: Iterable[Lane]) -> set[asyncio.Task[None]]:
+    """Those that have not ended."""
+    return {lane.task for lane in lanes if lane.task is not None and not lane.task.done()}
 
 
 def _passed(lanes: Sequence[Lane]) -> int | None:
