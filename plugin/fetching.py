@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.member import Member
+from ackwise.plugin.opening import Opening
 from ackwise.plugin.quarantine import Quarantine
 
 __all__ = ["Fetching"]
@@ -58,19 +59,19 @@ class _FetchFailed(Exception):
 
 
 class Fetching:
-    """Polls `consumer` for the lanes of `member`. `begin_anew` gives a partition a new lane where `Positions` says."""
+    """Polls `consumer` for the lanes of `member`. `opening` opens them, and looks after a position that was lost."""
 
     def __init__(
         self,
         member: Member,
         consumer: AIOKafkaConsumer,
-        begin_anew: Callable[[TopicPartition], Awaitable[None]],
+        opening: Opening,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._member = member
         self._consumer = consumer
-        self._begin_anew = begin_anew
+        self._opening = opening
         self._clock = clock
         self._quarantine = Quarantine(clock)
         self._searching_until = 0.0
@@ -95,7 +96,7 @@ class Fetching:
         polled = []
         passed_over = False
         for partition, (lane,) in self._member.lanes.items():
-            if partition not in assigned:
+            if partition not in assigned or lane.is_stopping or self._opening.is_halted(partition):
                 continue
             if self._quarantine.holds(partition, lane):
                 if partition not in paused:
@@ -227,10 +228,8 @@ class Fetching:
     async def _recover(self, error: BaseException) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""
         if isinstance(error, _NO_POSITION):
-            try:
-                await self._reposition(error)
-            except KafkaError as unanswered:
-                await self._back_off(unanswered)
+            named = error.args[0]  # one partition that has no position yet, or several that lost theirs
+            self._opening.lost([named] if isinstance(named, TopicPartition) else named)
             return
         for partition, (lane, *_) in self._member.lanes.items():
             self._return(partition, lane)
@@ -262,22 +261,6 @@ class Fetching:
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)
         self._quarantine.admit(partition, lane, error)
-
-    async def _reposition(self, error: BaseException) -> None:
-        """The log does not have the position: settle what was read of it, and begin anew where `Positions` says."""
-        named = error.args[0]  # one partition that has no position yet, or several that lost theirs
-        for partition in [named] if isinstance(named, TopicPartition) else list(named):
-            if not (lanes := self._member.lanes.get(partition, ())):
-                continue
-            start = (await self._consumer.beginning_offsets([partition]))[partition]
-            end = (await self._consumer.end_offsets([partition]))[partition]
-            if self._member.lanes.get(partition, ()) is not lanes:
-                continue  # revoked meanwhile; a lane that is there now has a position of its own
-            for lane in lanes:
-                if start <= lane.position <= end:
-                    self._return(partition, lane)
-                else:
-                    await self._begin_anew(partition)
 
 
 def _spoken(error: BaseException) -> str:

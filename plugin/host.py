@@ -7,9 +7,10 @@ a partition for ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
@@ -25,8 +26,9 @@ from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.member import Member
-from ackwise.plugin.positions import Positions
+from ackwise.plugin.opening import Opening
 from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
+from ackwise.plugin.standing import ask
 
 __all__ = ["Host"]
 
@@ -77,14 +79,15 @@ class Host:
     async def _consume(self, stop: asyncio.Event) -> None:
         member = self._member
         self._consumer = self._users_own or AIOKafkaConsumer(**self._consumer_options())
-        self._positions = Positions(member, self._consumer)
+        opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
         try:
             async with member.working(self._consumer), self._relaying():
                 member.spawn(self._stop_when(stop), "stop")
-                self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(self))
+                self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
+                member.keep(opening.keep, "assignment")
                 if self._users_own is None:
                     await self._consumer.start()
-                await Fetching(member, self._consumer, self._begin_anew).poll()
+                await Fetching(member, self._consumer, opening).poll()
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
             if self._users_own is None:
@@ -123,48 +126,20 @@ class Host:
         await stop.wait()
         self._member.stop.set()
 
-    # -- assignment
-
-    async def _assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make a lane for each partition, at its committed offset or at the start that is configured.
-
-        The lane and the seek to its position are one step without an await, so that nothing that was fetched before
-        can be missing from the lane.
-        """
-        member = self._member
-        for partition in [] if member.stop.is_set() else sorted(partitions):
-            position = await self._positions.find(partition)
-            if partition not in self._consumer.assignment():
-                return  # revoked meanwhile; the next assignment begins anew
-            self._consumer.seek(partition, position.next)
-            role: Literal["source", "retry"] = "retry" if partition.topic == member.names.retry else "source"
-            lane = member.lane(*partition, role, position.next, generation=position.generation)
-            member.add_lanes(partition, (lane,), from_commit=position.committed)
-        await member.begin()
-
-    async def _begin_anew(self, partition: TopicPartition) -> None:
-        await self._revoke([partition])
-        await self._assign([partition])
-
-    async def _revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        await self._member.drain(partitions, self._member.settings.revoke_timeout)
-
 
 class _Listener(ConsumerRebalanceListener):
     """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, member: Member, opening: Opening) -> None:
+        self._member = member
+        self._opening = opening
 
     async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
         self, revoked: Iterable[TopicPartition]
     ) -> None:
-        await self._guard(self._host._revoke(revoked))
+        await asyncio.wait({self._member.spawn(self._opening.give_up(revoked), "revoke")})
 
     async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
         self, assigned: Iterable[TopicPartition]
     ) -> None:
-        await self._guard(self._host._assign(assigned))
-
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        await asyncio.wait({self._host._member.spawn(work, "assignment")})
+        self._opening.note(assigned)

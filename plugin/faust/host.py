@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -45,9 +45,10 @@ from ackwise.plugin.garbage import collect_rarely
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.member import Member
-from ackwise.plugin.positions import Position, Positions
+from ackwise.plugin.positions import ASK_AGAIN, Position, Positions
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.slots import Slots
+from ackwise.plugin.standing import ask
 from ackwise.plugin.state import State, look
 
 if TYPE_CHECKING:
@@ -307,22 +308,37 @@ class FaustHost:
 
     async def assigned(self, assigned: Iterable[TP]) -> None:
         """Make lanes for the partitions that agents read, at their committed offsets."""
-        member = self._opened_member()
-        consumer = cast(ReliableConsumer, self._consumer)
-        for tp in sorted(assigned):
-            partition = TopicPartition(*tp)
-            role = "retry" if tp.topic == member.names.retry else "source"
-            if partition in member.lanes or not self._readers(tp, role):
-                continue
-            position = await consumer.call(_find_position, member, partition)
-            if tp not in consumer.assignment() or partition in member.lanes:
-                continue  # revoked meanwhile; the next assignment begins anew
-            lanes = [self._lane(intake, partition, role, position.next) for intake in self._readers(tp, role)]
-            if role == "retry":
-                lanes.append(member.lane(*partition, "retry", position.next, make=self._undeliverable))
-            self.cursors[partition] = Cursor(position.next)
-            member.add_lanes(partition, tuple(lanes), from_commit=position.committed)
+        member, consumer = self._opened_member(), cast(ReliableConsumer, self._consumer)
+        positions = Positions(member, functools.partial(consumer.call, ask, member.settings.group))
+        while waiting := self._without_lane(assigned):
+            found = await positions.find(waiting)
+            for partition, position in found.items():
+                if partition in self._without_lane(assigned):  # or it was revoked meanwhile; the next assignment begins anew
+                    self._begin(partition, position)
+            if len(found) < len(waiting):
+                await asyncio.sleep(ASK_AGAIN)
         await member.begin()
+
+    def _without_lane(self, assigned: Iterable[TP]) -> list[TopicPartition]:
+        """Those that agents read, that are ours and that have none."""
+        member, ours = self._opened_member(), cast(ReliableConsumer, self._consumer).assignment()
+        return [
+            TopicPartition(*tp)
+            for tp in sorted(assigned)
+            if tp in ours and TopicPartition(*tp) not in member.lanes and self._readers(tp, self._role(tp))
+        ]
+
+    def _role(self, tp: TP) -> Literal["source", "retry"]:
+        return "retry" if tp.topic == self._opened_member().names.retry else "source"
+
+    def _begin(self, partition: TopicPartition, position: Position) -> None:
+        member, tp = self._opened_member(), TP(*partition)
+        role = self._role(tp)
+        lanes = [self._lane(intake, partition, role, position.next) for intake in self._readers(tp, role)]
+        if role == "retry":
+            lanes.append(member.lane(*partition, "retry", position.next, make=self._undeliverable))
+        self.cursors[partition] = Cursor(position.next)
+        member.add_lanes(partition, tuple(lanes), from_commit=position.committed, metadata=position.metadata)
 
     def _readers(self, tp: TP, role: str) -> list[Intake]:
         return [intake for intake in self.intakes.values() if role == "retry" or tp.topic in intake.topics]
@@ -492,10 +508,6 @@ async def _ends(consumer: Any, partitions: list[TopicPartition]) -> Any:
 async def _partition_counts(consumer: Any, topics: Sequence[str]) -> dict[str, int]:
     metadata = await consumer._client.fetch_all_metadata()
     return {topic: len(found) for topic in topics if (found := metadata.partitions_for_topic(topic))}
-
-
-async def _find_position(consumer: Any, member: Member, partition: TopicPartition) -> Position:
-    return await Positions(member, consumer).find(partition)
 
 
 async def _end_relay(stop: asyncio.Event, relaying: asyncio.Task[None], timeout: float) -> None:

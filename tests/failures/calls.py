@@ -26,7 +26,7 @@ from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, Publi
 from ackwise.middleware.events import Event, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
 from ackwise.middleware.wire import Copy
-from ackwise.plugin import delay, host, member
+from ackwise.plugin import delay, host, member, standing
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.settings import HostSettings
 
@@ -148,6 +148,13 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
     patch.setattr(delay, "AIOKafkaConsumer", TappedConsumer)
     patch.setattr(member, "KafkaPublisher", TappedPublisher)
+    fetch_committed = standing._fetch_committed
+
+    async def tapped(coordinator: Any, group: str, partitions: Any) -> Any:
+        site = "relay.committed" if group.endswith(".relay") else "consumer.committed"
+        return await current.get().through([site], lambda: fetch_committed(coordinator, group, partitions), _timed_out)
+
+    patch.setattr(standing, "_fetch_committed", tapped)
 
 
 def _timed_out() -> Any:

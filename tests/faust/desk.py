@@ -16,11 +16,12 @@ from faust.types import TP
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.wire import Copy
+from ackwise.plugin import standing
 from ackwise.plugin.faust import use
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Fetched
 from ackwise.plugin.lane import Lane
-from ackwise.plugin.positions import Position
+from ackwise.plugin.standing import Asked, Standing
 
 __all__ = ["Desk", "Publisher", "desk"]
 
@@ -56,8 +57,9 @@ class Broker:
         return self.assigned
 
     async def call(self, ask: Any, *args: Any) -> Any:
-        if ask.__name__ == "_find_position":
-            return Position(100, None)
+        if ask is standing.ask:
+            _, partitions = args
+            return Asked(dict.fromkeys(partitions, Standing(None, 100, 100)), {})
         return dict.fromkeys(args[0], 0)
 
     async def on_task_error(self, error: BaseException) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,9 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.lane import MAX_MESSAGES, Lane, LaneEntry
 from ackwise.plugin.member import Member
+from ackwise.plugin.opening import Opening
 from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.standing import Asked
 
 FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -61,6 +64,10 @@ class Line:
             entry.stage = Stage.SETTLED
 
 
+async def _ask(partitions: Collection[TopicPartition]) -> Asked:
+    return Asked({}, {})
+
+
 class Desk:
     """A member with a full lane and an empty one; `now` is the lanes' time."""
 
@@ -69,7 +76,7 @@ class Desk:
         self.consumer = Consumer()
         self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
         consumer: Any = self.consumer
-        self.fetching = Fetching(self.member, consumer, begin_anew=lambda partition: asyncio.sleep(0))
+        self.fetching = Fetching(self.member, consumer, Opening(self.member, consumer, _ask))
         self.full, roomy = self._lane(FULL), self._lane(ROOMY)
         self.member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
         self.full.offer(Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1))

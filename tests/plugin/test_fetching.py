@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,9 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.lane import LaneEntry
 from ackwise.plugin.member import Member
+from ackwise.plugin.opening import Opening
 from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.standing import Asked
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
 
@@ -40,6 +42,10 @@ class Sink:
     async def close(self) -> None: ...
 
 
+async def _ask(partitions: Collection[TopicPartition]) -> Asked:
+    return Asked({}, {})
+
+
 class Desk:
     """A member that fetches from logs; `given` are the offsets that its lanes took, `now` is the time."""
 
@@ -53,7 +59,7 @@ class Desk:
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         for partition in logs.logs:
             self.add_lane(partition, 0)
-        self.fetching = Fetching(self.member, self.consumer, lambda partition: asyncio.sleep(0), clock=lambda: self.now)
+        self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), clock=lambda: self.now)
 
     def add_lane(self, partition: TopicPartition, position: int) -> None:
         line: Any = Line()
