@@ -172,11 +172,6 @@ class Lane:
                 item.entry.run.recall()
         self._wake.set()
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it takes nothing new any more."""
-        return self._stopping
-
     def cut(self) -> None:
         """From now on nothing is published or committed for this partition."""
         self.cut_off = True
