@@ -310,14 +310,17 @@ class Member:
                 self.record(Event(EventCode.BROKER_OFFSETS, *partition, start, range_end=end, role=lane.role, attrs=attrs))
 
     async def _look(self, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
-        return await self._client.beginning_offsets(partitions), await self._client.end_offsets(partitions)
+        return await self._client.beginning_offsets(partitions), await self._ends(partitions)
+
+    async def _ends(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return await self._client.end_offsets(partitions)
 
     async def ends(self) -> Mapping[TopicPartition, int]:
         """Where the logs of its partitions end; empty if the broker does not say so soon."""
         if not self.lanes:
             return {}
         try:
-            return (await answer(self._look([*self.lanes]), within=_LOOK_TIMEOUT))[1]
+            return await answer(self._ends([*self.lanes]), within=_LOOK_TIMEOUT)
         except (KafkaError, OSError) as error:
             log.debug("the ends of the logs can't be read now", error=said(error))
             return {}
