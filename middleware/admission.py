@@ -141,11 +141,11 @@ class Admission:
             return
         asked_at = self._worker.monotonic()
         try:
-            result = await self._leases.exchange(claims=claims)
+            answers = await self._leases.claim(claims)
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
             self._without_store(claimants, self._leases, error)
             return
-        answered = list(zip(claimants, result.claims, strict=True))
+        answered = list(zip(claimants, answers, strict=True))
         busy = [answer.retry_after for entry, answer in answered if isinstance(answer, Busy) and not entry.elsewhere]
         if busy:
             where = claimants[0].delivery
@@ -268,7 +268,7 @@ class Admission:
     def _refuse(self, entry: Entry, answer: Busy | AlreadyDone | Stale) -> None:
         entry.token = 0
         match answer:
-            case Busy(retry_after):
+            case Busy(retry_after, _):
                 self._worker.hold([entry], "another worker holds its claim", at_most=retry_after)
                 if not entry.elsewhere:
                     entry.elsewhere = True

@@ -10,18 +10,18 @@ import random
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.fate import ending
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.store import Ack, Claim, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
+from ackwise.middleware.store import Ack, Busy, Claim, ClaimAnswer, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
 
-__all__ = ["Leases"]
+__all__ = ["Leases", "Witness"]
 
 log = Log()
 
@@ -38,13 +38,32 @@ _IN_A_TRIP = 500
 _DOWN_FOR = 1.0
 
 
+class Witness(Protocol):
+    """Who can tell the death of processes on this host."""
+
+    @property
+    def owner(self) -> str:
+        """What this process is called in its claims; empty if nobody could tell its death."""
+
+    def dead(self, owners: Iterable[str]) -> Collection[str]:
+        """Those of `owners` whose death is proved. Where it is only likely, it is not."""
+        ...
+
+
 class Leases:
-    """A store together with what this worker holds in it."""
+    """A store together with what this worker holds in it. With a `witness`, what a dead process of this host holds is free at once."""
 
     def __init__(
-        self, store: ClaimStore, *, lease: float = 30.0, retention: float = 86400.0, clock: Callable[[], float] = time.monotonic
+        self,
+        store: ClaimStore,
+        *,
+        lease: float = 30.0,
+        retention: float = 86400.0,
+        clock: Callable[[], float] = time.monotonic,
+        witness: Witness | None = None,
     ) -> None:
         self.store = store
+        self._witness = witness
         self.lease = lease
         self.retention = retention
         self._clock = clock
@@ -72,6 +91,7 @@ class Leases:
         completes: Sequence[Complete] = (),
         releases: Sequence[Release] = (),
         renews: Sequence[Renew] = (),
+        gone: Sequence[str] = (),
     ) -> ExchangeResult:
         """One trip to the store, with some of the releases and marks that could not be delivered before.
 
@@ -84,13 +104,31 @@ class Leases:
             if first or first_marks:  # what is released or completed and what is claimed never share a trip
                 await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
                 first, first_marks = [], []
-            result = await self._trip(Exchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention))
+            owner = self._witness.owner if claims and self._witness is not None else ""
+            result = await self._trip(
+                Exchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention, owner, gone)
+            )
         except BaseException:
             self._releases.extend([*first, *pending, *releases])
             self._marks.extendleft(reversed([*first_marks, *marks]))
             self._bound_marks(_REMEMBERED)
             raise
         return replace(result, completes=result.completes[: len(completes)]) if marks else result
+
+    async def claim(self, claims: Sequence[Claim]) -> list[ClaimAnswer]:
+        """Ask for claims; those that a process holds whose death is proved are taken over. Raises `StoreUnavailable`."""
+        answers = (await self.exchange(claims=claims)).claims
+        owners = {answer.owner for answer in answers if isinstance(answer, Busy) and answer.owner}
+        gone = sorted(self._witness.dead(owners)) if owners and self._witness is not None else []
+        if not gone:
+            return answers
+        orphans = [number for number, answer in enumerate(answers) if isinstance(answer, Busy) and answer.owner in gone]
+        log.info("a process of this host died, its claims are taken over", claims=len(orphans))
+        # Where that answer is lost all are asked again, with their tokens: some may be ours by now.
+        taken = (await self.exchange(claims=[claims[number] for number in orphans], gone=gone)).claims
+        for number, answer in zip(orphans, taken, strict=True):
+            answers[number] = answer
+        return answers
 
     def begin(self, entry: Entry) -> bool:
         """`entry` runs from now on, with a claim or without; `False` if its key is running in this process already."""

@@ -96,6 +96,11 @@ class Exchange:
     renews: Sequence[Renew] = ()
     lease: float = 30.0  #: seconds
     retention: float = 86400.0  #: seconds that a completed or sent-back record is remembered
+    owner: str = ""
+    """The process that asks, as others on its host can tell whether it lives; kept beside the token of what it claims. Up to 64
+    letters, digits and hyphens; empty if nobody can tell."""
+    gone: Sequence[str] = ()
+    """Owners whose death is proved: their claims may be taken over before the lease ends."""
 
     def __len__(self) -> int:
         return len(self.claims) + len(self.completes) + len(self.releases) + len(self.renews)
@@ -115,6 +120,8 @@ class Busy(NamedTuple):
     """Somebody else holds it, for at most `retry_after` seconds more."""
 
     retry_after: float
+    owner: str = ""
+    """The process that holds it, if the store keeps owners and it named itself."""
 
 
 class AlreadyDone(NamedTuple):

@@ -34,6 +34,7 @@ from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.bounded import answer, ended
 from ackwise.plugin.lane import Lane, LaneEntry
+from ackwise.plugin.life import THIS_PROCESS
 from ackwise.plugin.publisher import KafkaPublisher
 from ackwise.plugin.routes import Routes
 from ackwise.plugin.settings import HostSettings
@@ -180,7 +181,7 @@ class Member:
         dedup, store = self._dedup, self._store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
-            self.leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention))
+            self.leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention), witness=THIS_PROCESS)
         self.worker = Worker(
             group=self.settings.group,
             later=self.later,

@@ -30,7 +30,7 @@ class _Waiting(NamedTuple):
 class Coalescer:
     """A claim store in front of `store`, with the same answers; `limit` is how many keys share a trip at most.
 
-    Exchanges that have a key in common, or different leases or retentions, never share a trip, and stay in order. When
+    Exchanges that have a key in common, or different leases, retentions or owners, never share a trip, and stay in order. When
     a trip fails, every exchange in it fails. A caller that is cancelled leaves its exchange to the trip.
     """
 
@@ -116,7 +116,11 @@ def _place(key: ClaimKey) -> _Place:
 
 
 def _goes_with(together: list[_Waiting], exchange: Exchange) -> bool:
-    return not together or (together[0].exchange.lease, together[0].exchange.retention) == (exchange.lease, exchange.retention)
+    return not together or _terms(together[0].exchange) == _terms(exchange)
+
+
+def _terms(exchange: Exchange) -> tuple[object, ...]:
+    return exchange.lease, exchange.retention, exchange.owner, exchange.gone
 
 
 def _joined(together: list[_Waiting]) -> Exchange:
@@ -128,6 +132,8 @@ def _joined(together: list[_Waiting]) -> Exchange:
         [renew for exchange in exchanges for renew in exchange.renews],
         exchanges[0].lease,
         exchanges[0].retention,
+        exchanges[0].owner,
+        exchanges[0].gone,
     )
 
 

@@ -39,20 +39,23 @@ CREATE TABLE IF NOT EXISTS ackwise_claims (
     took_unreleased INTEGER NOT NULL,
     outcome INTEGER,
     leased_until REAL NOT NULL,
-    kept_until REAL NOT NULL
+    kept_until REAL NOT NULL,
+    owner TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID
 """
+# Older versions name the columns that they know, and so what they claim has no owner: they and this one may share a file.
+_OWNER = "ALTER TABLE ackwise_claims ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
 _CLAIMS_BY_END = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON ackwise_claims (kept_until)"
 
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.
 _READ = """
-SELECT json_group_object(place, json_array(token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until))
+SELECT json_group_object(place, json_array(token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until, owner))
 FROM json_each(?) CROSS JOIN ackwise_claims ON place = value
 """
 _WRITE = f"""
-INSERT OR REPLACE INTO ackwise_claims (place, {", ".join(Record._fields)})
-SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(1 + len(Record._fields)))} FROM json_each(?)
+INSERT OR REPLACE INTO ackwise_claims (place, {", ".join(Record._fields)}, owner)
+SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(2 + len(Record._fields)))} FROM json_each(?)
 """
 _MOVE_LEASES = "UPDATE ackwise_claims SET leased_until = leased_until + ? WHERE outcome IS NULL AND token <> 0"
 _FORGET = """
@@ -210,6 +213,8 @@ class SQLiteStore:
                 f"{self._path}: its claims have version {version}, and this Ackwise knows version {_VERSION}; upgrade, or name another file"
             )
         connection.execute(_CLAIMS)
+        if not connection.execute("SELECT 1 FROM pragma_table_info('ackwise_claims') WHERE name = 'owner'").fetchone():
+            connection.execute(_OWNER)
         connection.execute(_CLAIMS_BY_END)
         connection.execute(_CLOCK)
 
@@ -292,10 +297,9 @@ def _read(connection: sqlite3.Connection, exchange: Exchange) -> dict[str, Recor
 
 
 def _write(connection: sqlite3.Connection, written: dict[Place, Record], keep_longer: float) -> None:
-    if keep_longer:
-        written = {place: record._replace(kept_until=record.kept_until + keep_longer) for place, record in written.items()}
     if written:
-        connection.execute(_WRITE, (json.dumps([(_name(*place), *record) for place, record in written.items()]),))
+        rows = [(_name(*place), *record[:-1], record.kept_until + keep_longer, record.owner) for place, record in written.items()]
+        connection.execute(_WRITE, (json.dumps(rows),))
 
 
 def _name(id: bytes, day: int | None) -> str:
@@ -303,7 +307,15 @@ def _name(id: bytes, day: int | None) -> str:
 
 
 def _record(
-    token: int, epoch: int, next_attempt: int, lost: int, took_unreleased: int, outcome: int | None, leased_until: float, kept_until: float
+    token: int,
+    epoch: int,
+    next_attempt: int,
+    lost: int,
+    took_unreleased: int,
+    outcome: int | None,
+    leased_until: float,
+    kept_until: float,
+    owner: str,
 ) -> Record:
     finished = None if outcome is None else Outcome(outcome)
-    return Record(token, epoch, next_attempt, lost, bool(took_unreleased), finished, leased_until, kept_until)
+    return Record(token, epoch, next_attempt, lost, bool(took_unreleased), finished, leased_until, kept_until).held_by(owner)

@@ -67,6 +67,8 @@ class Features:
     """What one store wrote is there for the next one opened on the same place."""
     shared: bool = False
     """Several stores can be open on the same place at once."""
+    owners: bool = False
+    """Keeps who holds a claim, and lets those that are gone be taken over. A store may do without: then everybody waits for leases."""
     lease: float = 30.0
     """Seconds; a store on its own clock wants short ones, but some hundred times its round trip."""
     retention: float = 86400.0
@@ -157,6 +159,11 @@ class Scene:
         """Claim one key."""
         return self.exchange(claims=[Claim(key, token)]).claims[0]
 
+    def claim_as(self, owner: str, key: ClaimKey, token: int, *, gone: Sequence[str] = ()) -> ClaimAnswer:
+        """Claim one key as a process that has a name."""
+        asked = Exchange([Claim(key, token)], lease=self.lease, retention=self.retention, owner=owner, gone=gone)
+        return self.run(self.store.exchange(asked)).claims[0]
+
     def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK) -> Ack:
         """Complete one key."""
         return self.exchange(completes=[Complete(key, token, outcome)]).completes[0]
@@ -192,8 +199,10 @@ class _Step:
 
     leases: float
     requests: list[_Request]
+    owner: str
+    gone: tuple[str, ...]
 
-    def exchange(self, keys: Sequence[ClaimKey], lease: float) -> Exchange:
+    def exchange(self, keys: Sequence[ClaimKey], lease: float, *, owners: bool) -> Exchange:
         claims: list[Claim] = []
         completes: list[Complete] = []
         releases: list[Release] = []
@@ -208,8 +217,12 @@ class _Step:
                 releases.append(Release(key, request.token, request.sent_back))
             else:
                 renews.append(Renew(key, request.token))
-        return Exchange(claims, completes, releases, renews, lease, 3 * lease)
+        named = (self.owner, self.gone) if owners else ("", ())
+        return Exchange(claims, completes, releases, renews, lease, 3 * lease, *named)
 
+
+#: Owners, as a worker names itself.
+_ONE, _OTHER = "8d5f3c1a-0123456789abcdef", "8d5f3c1a-fedcba9876543210"
 
 _requests = st.builds(
     _Request,
@@ -224,6 +237,8 @@ _steps = st.builds(
     _Step,
     leases=st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0]),
     requests=st.lists(_requests, max_size=3, unique_by=lambda request: request.key),
+    owner=st.sampled_from(["", _ONE, _OTHER]),
+    gone=st.sampled_from([(), (_ONE,), (_OTHER,), (_ONE, _OTHER)]),
 )
 
 
@@ -680,6 +695,36 @@ class StoreConformance(abc.ABC):
             assert isinstance(answer, Busy)
             assert answer.retry_after <= scene.lease
 
+    def test_a_claim_of_an_owner_that_is_gone_is_taken_over_before_its_lease_ends(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim_as(_ONE, key, MINE)
+        answer = scene.claim_as(_OTHER, key, YOURS)
+        assert isinstance(answer, Busy)
+        if not scene.features.owners:
+            pytest.skip("the store keeps no owners")
+        assert answer.owner == _ONE
+        assert scene.claim_as(_OTHER, key, YOURS, gone=[_ONE]) == Acquired(2, lost=1, took_unreleased=True)
+        assert (scene.complete(key, MINE), scene.renew(key, MINE)) == (Ack.LOST, Ack.LOST)
+        busy = scene.claim_as(_ONE, key, THIRD, gone=[_ONE])
+        assert isinstance(busy, Busy)
+        assert busy.owner == _OTHER
+        assert scene.complete(key, YOURS) is Ack.OK
+        assert scene.claim_as(_ONE, key, THIRD, gone=[_OTHER]) == AlreadyDone(Outcome.OK)
+
+    def test_only_the_owner_that_is_gone_loses_its_claims(self, scene: Scene) -> None:
+        unnamed, renewed, released, back = scene.keys(4)
+        scene.claim(unnamed)
+        for key in (renewed, released, back):
+            scene.claim_as(_ONE, key, MINE)
+        scene.exchange(releases=[Release(released, MINE), Release(back, MINE, 2)], renews=[Renew(renewed, MINE)])
+        for key in (unnamed, renewed):
+            assert isinstance(scene.claim_as(_OTHER, key, YOURS, gone=[_OTHER, "", "9d5f3c1a-0123456789abcdef"]), Busy)
+        assert isinstance(scene.claim_as(_OTHER, unnamed, YOURS, gone=[_ONE]), Busy)
+        assert scene.claim_as(_OTHER, released, YOURS, gone=[_ONE]) == Acquired(2)
+        assert scene.claim_as(_OTHER, back, YOURS, gone=[_ONE]) == Stale()
+        if scene.features.owners:
+            assert scene.claim_as(_OTHER, renewed, YOURS, gone=[_ONE]) == Acquired(2, lost=1, took_unreleased=True)
+
     def test_closing_twice_does_nothing(self, scene: Scene) -> None:
         scene.run(scene.store.close())
         scene.run(scene.store.close())
@@ -721,7 +766,7 @@ class StoreConformance(abc.ABC):
         for step in steps:
             if scene.features.injected_clock:
                 scene.clock.now += step.leases * lease
-            exchange = step.exchange(keys, lease)
+            exchange = step.exchange(keys, lease, owners=scene.features.owners)
             expected, written = decide(records.get, exchange, scene.clock.now)
             records.update(written)
             answered = scene.run(scene.store.exchange(exchange))
@@ -733,6 +778,6 @@ class StoreConformance(abc.ABC):
 def _same(answered: Sequence[ClaimAnswer], expected: Sequence[ClaimAnswer], tolerance: float) -> bool:
     """Whether the answers are equal, up to `tolerance` seconds of a wait."""
     return len(answered) == len(expected) and all(
-        abs(a.retry_after - b.retry_after) <= tolerance if isinstance(a, Busy) and isinstance(b, Busy) else a == b
+        (a.owner == b.owner and abs(a.retry_after - b.retry_after) <= tolerance) if isinstance(a, Busy) and isinstance(b, Busy) else a == b
         for a, b in zip(answered, expected, strict=True)
     )

@@ -8,7 +8,7 @@ Instants are seconds on the store's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ackwise.middleware.store import (
@@ -54,13 +54,45 @@ class Record(NamedTuple):
     kept_until: float
     """When the record is forgotten: one retention after completion, or after the end of the lease."""
 
+    @property
+    def owner(self) -> str:
+        """The process that holds the claim, if it named itself and the store keeps that."""
+        return ""
 
-def claim(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> tuple[Record | None, ClaimAnswer]:
-    """May `token` run this attempt of the key?"""
+    def held_by(self, owner: str) -> Record:
+        """The same record with an owner. It is no field: a store that knows nothing of owners stores a record as ever."""
+        return _Owned.of(self, owner) if owner else self
+
+
+class _Owned(Record):
+    _owner = ""
+
+    @classmethod
+    def of(cls, record: Record, owner: str) -> _Owned:
+        made = cls._make(record)
+        made._owner = owner
+        return made
+
+    @property
+    def owner(self) -> str:
+        return self._owner
+
+
+def claim(
+    record: Record | None,
+    token: int,
+    attempt: int,
+    now: float,
+    lease: float,
+    retention: float,
+    owner: str = "",
+    gone: Collection[str] = (),
+) -> tuple[Record | None, ClaimAnswer]:
+    """May `token` of `owner` run this attempt of the key? What an owner that is `gone` holds is as good as expired."""
     leased_until = now + lease
     kept_until = leased_until + retention
     if record is None or now >= record.kept_until:
-        return Record(token, 1, attempt, 0, False, None, leased_until, kept_until), _FIRST
+        return Record(token, 1, attempt, 0, False, None, leased_until, kept_until).held_by(owner), _FIRST
     if record.outcome is not None:
         return record, AlreadyDone(record.outcome)
     # Before BUSY and take-over: a copy with a later attempt exists, and this one must neither wait for it nor run.
@@ -68,15 +100,16 @@ def claim(record: Record | None, token: int, attempt: int, now: float, lease: fl
         return record, Stale()
     if record.token == token:
         mine = Record(token, record.epoch, record.next_attempt, record.lost, record.took_unreleased, None, leased_until, kept_until)
-        return mine, Acquired(record.epoch, record.lost, record.took_unreleased)
+        return mine.held_by(owner), Acquired(record.epoch, record.lost, record.took_unreleased)
     released = record.token == _RELEASED
     # A released claim is free even if the clock was set back since.
-    if not released and now < record.leased_until:
-        return record, Busy(record.leased_until - now)
+    died = record.owner != "" and record.owner in gone
+    if not released and now < record.leased_until and not died:
+        return record, Busy(record.leased_until - now, record.owner)
     epoch = record.epoch + 1
     lost = 0 if attempt > record.next_attempt else record.lost + (not released)
     taken = Record(token, epoch, attempt, lost, not released, None, leased_until, kept_until)
-    return taken, Acquired(epoch, lost, not released)
+    return taken.held_by(owner), Acquired(epoch, lost, not released)
 
 
 def complete(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> tuple[Record | None, Ack]:
@@ -107,8 +140,8 @@ def renew(record: Record | None, token: int, now: float, lease: float, retention
         return record, Ack.LOST
     leased_until = now + lease
     kept_until = leased_until + retention
-    held = Record(token, record.epoch, record.next_attempt, record.lost, record.took_unreleased, None, leased_until, kept_until)
-    return held, Ack.OK
+    fields = (token, record.epoch, record.next_attempt, record.lost, record.took_unreleased)
+    return Record(*fields, None, leased_until, kept_until).held_by(record.owner), Ack.OK
 
 
 def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: float) -> tuple[ExchangeResult, dict[Place, Record]]:
@@ -116,7 +149,7 @@ def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: floa
 
     `find` gives the stored record of a place, or `None`.
     """
-    lease, retention = exchange.lease, exchange.retention
+    lease, retention, owner, gone = exchange.lease, exchange.retention, exchange.owner, exchange.gone
     written: dict[Place, Record] = {}
     completes: list[Ack] = []
     releases: list[Ack] = []
@@ -147,7 +180,7 @@ def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: floa
     for key, token in exchange.claims:
         place = key[:2]
         before = written.get(place) or find(place)
-        after, answer = claim(before, token, key[2], now, lease, retention)
+        after, answer = claim(before, token, key[2], now, lease, retention, owner, gone)
         if after is not before and after is not None:
             written[place] = after
         claims.append(answer)

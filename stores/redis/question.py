@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from struct import Struct
 from typing import NamedTuple
@@ -25,6 +25,7 @@ _REQUEST = Struct(">BQI")
 _SETTINGS = Struct(">6s6sB6sB")
 _CLAIM_ANSWER = Struct(">BII")
 _CLAIM, _RELEASE, _SEND_BACK, _RENEW = 0, 4, 5, 6
+_BUSY = 0
 _ACKS = {ord("O"): Ack.OK, ord("R"): Ack.RESTORED, ord("L"): Ack.LOST, ord("D"): Ack.LOST_DONE}
 _CLAIM_ANSWERS: tuple[Callable[[int, int], ClaimAnswer], ...] = (
     lambda milliseconds, _: Busy(milliseconds / 1000),
@@ -43,16 +44,18 @@ class Question(NamedTuple):
     keys: Sequence[bytes]
     requests: Sequence[bytes]
     settings: bytes
+    owners: Sequence[str] = ("",)
+    """This process, then those that are gone."""
 
     def command(self, *, whole_script: bool = False) -> tuple[str | int | bytes, ...]:
         """What is sent to Redis. With the whole script it also remembers that."""
         script = ("EVAL", SCRIPT) if whole_script else ("EVALSHA", SCRIPT_NAME)
-        return (*script, len(self.keys), *self.keys, self.settings, b"".join(self.requests))
+        return (*script, len(self.keys), *self.keys, self.settings, b"".join(self.requests), *self.owners)
 
     def one_by_one(self) -> list[Question]:
         """The same, a question for each key."""
         each = zip(self.positions, self.keys, self.requests, strict=True)
-        return [Question((position,), (key,), (request,), self.settings) for position, key, request in each]
+        return [Question((position,), (key,), (request,), self.settings, self.owners) for position, key, request in each]
 
 
 def questions(exchange: Exchange, layout: Layout, *, always_write: bool) -> list[Question]:
@@ -64,8 +67,9 @@ def questions(exchange: Exchange, layout: Layout, *, always_write: bool) -> list
     keys = [layout.key(_place(key)) for key, _ in asked]
     requests = [request for _, request in asked]
     settings = _SETTINGS.pack(_milliseconds(exchange.lease), _milliseconds(exchange.retention), always_write, *layout.settings())
+    owners = (exchange.owner, *exchange.gone)
     return [
-        Question(positions, [keys[i] for i in positions], [requests[i] for i in positions], settings)
+        Question(positions, [keys[i] for i in positions], [requests[i] for i in positions], settings, owners)
         for group in layout.groups(keys)
         for positions in _pieces(group)
     ]
@@ -80,10 +84,22 @@ def result(exchange: Exchange, answered: Iterable[tuple[Question, bytes]]) -> Ex
         split = bisect_left(question.positions, first_claim)
         for position, ack in zip(question.positions[:split], answer[:split], strict=True):
             acks[position] = _ACKS[ack]
-        for position, (code, a, b) in zip(question.positions[split:], _CLAIM_ANSWER.iter_unpack(answer[split:]), strict=True):
-            claims[position - first_claim] = _CLAIM_ANSWERS[code](a, b)
+        for position, said in zip(question.positions[split:], _claim_answers(answer[split:]), strict=True):
+            claims[position - first_claim] = said
     completed, released = len(exchange.completes), len(exchange.completes) + len(exchange.releases)
     return ExchangeResult(claims, acks[:completed], acks[completed:released], acks[released:])
+
+
+def _claim_answers(answer: bytes) -> Iterator[ClaimAnswer]:
+    position = 0
+    while position < len(answer):
+        code, a, b = _CLAIM_ANSWER.unpack_from(answer, position)
+        position += _CLAIM_ANSWER.size
+        if code == _BUSY:
+            yield Busy(a / 1000, answer[position : position + b].decode("ascii", "replace"))
+            position += b
+        else:
+            yield _CLAIM_ANSWERS[code](a, b)
 
 
 def _release(token: int, sent_back: int | None) -> bytes:

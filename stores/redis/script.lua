@@ -1,8 +1,11 @@
 -- Answers a part of an exchange; the table is that of stores/transitions.py, and so are the names.
 -- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the requests, 13 bytes each: kind or outcome, token, attempt.
--- The answer is one string: a byte for each complete, release and renew, then nine for each claim.
+-- ARGV[3]: the owner of what is claimed. What follows are owners that are gone.
+-- The answer is one string: a byte for each complete, release and renew, then nine for each claim, and the holder's name behind a
+-- claim that is busy.
 --
--- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost. A completed one: flags, kept_until and
+-- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost, owner. Older versions write no owner, and
+-- do not mind one. A completed one: flags, kept_until and
 -- the end of the token, 5 bytes or, in a page, 2: they only tell a complete that is repeated from another's, and the offset may
 -- advance after either. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
 -- tokens stay bytes.
@@ -11,9 +14,16 @@ local CLAIM, RELEASE, SEND_BACK, RENEW = 0, 4, 5, 6  -- 1 to 3 complete, with th
 local OK, RESTORED, LOST, LOST_DONE = 'O', 'R', 'L', 'D'
 local BUSY, ACQUIRED, ACQUIRED_UNRELEASED, DONE, STALE = 0, 1, 2, 3, 4
 local TOOK_UNRELEASED = 4
+local OWNER = 34  -- where it begins in a record under way
 local FREE = string.rep('\0', 8)
 local GRACE = 60000  -- kept_until decides; Redis may delete a minute later
 local FRACTIONS = 4194303  -- of a period, when a completed record is forgotten: 22 bits, which are exact up to 70 minutes
+
+local mine = ARGV[3] or ''
+local gone = {}
+for i = 4, #ARGV do
+  gone[ARGV[i]] = ARGV[i] ~= ''  -- nobody in particular is never gone
+end
 
 local lease, retention, always_write, period, page_bits = struct.unpack('>I6I6BI6B', ARGV[1])
 local compact = period > 0
@@ -85,9 +95,9 @@ local function store(key, value)
   end
 end
 
-local function under_way(token, leased_until, epoch, next_attempt, lost, took_unreleased)
+local function under_way(token, leased_until, epoch, next_attempt, lost, took_unreleased, owner)
   local flags = took_unreleased and TOOK_UNRELEASED or 0
-  return struct.pack('>BI6c8I6I4I4I4', flags, leased_until + retention, token, leased_until, epoch, next_attempt, lost)
+  return struct.pack('>BI6c8I6I4I4I4', flags, leased_until + retention, token, leased_until, epoch, next_attempt, lost) .. owner
 end
 
 local function read(value)
@@ -105,7 +115,7 @@ end
 
 local function claim(value, token, attempt)
   if not value then
-    return under_way(token, now + lease, 1, attempt, 0, false), acquired(false, 1, 0)
+    return under_way(token, now + lease, 1, attempt, 0, false, mine), acquired(false, 1, 0)
   elseif is_done(value) then
     return nil, answer(DONE, string.byte(value))
   end
@@ -113,18 +123,19 @@ local function claim(value, token, attempt)
   if attempt < next_attempt then
     return nil, answer(STALE)
   elseif owner == token then
-    return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased), acquired(took_unreleased, epoch, lost)
+    return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased, mine), acquired(took_unreleased, epoch, lost)
   end
   local released = owner == FREE
-  if not released and now < leased_until then
-    return nil, answer(BUSY, leased_until - now)
+  local holder = string.sub(value, OWNER)
+  if not released and now < leased_until and not gone[holder] then
+    return nil, answer(BUSY, leased_until - now, #holder) .. holder
   end
   if attempt > next_attempt then
     lost = 0
   elseif not released then
     lost = lost + 1
   end
-  return under_way(token, now + lease, epoch + 1, attempt, lost, not released), acquired(not released, epoch + 1, lost)
+  return under_way(token, now + lease, epoch + 1, attempt, lost, not released, mine), acquired(not released, epoch + 1, lost)
 end
 
 local function complete(value, token, outcome)
@@ -151,7 +162,7 @@ local function release(value, token, sent_back)
   elseif sent_back then
     next_attempt, lost = sent_back, 0
   end
-  return under_way(FREE, now, epoch, next_attempt, lost, false), OK
+  return under_way(FREE, now, epoch, next_attempt, lost, false, ''), OK
 end
 
 local function renew(value, token)
@@ -162,7 +173,7 @@ local function renew(value, token)
   if owner ~= token then
     return nil, LOST
   end
-  return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased), OK
+  return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased, string.sub(value, OWNER)), OK
 end
 
 local values = {}

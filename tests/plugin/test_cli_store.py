@@ -204,8 +204,8 @@ async def test_a_cleanup_keeps_no_worker_from_the_file_for_long(path: Path, monk
     monkeypatch.setattr(SQLiteStore, "_forget", lambda *_: None)  # it would help with the cleaning
     await worker.open()
     with closing(sqlite3.connect(path)) as connection:
-        forgotten = ((f"old-{number}", 1, 1, 1, 0, 0, 1, 0.0, 1.0) for number in range(50_000))
-        connection.executemany("INSERT INTO ackwise_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", forgotten)
+        forgotten = ((f"old-{number}", 1, 1, 1, 0, 0, 1, 0.0, 1.0, "") for number in range(50_000))
+        connection.executemany("INSERT INTO ackwise_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", forgotten)
         connection.commit()
     cleaning = asyncio.ensure_future(SQLiteStore(path).cleanup())
     exchanges = 0

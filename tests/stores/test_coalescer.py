@@ -31,14 +31,14 @@ from ackwise.stores.testing import Features, StoreConformance
 
 
 class TestCoalescerOfMemory(StoreConformance):
-    features = Features()
+    features = Features(owners=True)
 
     def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
         return Coalescer(MemoryStore(clock=clock))
 
 
 class TestCoalescerOfSQLite(StoreConformance):
-    features = Features(persistent=True, shared=True)
+    features = Features(persistent=True, shared=True, owners=True)
 
     def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
         return Coalescer(SQLiteStore(place / "claims.db", clock=clock))

@@ -7,10 +7,12 @@ import pytest
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.memory import MemoryStore, from_url
-from ackwise.stores.testing import StoreConformance
+from ackwise.stores.testing import Features, StoreConformance
 
 
 class TestMemoryStore(StoreConformance):
+    features = Features(owners=True)
+
     def make(self, place: Path, clock: Callable[[], float]) -> MemoryStore:
         return MemoryStore(clock=clock)
 

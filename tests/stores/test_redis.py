@@ -39,7 +39,7 @@ def namespace_of(place: Path) -> str:
 
 
 class TestRedisStore(StoreConformance):
-    features = Features(shared=True, persistent=True, injected_clock=False, lease=0.4, retention=1.2)
+    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 
     @pytest.fixture(autouse=True)
     def on_the_server(self, redis: Server) -> None:
@@ -52,13 +52,13 @@ class TestRedisStore(StoreConformance):
 class OnTheSuitesClock(StoreConformance):
     """The script reads the time from what it is asked, which is the only change to it; so hours pass at once."""
 
-    features = Features(shared=True, persistent=True, retention=7200.0)
+    features = Features(shared=True, persistent=True, owners=True, retention=7200.0)
     layout = "plain"
     url = ""
 
     @pytest.fixture(autouse=True)
     def with_the_time_in_the_question(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        script = question.SCRIPT.replace("redis.call('TIME')", "{math.floor(ARGV[3] / 1000), ARGV[3] % 1000 * 1000}")
+        script = question.SCRIPT.replace("redis.call('TIME')", "{math.floor(ARGV[#ARGV] / 1000), ARGV[#ARGV] % 1000 * 1000}")
         assert script != question.SCRIPT
         command = question.Question.command
 
