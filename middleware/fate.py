@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.log import Log
-from ackwise.middleware.retry import ConsumeLater, SendBack
+from ackwise.middleware.retry import ConsumeLater, DelayRefused, SendBack
 from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
 from ackwise.middleware.whereabouts import where_raised
 
@@ -65,7 +65,16 @@ def is_last(entry: Entry, disposition: Disposition, policy: ConsumeLater, error:
 
 
 def tell_broken(handler: str, broken: Sequence[Exception]) -> None:
-    """One line for what a retry policy raised on the messages of a batch."""
+    """One line for what a retry policy raised on the messages of a batch, and one for delays that are too long."""
+    refused = [error for error in broken if isinstance(error, DelayRefused)]
+    if refused:
+        log.error(
+            "a delay above max_delay is refused, messages come back by delay level",
+            handler=handler,
+            messages=len(refused),
+            error=str(refused[0]),
+        )
+    broken = [error for error in broken if not isinstance(error, DelayRefused)]
     if broken:
         log.error(
             "the retry policy raised, messages come back by delay level",

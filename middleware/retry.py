@@ -18,8 +18,10 @@ from ackwise.middleware.errors import ConfigurationError
 
 __all__ = [
     "DEFAULT_LEVELS",
+    "MAX_DELAY",
     "ConsumeLater",
     "DelayLevels",
+    "DelayRefused",
     "Exponential",
     "Fixed",
     "RetryPolicy",
@@ -28,6 +30,9 @@ __all__ = [
 ]
 
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+#: Seconds: the longest delay that may be asked for unless `max_delay` says otherwise, as in RocketMQ.
+MAX_DELAY: Final = 3 * 86400.0
 
 #: Level 0 means this plus `reconsume_times`: the first retry is at level 3, 10 s in the default table.
 _FIRST_RETRY_LEVEL = 3
@@ -143,12 +148,17 @@ class SendBack:
     level: int
 
 
+class DelayRefused(ConfigurationError):
+    """A delay that is longer than `max_delay`."""
+
+
 class ConsumeLater(Exception):
     """Consume it later. Given to `app.use`, how: raised in a handler, that: this batch, at this level or delay.
 
     As a policy: `ConsumeLater(16, levels="1s 10s 1m", retry=Exponential(), unless=(BadInput,))`. A message is
     delivered at most `max_reconsume_times + 1` times. Without `retry`, the level of retry r is 3 + r. `on` picks
-    another policy by the class of the exception; classes in `unless` are dead letters at once.
+    another policy by the class of the exception; classes in `unless` are dead letters at once. Nobody may ask for more than
+    `max_delay`; what a record says beyond that is not believed.
 
     Raised: `raise ConsumeLater()`, `raise ConsumeLater(delay_level=3)` or `raise ConsumeLater(delay=30)` (seconds,
     or a text such as `"5m"`).
@@ -164,6 +174,7 @@ class ConsumeLater(Exception):
         retry: RetryPolicy | None = None,
         on: Mapping[type[BaseException], RetryPolicy] | None = None,
         unless: Sequence[type[BaseException]] | type[BaseException] = (),
+        max_delay: Annotated[float | str | None, "the longest delay that a handler, a policy or a level may ask for"] = None,
         delay_level: int | None = None,
         delay: float | str | None = None,
     ) -> None:
@@ -179,6 +190,7 @@ class ConsumeLater(Exception):
         self.retry = retry
         self.on = dict(on or {})
         self.unless = (unless,) if isinstance(unless, type) else tuple(unless)
+        self.max_delay = MAX_DELAY if max_delay is None else parse_duration(max_delay, what="max_delay of ConsumeLater")
         self.delay_level = delay_level
         self.delay = None if delay is None else parse_duration(delay, what="delay of ConsumeLater")
         for kind in (*self.unless, *self.on):
@@ -187,6 +199,7 @@ class ConsumeLater(Exception):
         for policy in (retry, *self.on.values()):
             if policy is not None and not callable(getattr(policy, "delay", None)):
                 raise ConfigurationError(f"{policy!r} is not a retry policy; it needs a method delay(attempt) that answers seconds")
+        self.require_delays()
 
     def __str__(self) -> str:
         if self.raised:
@@ -204,11 +217,23 @@ class ConsumeLater(Exception):
         made.__dict__.update(self.__dict__ | attributes)
         return made
 
+    def require_delays(self) -> None:
+        """Raise `DelayRefused` if a level or a policy has a delay above `max_delay`; what a policy of the user's answers shows later."""
+        delays: dict[str, float] = {"the longest delay level": self.levels.seconds[-1]}
+        for policy in (self.retry, *self.on.values()):
+            if isinstance(policy, Schedule):
+                delays[f"the longest delay of {policy!r}"] = max(policy.delays)
+            elif isinstance(policy, Exponential):
+                delays[f"maximum of {policy!r}"] = policy.maximum
+        for what, delay in delays.items():
+            self._allowed(delay, what)
+
     def decide(self, later: Later, reconsume_times: int, error: BaseException | None = None) -> SendBack | Dead:
         """Where a message goes that shall be consumed later; the limit beats the level.
 
         RocketMQ: at `max_reconsume_times` or a negative level it is a dead letter, whatever else was asked. Raises what
-        a policy of the user's raises, and `ConfigurationError` if it answers something that is not a duration.
+        a policy of the user's raises, `ConfigurationError` if it answers something that is not a duration, and `DelayRefused`
+        for a delay above `max_delay`.
         """
         if isinstance(error, self.unless) and not isinstance(error, ConsumeLater):  # who raises that says what he wants
             return Dead(Reason.NOT_RETRIED, later.failure)
@@ -217,17 +242,26 @@ class ConsumeLater(Exception):
         if later.delay_level < 0:
             return Dead(Reason.NEGATIVE_DELAY_LEVEL, later.failure)
         if later.delay is not None:
-            return self._after(later.delay)
+            return self._after(self._allowed(later.delay, "the delay that was asked for"))
         if later.delay_level > 0:
             return self._at(later.delay_level)
         policy = next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
         if policy is None:
             return self.by_level(reconsume_times)
-        return self._after(parse_duration(policy.delay(reconsume_times + 1), what=f"the delay of {policy!r}"))
+        what = f"the delay of {policy!r}"
+        return self._after(self._allowed(parse_duration(policy.delay(reconsume_times + 1), what=what), what))
 
     def by_level(self, reconsume_times: int) -> SendBack:
         """What the delay levels alone say."""
         return self._at(self.levels.after(reconsume_times))
+
+    def _allowed(self, delay: float, what: str) -> float:
+        if delay > self.max_delay:
+            raise DelayRefused(
+                f"{what} is {format_duration(delay)}, and max_delay of ConsumeLater is {format_duration(self.max_delay)}; ask for less, "
+                "or raise max_delay in all workers of the group"
+            )
+        return delay
 
     def _at(self, level: int) -> SendBack:
         return SendBack(self.levels.delay(level), self.levels.clamp(level))

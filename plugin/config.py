@@ -107,8 +107,10 @@ class Config:
             return policy
 
         def make(**set_here: Any) -> ConsumeLater:
-            checked = ConsumeLater(**set_here)
-            return policy.changed(**{name: getattr(checked, name) for name in set_here})
+            checked = ConsumeLater(**{"max_delay": policy.max_delay, **set_here})
+            made = policy.changed(**{name: getattr(checked, name) for name in set_here})
+            made.require_delays()
+            return made
 
         return _made(make, given, ("consume_later",))
 

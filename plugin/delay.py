@@ -16,10 +16,12 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.publisher import Publisher
-from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.retry import MAX_DELAY, DelayLevels
 from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.delaycounts import DelayCounts
 from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.delaymember import DelayMember
+from ackwise.plugin.member import Member
 from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
 from ackwise.plugin.topics import TopicNames
 
@@ -45,6 +47,8 @@ class DelayRelay:
         levels: DelayLevels,
         publisher: Publisher,
         *,
+        max_delay: float = MAX_DELAY,
+        counts: DelayCounts | None = None,
         sink: EventSink | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -52,8 +56,23 @@ class DelayRelay:
         self._names = names
         self._levels = levels
         self._publisher = publisher
+        self._max_delay = max_delay
+        self._counts = counts or DelayCounts()
         self._sink = sink
         self._clock = clock
+
+    @classmethod
+    def of(cls, member: Member) -> DelayRelay:
+        """Return the relay beside `member`, whose pipelines are built."""
+        return cls(
+            member.settings,
+            member.names,
+            member.later.levels,
+            member.worker.publisher,
+            max_delay=member.later.max_delay,
+            counts=member.delay_counts,
+            sink=member.sink,
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set, then commit and leave the group.
@@ -131,6 +150,9 @@ class DelayRelay:
             levels=self._levels,
             publisher=self._publisher,
             clock=self._clock,
+            max_delay=self._max_delay,
+            clock_skew=self._settings.clock_skew,
+            counts=self._counts,
         )
 
 

@@ -9,19 +9,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ackwise.middleware.disposition import Failure, Reason
 from ackwise.middleware.errors import PublishRefused
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.publisher import Publisher
-from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.retry import MAX_DELAY, DelayLevels
 from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, due_ms, parse_copy, shrink
+from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, due_ms, parse_copy, shrink, with_due
+from ackwise.plugin.delaycounts import DelayCounts
+from ackwise.plugin.delayhop import Wait, latest_due, next_hop, written_at
 from ackwise.plugin.topics import TopicNames
 
-__all__ = ["DelayLine", "Move", "Wait", "next_hop"]
+__all__ = ["DelayLine"]
 
 log = Log()
 
@@ -36,33 +38,12 @@ _LONGEST_REST, _ALARM = 5.0, 60.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Not before `until`, epoch milliseconds."""
+class _Held(NamedTuple):
+    """A record that waits; `written` and `latest_due` are epoch milliseconds."""
 
-    until: int
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """To the delay topic of `level`, or to the retry topic if it is 0."""
-
-    level: int
-
-
-def next_hop(now_ms: int, due: int, written_ms: int, level: int, levels: DelayLevels) -> Wait | Move:
-    """What becomes of a record of the topic of `level`, written at `written_ms` and due at `due` (epoch ms).
-
-    It waits there for the level's delay, or until it is due if that is sooner; what is left then is waited for on the
-    largest level that fits, and less than the smallest level where it is.
-    """
-    hop_ends = min(due, written_ms + round(levels.delay(level) * 1000))
-    if now_ms < hop_ends:
-        return Wait(hop_ends)
-    if now_ms >= due:
-        return Move(0)
-    fitting = levels.fitting((due - now_ms) / 1000)
-    return Wait(due) if fitting is None else Move(fitting)
+    record: Delivery
+    written: int
+    latest_due: int
 
 
 @dataclass(slots=True)
@@ -86,6 +67,9 @@ class DelayLine:
         levels: DelayLevels,
         publisher: Publisher,
         clock: Callable[[], float],
+        max_delay: float = MAX_DELAY,
+        clock_skew: float = 0.0,
+        counts: DelayCounts | None = None,
     ) -> None:
         self.watermark = Watermark(position)
         self.committed: int | None = None  #: what the broker has accepted
@@ -96,11 +80,15 @@ class DelayLine:
         self._levels = levels
         self._publisher = publisher
         self._clock = clock
-        self._waiting: deque[Delivery] = deque()
+        self._max_delay = max_delay
+        self._clock_skew = clock_skew
+        self._counts = counts or DelayCounts()
+        self._cut_since_alarm = 0
+        self._waiting: deque[_Held] = deque()
         self._moving: list[_Parcel] = []
         self._bytes = 0
         self._failures = 0
-        self._next_alarm = 0.0
+        self._next_alarm = self._next_cut_alarm = 0.0
         self._woken = asyncio.Event()
         self._stopping = False
         self.task: asyncio.Task[None] | None = None
@@ -115,11 +103,14 @@ class DelayLine:
         self._stopping = True
         self._woken.set()
 
-    def offer(self, records: Iterable[Delivery]) -> None:
-        """Take what was fetched, in order; what was taken before is passed over."""
+    def offer(self, records: Iterable[Delivery], *, is_append_time: bool = False) -> None:
+        """Take what was fetched, in order; what was taken before is passed over. `is_append_time`: the broker set the timestamps."""
+        seen = int(self._clock() * 1000)
         for record in records:
             if self.watermark.hold(record.offset):
-                self._waiting.append(record)
+                at = record.timestamp_ms
+                latest = latest_due(at, seen, self._max_delay, self._clock_skew, is_append_time=is_append_time)
+                self._waiting.append(_Held(record, written_at(at, seen), latest))
                 self._bytes += _size(record)
         if not self._moving:
             self._woken.set()
@@ -161,14 +152,14 @@ class DelayLine:
             copy = self._next_copy(self._waiting[0])
             if not isinstance(copy, Copy):
                 return copy
-            self._moving.append(_Parcel(self._waiting.popleft(), copy))
+            self._moving.append(_Parcel(self._waiting.popleft().record, copy))
         return _LONGEST_REST
 
-    def _next_copy(self, record: Delivery) -> Copy | float:
-        """What to publish for `record` now, or the seconds for which it stays."""
-        now_ms = int(self._clock() * 1000)
+    def _next_copy(self, held: _Held) -> Copy | float:
+        """What to publish for `held` now, or the seconds for which it stays."""
+        now_ms, record = int(self._clock() * 1000), held.record
         try:
-            hop = next_hop(now_ms, due_ms(record.headers, self._names.group), record.timestamp_ms, self._level, self._levels)
+            asked = due_ms(record.headers, self._names.group)
         except ForeignCopy as error:
             log.error(
                 "a record in a delay topic is not ours and goes to the dead letters",
@@ -181,10 +172,31 @@ class DelayLine:
             return self._letter(record, Reason.FOREIGN_COPY, error)
         except NewerWire as error:
             return self._hold(record, error)
+        due = min(asked, held.latest_due)
+        hop = next_hop(now_ms, due, held.written, self._level, self._levels)
         if isinstance(hop, Wait):
             return min((hop.until - now_ms) / 1000, _LONGEST_REST)
         topic = self._names.delays[hop.level - 1] if hop.level else self._names.retry
-        return Copy(topic, record.partition, record.key, record.value, record.headers)
+        headers = record.headers if due == asked else with_due(record.headers, due)
+        if due != asked:
+            self._tell_cut(record)
+        return Copy(topic, record.partition, record.key, record.value, headers)
+
+    def _tell_cut(self, record: Delivery) -> None:
+        """Once for each copy: what hops on has the due time that it was cut to."""
+        self._counts.cut += 1
+        self._cut_since_alarm += 1
+        if self._clock() >= self._next_cut_alarm:
+            self._next_cut_alarm = self._clock() + _ALARM
+            log.error(
+                "copies in a delay topic are due later than max_delay allows, they come back sooner",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                messages=self._cut_since_alarm,
+                at_most=self._max_delay,
+            )
+            self._cut_since_alarm = 0
 
     def _hold(self, record: Delivery, error: NewerWire) -> float:
         if self._clock() >= self._next_alarm:

@@ -42,6 +42,9 @@ _START_TIMEOUT, _START_GRACE = 60.0, 1.0
 #: Asked where nobody has a line yet: it answers nothing, and shows the group that this member is alive.
 _NOBODYS: Final = TopicPartition("", -1)
 
+#: How a record says that the broker set its timestamp.
+_APPEND_TIME: Final = 1
+
 #: Records that one fetch takes.
 _FETCH: Final = 500
 
@@ -230,7 +233,7 @@ class DelayMember(ConsumerRebalanceListener):
         )
         for partition, records in fetched.items():
             if (line := self._lines.get(partition)) is not None:
-                line.offer(map(delivery_of, records))
+                line.offer(map(delivery_of, records), is_append_time=all(record.timestamp_type == _APPEND_TIME for record in records))
                 if line.is_full(paused=False):
                     self._paused.add(partition)
                     self._consumer.pause(partition)

@@ -114,7 +114,7 @@ class Host:
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:
         member, stop = self._member, asyncio.Event()
-        relay = DelayRelay(member.settings, member.names, member.later.levels, member.worker.publisher, sink=member.sink)
+        relay = DelayRelay.of(member)
         relaying = member.spawn(relay.run(stop), "relay")
         try:
             yield

@@ -33,6 +33,7 @@ from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.bounded import answer, ended
+from ackwise.plugin.delaycounts import DelayCounts
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.life import THIS_PROCESS
 from ackwise.plugin.publisher import KafkaPublisher
@@ -122,6 +123,7 @@ class Member:
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
+        self.delay_counts = DelayCounts()  #: of the relay beside this member
         self._agents = agents
         self._dedup = dedup
         self._store = store

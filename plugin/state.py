@@ -80,7 +80,8 @@ class GroupTopics:
 class State:
     """One worker. `claims` and `store_down` are `None` without a store; `chain` and `settings` are those of `ackwise explain`.
 
-    `event_log_outage`: the event log could not be made durable when it was last asked, and nothing is begun.
+    `event_log_outage`: the event log could not be made durable when it was last asked, and nothing is begun. `cut_delays`:
+    copies since the start that were due later than `max_delay` allows.
     """
 
     group: str
@@ -89,6 +90,7 @@ class State:
     claims: int | None
     store_down: bool | None
     event_log_outage: bool
+    cut_delays: int
     topics: GroupTopics
     chain: tuple[Step, ...]
     settings: tuple[Setting, ...]
@@ -105,6 +107,7 @@ def look(member: Member, ends: Mapping[TopicPartition, int], *, chain: tuple[Ste
         claims=None if leases is None else len(leases),
         store_down=None if leases is None else leases.has_failed,
         event_log_outage=worker.outage.is_on,
+        cut_delays=member.delay_counts.cut,
         topics=GroupTopics(names.retry, names.delays, names.dead_letter),
         chain=chain,
         settings=settings,

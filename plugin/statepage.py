@@ -67,6 +67,7 @@ def _worker(state: State) -> list[tuple[_Cell, ...]]:
         ("claims held", "no store" if state.claims is None else state.claims),
         ("store", "no store" if state.store_down is None else "does not answer" if state.store_down else "answers"),
         ("outage of the event log", "yes, nothing is begun" if state.event_log_outage else "no"),
+        ("delays that were cut to max_delay", state.cut_delays),
     ]
 
 

@@ -10,7 +10,11 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.topicnames import TopicNames
 
-__all__ = ["Demand", "Topic", "TopicPlan", "TopicReview", "plan_topics", "review_topics"]
+__all__ = ["APPEND_TIME", "TIMESTAMP_TYPE", "Demand", "Topic", "TopicPlan", "TopicReview", "plan_topics", "review_topics"]
+
+#: Whose clock a topic's records carry, and the value for the broker's.
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+APPEND_TIME: Final = "LogAppendTime"
 
 #: Bytes; Kafka keeps message sizes in a signed 32-bit number.
 _LARGEST: Final = 2**31 - 1
@@ -25,6 +29,7 @@ class Topic(NamedTuple):
     retention_ms: int
     cleanup_policy: str = "delete"
     min_insync_replicas: int = 1
+    timestamp_type: str = "CreateTime"
 
 
 class Demand(NamedTuple):
@@ -44,6 +49,7 @@ class TopicReview(NamedTuple):
     found: Topic | None
     todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
     faults: tuple[str, ...] = ()  #: what to mend, a sentence each
+    advice: str | None = None  #: what would be better; a worker starts without it
 
 
 class TopicPlan(NamedTuple):
@@ -53,10 +59,15 @@ class TopicPlan(NamedTuple):
     extend: tuple[str, ...]
     like: Topic
     dead_letter: str
+    delays: tuple[str, ...] = ()
 
     def retention(self, topic: str) -> int:
         """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
         return -1 if topic == self.dead_letter else self.like.retention_ms
+
+    def timestamp_type(self, topic: str) -> str:
+        """Whose clock a created topic's records carry. On delay topics a clock that is ahead must hold nobody up."""
+        return APPEND_TIME if topic in self.delays else "CreateTime"
 
 
 def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> TopicPlan:
@@ -72,6 +83,7 @@ def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str,
         extend=tuple(review.topic for review in reviews if review.todo == "extend"),
         like=_like([found[source] for source in sources], longest_delay),
         dead_letter=names.dead_letter,
+        delays=names.delays,
     )
 
 
@@ -109,7 +121,7 @@ def _ours(topic: str, names: TopicNames, there: Topic | None, like: Topic | None
         return TopicReview(topic, role, wanted, None, "create")
     faults = (*_of_size(topic, there, like), *(_of_retention(topic, there, longest_delay) if waits else ()))
     todo: Final = "mend" if faults else "extend" if there.partitions < like.partitions else "nothing"
-    return TopicReview(topic, role, wanted, there, todo, faults)
+    return TopicReview(topic, role, wanted, there, todo, faults, _of_clock(topic, there) if role == "delay" else None)
 
 
 def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:
@@ -145,3 +157,12 @@ def _of_retention(topic: str, there: Topic, longest_delay: float) -> list[str]:
             f"{format_duration(longest_delay)}; raise its retention.ms, or copies are deleted before they are due"
         )
     return faults
+
+
+def _of_clock(topic: str, there: Topic) -> str | None:
+    if there.timestamp_type == APPEND_TIME:
+        return None
+    return (
+        f"topic {topic!r} has the timestamps of its producers, and a clock that is ahead holds its partition for up to its delay after "
+        f"each start; ackwise topics create sets its {TIMESTAMP_TYPE} to {APPEND_TIME}"
+    )

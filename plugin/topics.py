@@ -19,18 +19,21 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topicnames import TopicNames
-from ackwise.plugin.topicplan import Topic, TopicPlan, plan_topics
+from ackwise.plugin.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
 
-__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics"]
+__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics", "set_append_time"]
 
 #: Seconds until the brokers must have made the topics and told each other.
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
 
+#: The source of a setting that was made for its topic.
+_SET_FOR_TOPIC: Final = 1
+
 _NO_ERROR, _UNKNOWN_TOPIC, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 36, 41
 
-_SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas")
+_SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas", TIMESTAMP_TYPE)
 
 
 async def ensure_topics(
@@ -60,6 +63,45 @@ async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[s
     """
     async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
         return await _look(admin, topics)
+
+
+async def set_append_time(settings: HostSettings, topics: Collection[str]) -> None:
+    """Let the brokers set the timestamps of `topics`, which exist, from now on.
+
+    A request to alter a topic replaces all that was set for it, so what is there is read and given again. Raises
+    `ConfigurationError` if that is not allowed, and `Unavailable` if the brokers do not answer.
+    """
+    if not topics:
+        return
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        set_before = await _set_of(admin, sorted(topics))
+        altered = [
+            ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs | {TIMESTAMP_TYPE: APPEND_TIME})
+            for topic, configs in set_before.items()
+        ]
+        responses: list[Any] = await admin.alter_configs(altered)
+    for code, message, _, topic in (resource for response in responses for resource in response.resources):
+        if code != _NO_ERROR:
+            raise ConfigurationError(
+                f"{TIMESTAMP_TYPE} of topic {topic!r} can't be set to {APPEND_TIME} ({_why(code, message)}); set it, or allow this "
+                "client to alter the topic's configuration"
+            )
+
+
+async def _set_of(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What is set for each of `topics` itself, beside the defaults of its brokers."""
+    responses: list[Any] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
+    return {
+        topic: {name: value for name, value, _, source, *_ in entries if _is_of_topic(response.API_VERSION, source)}
+        for response in responses
+        for code, _, _, topic, entries in response.resources
+        if code == _NO_ERROR
+    }
+
+
+def _is_of_topic(version: int, source: int | bool) -> bool:
+    """The oldest answer only says whether a value is a default; later ones say whose it is."""
+    return not source if version == 0 else source == _SET_FOR_TOPIC
 
 
 @asynccontextmanager
@@ -149,6 +191,7 @@ def _topic(partitions: Sequence[Mapping[str, Any]], config: Mapping[str, str]) -
         retention_ms=int(config["retention.ms"]),
         cleanup_policy=config["cleanup.policy"],
         min_insync_replicas=int(config["min.insync.replicas"]),
+        timestamp_type=config[TIMESTAMP_TYPE],
     )
 
 
@@ -177,13 +220,12 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
         "retention.bytes": "-1",  # a size limit would delete copies that wait
         "cleanup.policy": "delete",
         "min.insync.replicas": str(like.min_insync_replicas),
-        "message.timestamp.type": "CreateTime",  # the relay compares it with the due time, which is a client's clock as well
+    }
+    made = {
+        topic: config | {"retention.ms": str(plan.retention(topic)), TIMESTAMP_TYPE: plan.timestamp_type(topic)} for topic in plan.create
     }
     response: Any = await admin.create_topics(
-        [
-            NewTopic(topic, like.partitions, like.replication, topic_configs=config | {"retention.ms": str(plan.retention(topic))})
-            for topic in plan.create
-        ]
+        [NewTopic(topic, like.partitions, like.replication, topic_configs=configs) for topic, configs in made.items()]
     )
     for topic, code, *message in response.topic_errors:
         if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):

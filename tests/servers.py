@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.localbroker import LocalKafka, local_kafka
@@ -90,6 +91,11 @@ class RawKafka:
         response: Any = await self._admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
         assert [code for _, code, _ in response.topic_errors] == [0]
         return name
+
+    async def alter(self, topic: str, **config: object) -> None:
+        """Set these settings of a topic, and no others."""
+        configs = {key.replace("_", "."): str(value) for key, value in config.items()}
+        await self._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs)])
 
     async def produce(
         self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0, headers: Sequence[tuple[str, bytes]] = ()

@@ -40,8 +40,8 @@ def check(target: Target, as_json: _AsJson = False) -> None:
 def create(target: Target, as_json: _AsJson = False) -> None:
     """Create the topics of the group that are missing and extend those that are too narrow, as the start of a worker does.
 
-    Topics that agents consume are never created, and settings of topics that exist are never changed. Where only you
-    can mend something, nothing is done at all.
+    Delay topics that exist get the brokers' timestamps (message.timestamp.type=LogAppendTime); no other setting of a topic that
+    exists is changed, and topics that agents consume are never created. Where only you can mend something, nothing is done at all.
 
     Exit code 0: a worker can start. 1: something is left that only you can mend. 2: the brokers do not answer or do not
     allow it, or there is no such app.
@@ -65,7 +65,7 @@ async def _review(group: Group) -> list[TopicReview]:
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     """How the topics are afterwards, and what was done to which."""
-    from ackwise.plugin.topics import ensure_topics
+    from ackwise.plugin.topics import ensure_topics, set_append_time
 
     before = await _review(group)
     if not any(review.role == "source" for review in before):
@@ -74,13 +74,15 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
             "worker, which makes them all"
         )
     todo = {review.topic: review.todo for review in before if review.todo != "nothing"}
-    if not todo or "mend" in todo.values():
+    stamped = [review.topic for review in before if review.advice is not None]
+    if not (todo or stamped) or "mend" in todo.values():
         return before, {}
     # `never` holds for workers, and who calls this command has made up their mind.
     settings = dataclasses.replace(group.settings, create_topics="auto")
     sources = [review.topic for review in before if review.role == "source"]
     await ensure_topics(settings, group.names, sources, levels=group.levels)
-    return await _review(group), {topic: _DONE[verb] for topic, verb in todo.items()}
+    await set_append_time(settings, stamped)
+    return await _review(group), dict.fromkeys(stamped, "changed") | {topic: _DONE[verb] for topic, verb in todo.items()}
 
 
 _DONE: Final = {"create": "created", "extend": "extended"}
@@ -102,11 +104,13 @@ def _show(reviews: Sequence[TopicReview], done: Mapping[str, str], as_json: bool
 def _advice(reviews: Sequence[TopicReview]) -> list[str]:
     """What to do: what only the user can mend first, since nothing is created before."""
     faults = [f"{fault}." for review in reviews for fault in review.faults]
+    better = [review.advice for review in reviews if review.advice is not None]
+    hints = [f"{better[0]}; so it is with {len(better)} topics." if len(better) > 1 else f"{better[0]}."] if better else []
     ours = sum(review.todo in ("create", "extend") for review in reviews)
     if not ours:
-        return faults
+        return [*faults, *hints]
     before = "After that, " if faults else ""
-    return [*faults, f"{before}ackwise topics create makes or extends {ours} topics, as the start of a worker does."]
+    return [*faults, *hints, f"{before}ackwise topics create makes or extends {ours} topics, as the start of a worker does."]
 
 
 def _sizes(review: TopicReview) -> tuple[str, str, str]:
@@ -147,4 +151,5 @@ def _facts(review: TopicReview, done: Mapping[str, str]) -> dict[str, Any]:
         "todo": review.todo,
         "done": done.get(review.topic),
         "faults": list(review.faults),
+        "advice": review.advice,
     }

@@ -275,7 +275,7 @@ class FaustHost:
         """From now on, since its topics are there."""
         self._is_relaying = True
         stop = asyncio.Event()
-        relay = DelayRelay(member.settings, member.names, member.later.levels, member.worker.publisher, sink=member.sink)
+        relay = DelayRelay.of(member)
         relaying = member.spawn(relay.run(stop), "relay")
         if self._opened is not None:
             self._opened.push_async_callback(_end_relay, stop, relaying, member.settings.drain_timeout)

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 #: Seconds until what a test waits for has failed to happen; a start of Faust takes six on a busy machine.
 DEADLINE = 60.0
 
-STATE = State("billing", (), (), None, None, False, GroupTopics("billing.retry", (), "billing.dlq"), (), ())
+STATE = State("billing", (), (), None, None, False, 0, GroupTopics("billing.retry", (), "billing.dlq"), (), ())
 
 
 class Watched:
@@ -71,6 +71,7 @@ async def test_a_program_gets_the_state_as_json(accept: str) -> None:
             "claims": None,
             "store_down": None,
             "event_log_outage": False,
+            "cut_delays": 0,
             "topics": {"retry": "billing.retry", "delays": [], "dead_letters": "billing.dlq"},
             "chain": [],
             "settings": [],

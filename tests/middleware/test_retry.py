@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,17 @@ from hypothesis import strategies as st
 
 from ackwise.middleware.disposition import Dead, Failure, Later, Reason
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.retry import DEFAULT_LEVELS, ConsumeLater, DelayLevels, Exponential, Fixed, RetryPolicy, Schedule, SendBack
+from ackwise.middleware.retry import (
+    DEFAULT_LEVELS,
+    ConsumeLater,
+    DelayLevels,
+    DelayRefused,
+    Exponential,
+    Fixed,
+    RetryPolicy,
+    Schedule,
+    SendBack,
+)
 
 
 class BadInput(ValueError):
@@ -243,6 +254,31 @@ def test_what_is_no_exception_class_is_refused_at_start(settings: dict[str, obje
 def test_what_has_no_delay_method_is_not_a_policy() -> None:
     with pytest.raises(ConfigurationError, match="is not a retry policy"):
         ConsumeLater(retry=30)  # type: ignore[arg-type]  # what a user may give all the same
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"levels": "1s 4d"}, "the longest delay level is 96h, and max_delay of ConsumeLater is 72h; ask for less, or raise max_delay"),
+        ({"retry": Schedule(1, "4d")}, "the longest delay of Schedule"),
+        ({"on": {KeyError: Exponential(maximum=10**6)}}, "maximum of Exponential"),
+        ({"max_delay": "1h"}, "the longest delay level is 2h, and max_delay of ConsumeLater is 1h"),
+        ({"max_delay": "soon"}, "max_delay of ConsumeLater is 'soon'"),
+    ],
+)
+def test_a_policy_with_a_longer_delay_than_max_delay_is_refused_at_start(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        ConsumeLater(**settings)
+
+
+@pytest.mark.parametrize("seconds", [pytest.param(3 * 86400 + 20, id="D10"), pytest.param(10**9, id="a-millennium")])
+def test_a_longer_delay_than_max_delay_is_refused_when_it_is_asked_for(seconds: float) -> None:
+    asking = [(ConsumeLater(), Later(delay=seconds)), (ConsumeLater(retry=Answers(seconds)), Later())]
+    for policy, later in asking:
+        with pytest.raises(DelayRefused, match="and max_delay of ConsumeLater is 72h; ask for less, or raise max_delay in all workers"):
+            policy.decide(later, 0)
+    assert ConsumeLater(max_delay=10**9).decide(Later(delay=seconds), 0) == SendBack(seconds, 18)
+    assert ConsumeLater().decide(Later(delay=3 * 86400), 0) == SendBack(3 * 86400, 18)
 
 
 def test_a_delay_and_a_delay_level_together_are_refused() -> None:

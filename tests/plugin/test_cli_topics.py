@@ -65,6 +65,17 @@ async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop:
     assert (code, {line["done"] for line in lines.values()}) == (0, {None})
 
 
+async def test_delay_topics_that_keep_the_clocks_of_producers_are_told_of_and_changed(shop: Shop, raw_kafka: RawKafka) -> None:
+    await shop.consume(await raw_kafka.new_topic(1))
+    assert shop.topics("create")[0] == 0
+    await raw_kafka.alter(f"{shop.group}.delay.1h", message_timestamp_type="CreateTime", max_message_bytes=2_000_000, retention_ms=-1)
+    code, lines = shop.topics("check")
+    assert (code, [topic for topic, line in lines.items() if line["advice"]]) == (0, [".delay.1h"])
+    code, lines = shop.topics("create")
+    assert (code, [topic for topic, line in lines.items() if line["done"]]) == (0, [".delay.1h"])
+    assert shop.topics("check")[1][".delay.1h"]["found"]["timestamp_type"] == "LogAppendTime"
+
+
 async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: Shop, raw_kafka: RawKafka) -> None:
     await shop.consume("oders")
     done = shop.ackwise("topics", "create", "worker:app")

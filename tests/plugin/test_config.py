@@ -100,6 +100,14 @@ def test_policies_that_the_code_uses_change_in_the_named_fields_only(folder: Pat
     assert (slots.events, slots.dead_letter) == (Events("out", mode="async"), DeadLetter("graves"))
 
 
+def test_what_a_file_sets_of_delays_is_held_against_what_the_code_says_of_them(folder: Path) -> None:
+    slots = Slots(environment(folder, ACKWISE_CONSUME_LATER__LEVELS="1s 4d"))
+    slots.use(ConsumeLater(max_delay="5d"))
+    assert (slots.later.max_delay, slots.later.levels.seconds) == (5 * 86400.0, (1.0, 4 * 86400.0))
+    short = environment(folder, ACKWISE_CONSUME_LATER__MAX_DELAY="1h")
+    assert "the longest delay level is 2h, and max_delay of ConsumeLater is 1h" in refusal(lambda: short.later(None))
+
+
 def test_a_store_and_a_sink_turn_on_what_the_code_does_not_use(folder: Path) -> None:
     slots = Slots(environment(folder, ACKWISE_DEDUP__STORE="memory://", ACKWISE_DEDUP__EPOCH="4", ACKWISE_EVENTS__SINK="out"))
     assert (slots.dedup, slots.events) == (Dedup("memory://", epoch=4), Events("out"))

@@ -27,7 +27,9 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET, Copy, retry_copy
 from ackwise.plugin import delay, delaymember
 from ackwise.plugin.delay import DelayRelay
-from ackwise.plugin.delayline import DelayLine, Move, Wait, next_hop
+from ackwise.plugin.delaycounts import DelayCounts
+from ackwise.plugin.delayhop import Move, Wait, latest_due, next_hop, written_at
+from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.delaymember import first_offset
 from ackwise.plugin.localbroker import LocalKafka
 from ackwise.plugin.publisher import KafkaPublisher
@@ -69,6 +71,42 @@ def test_a_copy_is_never_early_and_always_arrives(delay: int, level: int) -> Non
     assert hops < 10 + 2 * delay / 60_000 + 60
 
 
+MS_PER_DAY = 86_400_000
+
+
+@given(
+    delay=st.integers(0, 3 * MS_PER_DAY),
+    sent=st.integers(0, 2**41),
+    sender_ahead=st.integers(0, 500),
+    relay_ahead=st.integers(0, 500),
+    seen_after=st.integers(0, MS_PER_DAY),
+    sent_again_after=st.integers(0, MS_PER_DAY),
+    is_append_time=st.booleans(),
+)
+def test_a_delay_that_was_asked_for_by_the_rules_is_never_cut(
+    delay: int, sent: int, sender_ahead: int, relay_ahead: int, seen_after: int, sent_again_after: int, is_append_time: bool
+) -> None:
+    """Clocks differ by `clock_skew` at most; publishing may have to be repeated for long, with the due time of the first time."""
+    due = sent + sender_ahead + delay + 500
+    written = sent + sent_again_after
+    timestamp = written if is_append_time else written + sender_ahead
+    seen = written + seen_after + relay_ahead
+    assert due <= latest_due(timestamp, seen, 3 * 86400.0, 0.5, is_append_time=is_append_time)
+
+
+@given(timestamp=st.integers(-1, 2**62), seen=st.integers(0, 2**41), due=st.integers(0, 2**63 - 1), is_append_time=st.booleans())
+def test_whatever_a_record_claims_it_holds_its_partition_for_its_level_at_most_and_is_cut_once(
+    timestamp: int, seen: int, due: int, is_append_time: bool
+) -> None:
+    hop = next_hop(
+        seen, min(due, latest_due(timestamp, seen, 60.0, 0.5, is_append_time=is_append_time)), written_at(timestamp, seen), 3, LEVELS
+    )
+    assert isinstance(hop, Move) or hop.until <= seen + 60_000
+    cut = min(due, latest_due(timestamp, seen, 60.0, 0.5, is_append_time=False))
+    later = seen + 30_000  # it hops on, and is written again
+    assert cut <= latest_due(later, later, 60.0, 0.5, is_append_time=True)
+
+
 @pytest.mark.parametrize(
     ("committed", "start", "end", "first"),
     [
@@ -104,12 +142,22 @@ class Desk:
     def __init__(self) -> None:
         self.now = 1_000.0
         self.publisher = Publisher()
-        self.line = DelayLine(NAMES.delays[1], 2, 5, names=NAMES, levels=LEVELS, publisher=self.publisher, clock=lambda: self.now)
+        self.counts = DelayCounts()
+        self.line = DelayLine(
+            NAMES.delays[1], 2, 5, names=NAMES, levels=LEVELS, publisher=self.publisher, clock=lambda: self.now, max_delay=100.0,
+            counts=self.counts,
+        )  # fmt: skip
 
     def put(
-        self, *offsets: int, due: float = 0.0, headers: Headers | None = None, value: bytes | None = None, handler: str = "bill"
+        self,
+        *offsets: int,
+        due: float = 0.0,
+        headers: Headers | None = None,
+        value: bytes | None = None,
+        handler: str = "bill",
+        timestamp: float | None = None,
     ) -> None:
-        """Records written now and due at `due`, in seconds."""
+        """Records due at `due`, in seconds, written now or at `timestamp`."""
         for offset in offsets:
             origin = Origin("orders", 2, offset + 100, 7)
             message = Delivery(*origin, b"key", value or b"%d" % offset, (("trace", b"t"),), origin)
@@ -117,7 +165,7 @@ class Desk:
                 message, topic=NAMES.delays[1], partition=2, group="billing", handler=handler,
                 due=int(due * 1000), now_ms=0, reason="TypeError",
             )  # fmt: skip
-            here = Origin(copy.topic, 2, offset, int(self.now * 1000))
+            here = Origin(copy.topic, 2, offset, int((self.now if timestamp is None else timestamp) * 1000))
             self.line.offer([Delivery(*here, copy.key, copy.value, copy.headers if headers is None else headers, here)])
 
     async def turn(self) -> tuple[list[tuple[str, bytes | None]], int | None, float]:
@@ -200,6 +248,27 @@ async def test_a_handler_name_that_fills_a_record_ends_as_a_dead_letter_that_fit
         await desk.turn()
     assert (await desk.turn())[:2] == ([("billing.dlq", None)], 6)
     assert dict(desk.publisher.sent[0].headers)["ackwise-dropped"] == b"value headers"
+
+
+async def test_a_copy_from_a_clock_that_is_ahead_waits_for_its_level_and_no_longer() -> None:
+    desk = Desk()
+    desk.put(5, due=1_020, timestamp=10**8)
+    desk.put(6)
+    assert (await desk.turn())[0] == []
+    desk.now = 1_010.0
+    assert (await desk.turn())[:2] == ([("billing.delay.10s", b"5"), ("billing.retry", b"6")], 7)
+
+
+async def test_a_due_time_beyond_max_delay_is_cut_once_written_on_alarmed_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    desk.put(5, 6, due=10**9)
+    desk.put(7, due=1_100)
+    desk.now = 1_010.0
+    assert (await desk.turn())[:2] == ([("billing.delay.1m", b"5"), ("billing.delay.1m", b"6"), ("billing.delay.1m", b"7")], 8)
+    dues = [dict(copy.headers)["ackwise-due"] for copy in desk.publisher.sent]
+    assert dues == [b"1100000"] * 3
+    assert desk.publisher.sent[0].headers[0] == ("trace", b"t")
+    assert (desk.counts.cut, caplog.text.count("due later than max_delay allows")) == (2, 1)
 
 
 async def test_a_copy_of_a_newer_version_is_held_with_an_alarm_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ STATE = State(
     claims=3,
     store_down=True,
     event_log_outage=False,
+    cut_delays=0,
     topics=GroupTopics("billing.retry", ("billing.delay.10s", "billing.delay.1h"), "billing.dlq"),
     chain=(Step("admit", "dedup", "redis://***@host/0"),),
     settings=(Setting("dedup.lease", "30s", "default"),),

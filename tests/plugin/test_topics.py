@@ -21,7 +21,7 @@ from ackwise.plugin.localbroker import EmbeddedBroker
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topicnames import TopicNames
 from ackwise.plugin.topicplan import Topic, TopicReview, plan_topics, review_topics
-from ackwise.plugin.topics import _look, ensure_topics
+from ackwise.plugin.topics import _look, ensure_topics, set_append_time
 
 LEVELS = DelayLevels("1s 1h")
 NAMES = TopicNames("billing", LEVELS)
@@ -217,7 +217,18 @@ async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_noth
     assert await group.partitions() == WHOLE_GROUP
     config = await group.config(group.names.delays[0])
     assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(DAY), "delete")
+    assert config["message.timestamp.type"] == "LogAppendTime"
+    assert (await group.config(group.names.retry))["message.timestamp.type"] == "CreateTime"
     await group.ensure(create_topics="never")
+
+
+async def test_a_delay_topic_that_exists_gets_the_timestamps_of_its_broker_and_keeps_what_was_set_for_it(group: Group) -> None:
+    topic = group.names.delays[0]
+    await group.create(topic, max_message_bytes=7000, retention_ms=DAY, segment_bytes=20_000_000)
+    before = await group.config(topic)
+    await set_append_time(group.settings, [topic])
+    assert await group.config(topic) == before | {"message.timestamp.type": "LogAppendTime"}
+    assert (before["max.message.bytes"], before["segment.bytes"]) == ("7000", "20000000")
 
 
 async def test_a_source_that_this_worker_is_making_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,14 @@
+"""What the relay of one worker has counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DelayCounts"]
+
+
+@dataclass(slots=True)
+class DelayCounts:
+    """Copies since the start of the worker."""
+
+    cut: int = 0  #: those that were due later than `max_delay` allows
