@@ -19,12 +19,13 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     """Messages of one partition, in order. Read-only but for the rulings.
 
     `ack_index = i` says that messages 0..i are done and the rest comes back later; it starts at "all". It counts only
-    when the handler returns success. `delay_level` says how late the rest comes back: 0 lets the retry policy
-    decide, n is that level, below 0 means dead letter. `done`, `later` and `dead` rule on single messages; they win
-    over the prefix and survive an exception. Source: RocketMQ `ConsumeConcurrentlyContext`.
+    when the handler returns success. `delay_level` says how late the rest comes back, and what `later` is given neither
+    delay nor level for: 0 lets the retry policy decide, n is that level, below 0 means dead letter. `done`, `later` and
+    `dead` rule on single messages; they win over the prefix and survive an exception. Source: RocketMQ
+    `ConsumeConcurrentlyContext`.
     """
 
-    __slots__ = ("_ack_index", "_delay_level", "_index", "_messages", "_rulings", "connection")
+    __slots__ = ("_ack_index", "_as_the_batch", "_delay_level", "_index", "_messages", "_rulings", "connection")
 
     connection: Any
     """What to write through under `Transactional`, in the transaction that marks these messages as done: a driver's
@@ -33,7 +34,8 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     def __init__(self, messages: Sequence[Message[T_co]]) -> None:
         self._messages = tuple(messages)
         self._index: dict[int, int] = {}  #: by identity; made when the first message is ruled on
-        self._rulings: dict[int, Disposition] = {}
+        self._rulings: dict[int, Disposition | None] = {}  #: `None`: later, at the level of the batch, which may yet be set
+        self._as_the_batch = Later()
         self._ack_index: int | None = None
         self._delay_level = 0
         self.connection = None
@@ -80,24 +82,28 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     @property
     def delay_level(self) -> int:
-        """How late the messages without a ruling come back. Setting anything but a whole number raises `InvalidRuling`."""
+        """How late messages come back for which nothing else was said. Setting anything but a whole number raises `InvalidRuling`."""
         return self._delay_level
 
     @delay_level.setter
     def delay_level(self, level: int) -> None:
         self._delay_level = _level(level)
+        self._as_the_batch = Later(self._delay_level)
 
     def done(self, message: Message[object]) -> None:
         """This message is done. Raises `InvalidRuling` if it is not in the batch."""
         self._rule(message, DONE)
 
     def later(self, message: Message[object], *, delay: float | str | None = None, delay_level: int | None = None) -> None:
-        """Consume this message again: after `delay` (seconds, or a text such as `"5m"`) or at `delay_level`.
+        """Consume this message again: after `delay` (seconds, or a text such as `"5m"`), at `delay_level`, or as the batch says.
 
         Raises `InvalidRuling` if it is not in the batch or both are given, `ConfigurationError` for an unreadable delay.
         """
         if delay is not None and delay_level is not None:
             raise InvalidRuling("later() was given both delay and delay_level; give one of them")
+        if delay is None and delay_level is None:
+            self._rule(message, None)
+            return
         seconds = None if delay is None else parse_duration(delay, what="delay of later()")
         self._rule(message, Later(0 if delay_level is None else _level(delay_level), seconds))
 
@@ -110,13 +116,13 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     @property
     def rulings(self) -> dict[int, Disposition]:
         """What was ruled on single messages, by index."""
-        return dict(self._rulings)
+        return {index: ruling or self._as_the_batch for index, ruling in self._rulings.items()}
 
     def ruling(self, index: int) -> Disposition | None:
         """What was ruled on the message at `index` alone, if anything."""
-        return self._rulings.get(index)
+        return (self._rulings[index] or self._as_the_batch) if index in self._rulings else None
 
-    def _rule(self, message: Message[object], disposition: Disposition) -> None:
+    def _rule(self, message: Message[object], disposition: Disposition | None) -> None:
         self._index = self._index or {id(message): index for index, message in enumerate(self._messages)}
         index = self._index.get(id(message))
         if index is None:

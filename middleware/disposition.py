@@ -107,11 +107,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Somebody else's success, or a copy that a later one overtook; nothing to run."""
+    """Somebody else's fate, a success unless said, or a copy that a later one overtook; nothing to run."""
 
     stale: bool = False
     leader: str | None = None
     """Where the message that it follows was read, as `topic/partition/offset`."""
+    dead: bool = False
+    """Its key is that of a dead letter, and not of a success."""
 
 
 @dataclass(frozen=True, slots=True)

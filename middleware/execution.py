@@ -17,7 +17,7 @@ from ackwise.middleware.fate import decide, tell_broken, tell_spared
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
+from ackwise.middleware.rulings import Raised, Returned, rule, stops
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.worker import Worker
@@ -165,7 +165,7 @@ class Execution:
                 message.connection = batch.connection
         call = cast(Callable[[Batch[Any]], Awaitable[object]], self._agent.call)
         result = await self._outcome(call, batch, run)
-        if isinstance(result, Raised) and isinstance(result.error, STOPS):
+        if isinstance(result, Raised) and stops(result.error):
             run.stopped = result.error
         elif isinstance(result, Raised) and run.transaction is not None:
             self._fail(ready, run, result)
@@ -243,7 +243,7 @@ class Execution:
         if result is None:
             return False
         if isinstance(result, Raised):
-            if isinstance(result.error, STOPS):
+            if stops(result.error):
                 run.stopped = result.error
                 return False
             if run.transaction is not None:

@@ -46,7 +46,9 @@ def ending(entry: Entry, key: ClaimKey) -> Complete | Release:
     What did not run completes nothing, but for a key that succeeded in this process.
     """
     match entry.disposition:
-        case Done() | Duplicate(stale=False, leader=None):  # what is a duplicate elsewhere holds no claim: this one was granted it
+        case (
+            Done() | Duplicate(stale=False, leader=None, dead=False)
+        ):  # what is a duplicate elsewhere holds no claim: this one was granted it
             return Complete(key, entry.token, Outcome.OK)
         case Dead():
             return Complete(key, entry.token, Outcome.DEAD)
@@ -60,8 +62,7 @@ def is_last(entry: Entry, disposition: Disposition, policy: ConsumeLater, error:
     """Whether `entry` would be a dead letter of `error`, which it may not be guilty of. With `ConsumeLater(0)` a batch is one delivery."""
     if error is None or not isinstance(disposition, Later) or disposition.delay_level < 0 or policy.max_reconsume_times == 0:
         return False
-    is_refused = isinstance(error, policy.unless) and not isinstance(error, ConsumeLater)
-    return is_refused or entry.delivery.attempt > policy.max_reconsume_times
+    return policy.buries(error) or entry.delivery.attempt > policy.max_reconsume_times
 
 
 def tell_broken(handler: str, broken: Sequence[Exception]) -> None:

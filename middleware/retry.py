@@ -15,6 +15,7 @@ from typing import Annotated, Final, Protocol
 from ackwise.middleware.disposition import Dead, Later, Reason
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.unanimous import leaves
 
 __all__ = [
     "DEFAULT_LEVELS",
@@ -235,7 +236,7 @@ class ConsumeLater(Exception):
         a policy of the user's raises, `ConfigurationError` if it answers something that is not a duration, and `DelayRefused`
         for a delay above `max_delay`.
         """
-        if isinstance(error, self.unless) and not isinstance(error, ConsumeLater):  # who raises that says what he wants
+        if self.buries(error):
             return Dead(Reason.NOT_RETRIED, later.failure)
         if reconsume_times >= self.max_reconsume_times:
             return Dead(Reason.MAX_RECONSUME_TIMES, later.failure)
@@ -245,11 +246,27 @@ class ConsumeLater(Exception):
             return self._after(self._allowed(later.delay, "the delay that was asked for"))
         if later.delay_level > 0:
             return self._at(later.delay_level)
-        policy = next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
+        policy = self._policy(error)
         if policy is None:
             return self.by_level(reconsume_times)
         what = f"the delay of {policy!r}"
         return self._after(self._allowed(parse_duration(policy.delay(reconsume_times + 1), what=what), what))
+
+    def buries(self, error: BaseException | None) -> bool:
+        """Whether `unless` names `error`, or all that is in it if it is a group."""
+        if error is None:
+            return False
+        # Who raises a ConsumeLater says what he wants.
+        return all(isinstance(leaf, self.unless) and not isinstance(leaf, ConsumeLater) for leaf in leaves(error))
+
+    def _policy(self, error: BaseException | None) -> RetryPolicy | None:
+        """The one that `on` has for `error`, or for all that is in it if it is a group."""
+        if error is None:
+            return self.retry
+        found = [next((self.on[kind] for kind in type(leaf).__mro__ if kind in self.on), self.retry) for leaf in leaves(error)]
+        if all(policy is found[0] for policy in found):
+            return found[0]
+        return next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
 
     def by_level(self, reconsume_times: int) -> SendBack:
         """What the delay levels alone say."""

@@ -22,8 +22,9 @@ from ackwise.middleware.disposition import (
 )
 from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.unanimous import leaves
 
-__all__ = ["STOPS", "Raised", "Returned", "rule"]
+__all__ = ["STOPS", "Raised", "Returned", "rule", "stops"]
 
 #: A handler that raises one of these stops the app and rules on nothing.
 STOPS = (SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -73,13 +74,30 @@ def _later(batch: Batch[Any], error: BaseException | None = None) -> Disposition
     return Later(batch.delay_level, failure=None if error is None else Failure.of(error))
 
 
+def stops(error: BaseException) -> bool:
+    """Whether `error` stops the app: it is one of `STOPS`, or a group of nothing else."""
+    return all(isinstance(leaf, STOPS) for leaf in leaves(error))
+
+
 def _raised(batch: Batch[Any], error: BaseException) -> Disposition:
-    match error:
-        case Reject():
+    """What `error` says. A group says what all in it say, if that is the same; else it has failed, as any other exception."""
+    said = {_said(leaf) for leaf in leaves(error)}
+    match said.pop() if len(said) == 1 else None:
+        case "reject":
             return Dead(Reason.REJECTED, Failure.of(error))
-        case ConsumeLater(raised=True):
-            return Later(error.delay_level or 0, error.delay, Failure.of(error))
-        case ConsumeLater():
+        case (None, None):
             return Later(batch.delay_level, failure=Failure("ConsumeLater", "the handler asked for it"))
+        case (level, delay):
+            return Later(level or 0, delay, Failure.of(error))
         case _:
             return _later(batch, error)
+
+
+def _said(error: BaseException) -> tuple[int | None, float | None] | str | None:
+    match error:
+        case Reject():
+            return "reject"
+        case ConsumeLater():
+            return error.delay_level, error.delay
+        case _:
+            return None

@@ -295,3 +295,15 @@ def test_who_raises_consume_later_says_what_he_wants_even_if_every_exception_is_
     policy = ConsumeLater(16, unless=Exception)
     assert policy.decide(Later(), 0, ConsumeLater()) == SendBack(10.0, 3)
     assert policy.decide(Later(), 0, ValueError()) == Dead(Reason.NOT_RETRIED)
+
+
+def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
+    policy = ConsumeLater(16, unless=KeyError, on={TimeoutError: Fixed("5m")}, retry=Fixed("1m"))
+
+    def decided(*errors: Exception) -> SendBack | Dead:
+        return policy.decide(Later(), 0, ExceptionGroup("several", [*errors]))
+
+    assert decided(KeyError(), KeyError()) == Dead(Reason.NOT_RETRIED)
+    assert decided(KeyError(), ValueError()) == SendBack(60.0, 5)
+    assert decided(TimeoutError(), ConnectionError()) == SendBack(60.0, 5)
+    assert decided(TimeoutError(), TimeoutError()) == SendBack(300.0, 9)

@@ -12,7 +12,7 @@ from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE,
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
+from ackwise.middleware.rulings import STOPS, Raised, Returned, rule, stops
 from ackwise.middleware.watermark import Watermark
 
 
@@ -162,3 +162,62 @@ def test_every_message_gets_one_ruling_and_only_success_makes_it_done(
         prefix = ack_index
     for index, ruling in enumerate(dispositions):
         assert isinstance(ruling, Done) == single.get(index, index <= prefix)
+
+
+# -- what a level and a ruling without one say together
+
+
+@pytest.mark.parametrize("level_first", [True, False])
+def test_a_message_that_is_ruled_later_alone_comes_at_the_level_of_the_batch(level_first: bool) -> None:
+    batch = batch_of(2)
+    if level_first:
+        batch.delay_level = 4
+    batch.later(batch[1])
+    batch.delay_level = 4
+    assert batch.ruling(1) is batch.rulings[1]
+    assert rule(batch, Returned(None), handler="bill") == [DONE, Later(4)]
+
+
+def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide() -> None:
+    batch = batch_of(2)
+    batch.delay_level = 4
+    batch.later(batch[0], delay_level=0)
+    batch.later(batch[1], delay="5m")
+    assert rule(batch, Returned(None), handler="bill") == [Later(0), Later(0, 300.0)]
+
+
+# -- groups
+
+
+def said(*errors: Exception) -> Disposition:
+    batch = batch_of(1)
+    batch.delay_level = 2
+    (disposition,) = rule(batch, Raised(ExceptionGroup("several tasks failed", [*errors])), handler="bill")
+    return disposition
+
+
+def test_a_group_of_exceptions_that_all_say_the_same_means_that() -> None:
+    nested = ExceptionGroup("more", [ConsumeLater(delay_level=3), ConsumeLater(delay_level=3)])
+    assert isinstance(rejected := said(Reject("a"), Reject("b")), Dead)
+    assert rejected.reason == Reason.REJECTED
+    for errors, level, delay in (
+        ([ConsumeLater(delay_level=3), nested], 3, None),
+        ([ConsumeLater(delay="5m"), ConsumeLater(delay=300)], 0, 300.0),
+        ([ConsumeLater(), ConsumeLater()], 2, None),
+    ):
+        assert isinstance(later := said(*errors), Later)
+        assert (later.delay_level, later.delay) == (level, delay)
+
+
+@pytest.mark.parametrize(
+    "errors", [[Reject("a"), ValueError()], [ConsumeLater(delay_level=3), ConsumeLater(delay_level=4)], [ConsumeLater(), Reject("a")]]
+)
+def test_a_group_that_does_not_agree_has_failed_as_any_other_exception(errors: list[Exception]) -> None:
+    disposition = said(*errors)
+    assert isinstance(disposition, Later)
+    assert (disposition.delay_level, disposition.failure and disposition.failure.error) == (2, "ExceptionGroup")
+
+
+def test_a_group_of_what_stops_a_program_stops_the_app() -> None:
+    assert stops(BaseExceptionGroup("all", [SystemExit(), KeyboardInterrupt()]))
+    assert not stops(BaseExceptionGroup("some", [SystemExit(), ValueError()]))
