@@ -17,7 +17,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import STOPS
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Stale
+from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Outcome, Stale
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 
@@ -273,7 +273,7 @@ class Admission:
                 if not entry.elsewhere:
                     entry.elsewhere = True
                     self._worker.record(self._worker.event(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, entry))
-            case AlreadyDone():
-                entry.rule(Done() if entry.succeeded else Duplicate())
+            case AlreadyDone(outcome):
+                entry.rule(Done() if entry.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 entry.rule(Done() if entry.succeeded else Duplicate(stale=True))

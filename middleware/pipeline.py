@@ -14,7 +14,7 @@ from typing import Final
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import Duplicate
+from ackwise.middleware.disposition import Dead, Duplicate
 from ackwise.middleware.entry import Entry, Run, Stage
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
@@ -131,5 +131,7 @@ def follow(entries: Sequence[Entry]) -> None:
             entry.leader = None
             entry.hold(leader.not_before, leader.why)
         else:
-            stale = isinstance(leader.disposition, Duplicate) and leader.disposition.stale
-            entry.rule(Duplicate(stale, leader=str(leader.delivery.origin)))
+            ruling = leader.disposition
+            stale = isinstance(ruling, Duplicate) and ruling.stale
+            dead = isinstance(ruling, Dead) or (isinstance(ruling, Duplicate) and ruling.dead)
+            entry.rule(Duplicate(stale, str(leader.delivery.origin), dead))

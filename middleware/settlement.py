@@ -103,14 +103,16 @@ class Settlement:
 
     async def publish(self, ruled: Sequence[Entry], assignment: Assignment) -> None:
         """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
-        outgoing = []
+        outgoing, passed = [], []
         for entry in ruled:
             if entry.stage is not Stage.RULED:
                 continue
             if not isinstance(entry.disposition, _COPIED):
                 entry.stage = Stage.PUBLISHED
+                passed.append(entry)
             elif assignment.cut_off or not entry.claim_lost:
                 outgoing.append(entry)
+        self._tell_suppressed(passed)
         while outgoing:
             if assignment.cut_off:  # looked at for each round: a shorter one is sent after the answer to the first
                 for entry in outgoing:
@@ -132,6 +134,19 @@ class Settlement:
                 self._worker.hold([entry for entry, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
             self._mourn([entry for entry in outgoing if entry.stage is Stage.PUBLISHED])
             outgoing = refused
+
+    def _tell_suppressed(self, passed: Sequence[Entry]) -> None:
+        """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
+        suppressed = [entry for entry in passed if isinstance(entry.disposition, Duplicate) and entry.disposition.dead]
+        if suppressed:
+            log.warning(
+                "messages are not run, their keys are those of dead letters",
+                handler=self._agent.name,
+                messages=len(suppressed),
+                topic=suppressed[0].delivery.origin.topic,
+                partition=suppressed[0].delivery.origin.partition,
+                offset=suppressed[0].delivery.origin.offset,
+            )
 
     def _mourn(self, published: Sequence[Entry]) -> None:
         """One line for the dead letters of each reason; a reason that the handler gave is the user's text and stays on the letter."""
@@ -230,8 +245,9 @@ class Settlement:
                 events.append(
                     self._worker.event(EventCode.SUCCEEDED, self._agent.name, entry, exec_id=entry.exec_id, duration_us=duration, attrs=how)
                 )
-            case Duplicate(stale, leader):
-                attrs = None if leader is None else json.dumps({"leader": leader})
+            case Duplicate(stale, leader, dead):
+                told = ({} if leader is None else {"leader": leader}) | ({"outcome": "dead"} if dead else {})
+                attrs = json.dumps(told) if told else None
                 events.append(
                     self._worker.event(EventCode.STALE if stale else EventCode.DUP_SUPPRESSED, self._agent.name, entry, attrs=attrs)
                 )

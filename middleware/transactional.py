@@ -101,8 +101,8 @@ class TransactionalPipeline(Pipeline):
                 # Itself, and the commit was the last that was seen of it: its success is told now, if it was not then.
                 entry.exec_id, entry.started_at = exec_id, self._worker.monotonic()
                 entry.rule(Done())
-            case Finished():
-                entry.rule(Duplicate())
+            case Finished(outcome):
+                entry.rule(Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 entry.rule(Duplicate(stale=True))
 

@@ -719,3 +719,46 @@ async def test_a_ruling_on_a_message_of_another_batch_raises_in_the_handler(make
 def test_the_batches_of_further_attempts_are_smaller_and_the_last_attempt_is_alone(make_spine: Any, limit: int, sizes: list[int]) -> None:
     spine = make_spine(None, later=ConsumeLater(limit))
     assert [spine.pipeline.batch_limit(spine.entry(100, attempt=attempt)) for attempt in range(1, len(sizes) + 1)] == sizes
+
+
+# -- keys of dead letters
+
+
+def _suppressed(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "keys are those of dead letters" in record.getMessage()]
+
+
+async def test_a_key_that_the_store_knows_as_dead_is_not_run_and_not_silently_suppressed(
+    make_spine: Any, succeed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def bury(batch: Batch[bytes]) -> None:
+        raise Reject("no")
+
+    spine = make_spine(bury, dedup={"key": lambda message: message.value})
+    await spine.run([spine.entry(100, value=b"a")])
+    other = make_spine(succeed, dedup={"key": lambda message: message.value}, store=spine.store, clock=spine.clock)
+    again = [other.entry(207, value=b"a"), other.entry(208, value=b"b"), other.entry(209, value=b"a")]
+    assert await other.run(again) == [SETTLED] * 3
+    assert [entry.disposition for entry in again] == [Duplicate(dead=True), DONE, Duplicate(leader="orders/3/207", dead=True)]
+    told = {event.offset: event.attrs for event in other.sink.durable if event.code is EventCode.DUP_SUPPRESSED}
+    assert told == {207: '{"outcome": "dead"}', 209: '{"leader": "orders/3/207", "outcome": "dead"}'}
+    assert len(_suppressed(caplog)) == 1
+    assert "handler=bill messages=2 topic=orders partition=3 offset=207" in _suppressed(caplog)[0]
+
+
+async def test_what_follows_a_dead_leader_in_one_batch_says_so(make_spine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def bury(batch: Batch[bytes]) -> None:
+        raise Reject("no")
+
+    spine = make_spine(bury, dedup={"key": lambda message: "one"})
+    entries = spine.entries(3)
+    assert await spine.run(entries) == [SETTLED] * 3
+    assert [entry.disposition for entry in entries[1:]] == [Duplicate(leader="orders/3/100", dead=True)] * 2
+    assert len(spine.sent()) == len(_suppressed(caplog)) == 1
+
+
+async def test_what_follows_a_success_says_nothing_of_the_dead(make_spine: Any, succeed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    spine = make_spine(succeed, dedup={"key": lambda message: "one"})
+    entries = spine.entries(2)
+    await spine.run(entries)
+    assert (entries[1].disposition, _suppressed(caplog)) == (Duplicate(leader="orders/3/100"), [])
