@@ -256,17 +256,19 @@ class ConsumeLater(Exception):
         """Whether `unless` names `error`, or all that is in it if it is a group."""
         if error is None:
             return False
+        if isinstance(error, tuple(kind for kind in self.unless if issubclass(kind, BaseExceptionGroup))):
+            return True
         # Who raises a ConsumeLater says what he wants.
         return all(isinstance(leaf, self.unless) and not isinstance(leaf, ConsumeLater) for leaf in leaves(error))
 
     def _policy(self, error: BaseException | None) -> RetryPolicy | None:
-        """The one that `on` has for `error`, or for all that is in it if it is a group."""
+        """The one that `on` has for `error`, or for all that is in it if it is a group that has none itself."""
         if error is None:
             return self.retry
-        found = [next((self.on[kind] for kind in type(leaf).__mro__ if kind in self.on), self.retry) for leaf in leaves(error)]
-        if all(policy is found[0] for policy in found):
-            return found[0]
-        return next((self.on[kind] for kind in type(error).__mro__ if kind in self.on), self.retry)
+        groups = [kind for kind in type(error).__mro__ if kind in self.on and issubclass(kind, BaseExceptionGroup)]
+        members = [error] if groups else leaves(error)
+        found = [next((self.on[kind] for kind in type(member).__mro__ if kind in self.on), self.retry) for member in members]
+        return found[0] if all(policy is found[0] for policy in found) else self.retry
 
     def by_level(self, reconsume_times: int) -> SendBack:
         """What the delay levels alone say."""

@@ -307,3 +307,9 @@ def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
     assert decided(KeyError(), ValueError()) == SendBack(60.0, 5)
     assert decided(TimeoutError(), ConnectionError()) == SendBack(60.0, 5)
     assert decided(TimeoutError(), TimeoutError()) == SendBack(300.0, 9)
+
+
+def test_a_class_of_groups_that_is_named_itself_comes_first() -> None:
+    group = ExceptionGroup("several", [KeyError(), TimeoutError()])
+    assert ConsumeLater(16, unless=ExceptionGroup).decide(Later(), 0, group) == Dead(Reason.NOT_RETRIED)
+    assert ConsumeLater(16, on={ExceptionGroup: Fixed("5m"), KeyError: Fixed("1m")}).decide(Later(), 0, group) == SendBack(300.0, 9)
