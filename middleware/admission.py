@@ -9,7 +9,7 @@ from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
 from ackwise.middleware.entry import Entry, Stage
-from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.errors import StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, tell_broken
 from ackwise.middleware.leases import Leases
@@ -19,6 +19,7 @@ from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import STOPS
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Outcome, Stale
 from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.wire import has_raw_names
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Admission"]
@@ -58,6 +59,10 @@ class Admission:
         broken: list[Exception] = []
         for entry in entries:
             if entry.prepared or entry.stage is not Stage.FETCHED:
+                continue
+            if entry.delivery.headers and has_raw_names(entry.delivery.headers):
+                entry.prepared = True
+                entry.rule(Dead(Reason.UNDECODABLE, Failure.of(UndecodableHeader("the name of a header is not UTF-8"))))
                 continue
             try:
                 entry.message = self._message(entry.delivery)

@@ -36,6 +36,10 @@ class ConfigurationError(AckwiseError):
     """A setting that can't work, found before anything was consumed. The message says what to change."""
 
 
+class UndecodableHeader(AckwiseError):
+    """The name of a header of a record is not UTF-8."""
+
+
 class InvalidRuling(AckwiseError):
     """A ruling that the batch can't take, such as one on a message that is not in it."""
 

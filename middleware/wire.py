@@ -10,6 +10,7 @@ of another group is told from one of ours also by a worker that is older than bo
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -45,6 +46,12 @@ _VERSION, _GROUP, _HANDLER, _DUE = "ackwise-version", "ackwise-group", "ackwise-
 
 #: Characters of a reason that a copy carries: a handler may give any text as the reason of `batch.dead`.
 _REASON_LIMIT = 1000
+
+#: Bytes of names of headers that a dead letter spells out; the rest stays at the origin.
+_NAMES_LIMIT = 16_000
+
+#: What stands for a byte of a name that is no UTF-8.
+_SURROGATES: Final = re.compile("[\udc80-\udcff]")
 
 #: Bytes of a key that a dead letter keeps when its key is cut.
 _KEY_LIMIT = 256
@@ -173,13 +180,30 @@ def dead_letter(
 ) -> Copy:
     """The dead letter of `delivery`: key, value and headers whole, then ours."""
     headers = _ours(delivery, group, handler, attempt=delivery.attempt, now_ms=now_ms, reason=reason)
+    theirs = delivery.headers
+    if has_raw_names(theirs):
+        theirs, names = _spelled(theirs)
+        headers += (("ackwise-header-names", names),)
     if failure is not None:
         headers += (
             ("ackwise-error-class", _encode(failure.error)),
             ("ackwise-error-message", _encode(failure.message)),
             ("ackwise-error-traceback", _encode(failure.traceback)),
         )
-    return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers))
+    return Copy(topic, partition, delivery.key, delivery.value, (*theirs, *headers))
+
+
+def has_raw_names(headers: Headers) -> bool:
+    """Whether the name of a header is no UTF-8: its other bytes are lone surrogates then."""
+    return any(not name.isascii() and _SURROGATES.search(name) is not None for name, _ in headers)
+
+
+def _spelled(headers: Headers) -> tuple[Headers, bytes]:
+    """`headers` with `?` for each byte of a name that is no UTF-8, and those names as they were: `place:hex`, with spaces between."""
+    raw = {place: _bytes_of(name) for place, (name, _) in enumerate(headers) if _SURROGATES.search(name)}
+    spelled = tuple((_SURROGATES.sub("?", name), value) for name, value in headers)
+    names = b" ".join(b"%d:%s" % (place, name.hex().encode()) for place, name in raw.items())
+    return spelled, names if len(names) <= _NAMES_LIMIT else names[:_NAMES_LIMIT] + b" ..."
 
 
 def shrink(letter: Copy) -> Copy | None:
@@ -198,6 +222,13 @@ def shrink(letter: Copy) -> Copy | None:
         digest = hashlib.blake2b(letter.key, digest_size=16).hexdigest().encode()
         return replace(letter, key=letter.key[:_KEY_LIMIT], headers=(*_dropped(ours, b"key"), ("ackwise-key-hash", digest)))
     return None
+
+
+def _bytes_of(name: str) -> bytes:
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte; nothing that was read has one
+        return name.encode("utf-8", "surrogatepass")
 
 
 def _dropped(ours: Headers, what: bytes) -> Headers:

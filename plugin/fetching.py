@@ -22,6 +22,7 @@ from ackwise.plugin.lane import Lane
 from ackwise.plugin.member import Member
 from ackwise.plugin.opening import Opening
 from ackwise.plugin.quarantine import Quarantine
+from ackwise.plugin.rawrecords import is_about_a_header, read_raw
 
 __all__ = ["Fetching"]
 
@@ -147,7 +148,8 @@ class Fetching:
             except _FetchFailed as failed:
                 if isinstance(failed.error, _NO_POSITION):
                     raise
-                self._doubt(partition, lanes[0], failed.error)
+                if not await self._read_raw(partition, lanes[0], failed.error):
+                    self._doubt(partition, lanes[0], failed.error)
             else:
                 self._quarantine.answered(partition, self._consumer.last_poll_timestamp(partition))
         return came
@@ -162,6 +164,25 @@ class Fetching:
                 break
             came = True
         return came
+
+    async def _read_raw(self, partition: TopicPartition, lane: Lane, error: BaseException) -> bool:
+        """Whether the record batch that the client can't read could be read past it, and was given: it is about a header's name alone."""
+        self._return(partition, lane)
+        if not is_about_a_header(error):
+            return False
+        try:
+            found = await read_raw(self._consumer, partition, lane.position)
+        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
+            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
+            return False
+        if self._member.lanes.get(partition, ())[:1] != (lane,) or partition not in self._consumer.assignment():
+            return True  # revoked meanwhile
+        if found.records:
+            self._member.offer(partition, found.records, proved=True)
+        self._consumer.seek(partition, found.goes_on_at)
+        self._left_at[partition] = lane, found.goes_on_at
+        self._doubted.pop(partition, None)
+        return True
 
     async def _ask(self, *partitions: TopicPartition, timeout_ms: int, most: int = _FETCHED) -> bool:
         """Take what the client has of `partitions`, or of all; answers whether it had anything. Raises `_FetchFailed`."""

@@ -35,7 +35,9 @@ def every_header() -> dict[str, bytes | None]:
     """Every header that wire.py writes, each with the longest value that there is."""
     topic, group, handler = "t" * 249, "g" * 235, "h" * wire.HANDLER_LIMIT
     origin = Origin(topic, 2**31 - 1, 2**63 - 1, 2**63 - 1)
-    delivery = Delivery(*origin, b"k" * 1000, b"v", (("trace", b"1"),), origin, 2**31 - 2, 2**63 - 1, replay_id=b"r" * 256)
+    delivery = Delivery(
+        *origin, b"k" * 1000, b"v", (("trace", b"1"), ("\udcff" * 30_000, b"")), origin, 2**31 - 2, 2**63 - 1, replay_id=b"r" * 256
+    )
     surrogates = "\udc80" * 100_000
     failure = Failure.of(type("漢" * 10_000, (Exception,), {"__module__": surrogates})(surrogates))
     copy = retry_copy(delivery, topic=topic, partition=0, group=group, handler=handler, due=2**63 - 1, now_ms=0, reason=surrogates)
@@ -64,7 +66,7 @@ def test_every_header_stays_below_its_budget_in_the_table() -> None:
 
 def test_the_budgets_together_fit_into_what_a_topic_allows_above_its_sources() -> None:
     total = sum(len(name) + limit + 10 for name, limit in budgets().items())
-    assert total < 40 * 1024 < BUDGET
+    assert total < 64 * 1024 < BUDGET
 
 
 def test_the_table_of_headers_says_which_ones_a_copy_needs() -> None:

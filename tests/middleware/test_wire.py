@@ -291,6 +291,15 @@ def test_a_dead_letter_has_key_value_and_headers_whole_and_says_why() -> None:
     assert said["ackwise-error-traceback"] == "Traceback …".encode()
 
 
+def test_names_of_headers_that_are_not_utf8_are_spelled_out_in_a_dead_letter() -> None:
+    headers: Headers = (("trace", b"1"), ("caf\udce9", b"2"), ("caf\u00e9", b"3"), ("\udcff", None))
+    copy = dead(FIRST._replace(headers=headers))
+    assert copy.headers[:4] == (("trace", b"1"), ("caf?", b"2"), ("caf\u00e9", b"3"), ("?", None))
+    assert dict(copy.headers)["ackwise-header-names"] == b"1:636166e9 3:ff"
+    for name, _ in copy.headers:
+        name.encode()
+
+
 def test_a_dead_letter_shrinks_by_its_value_then_its_headers_then_its_key() -> None:
     key = b"k" * 1000
     forms = shrunk(dead(FIRST._replace(key=key)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer.fetcher import Fetcher
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 
 __all__ = ["Logs", "batch", "corrupt", "reading"]
 
@@ -28,7 +28,8 @@ def batch(
 ) -> tuple[int, bytes]:
     """A record batch from offset `first` on, as a broker keeps it, and the offset after it; `header` names one of its last."""
     transactional = producer >= 0
-    builder = DefaultRecordBatchBuilder(2, codec, transactional, producer, 0, 0, 2**31 - 1)
+    make: Any = DefaultRecordBatchBuilder if header is None else _DefaultRecordBatchBuilderPy  # the other takes texts alone
+    builder = make(2, codec, transactional, producer, 0, 0, 2**31 - 1)
     for number, value in enumerate(values):
         name = _Raw("h")
         name.raw = header or b"h"
@@ -83,6 +84,7 @@ def reading(logs: Logs) -> AIOKafkaConsumer:
     subscription = consumer._subscription
     subscription.assign_from_user(list(logs.logs))
     consumer._fetcher = Fetcher(logs, subscription, auto_offset_reset="none", isolation_level="read_committed", prefetch_backoff=0.0)
+    consumer._client = logs
     consumer._coordinator = SimpleNamespace(check_errors=lambda: None)
     consumer._closed = False
     return consumer  # type: ignore[no-any-return]

@@ -51,6 +51,7 @@ class Desk:
 
     def __init__(self, logs: Logs) -> None:
         self.now = 100.0
+        self.items: list[LaneEntry] = []
         self.logs = logs
         self.consumer: Any = reading(logs)
         self.sink = Sink()
@@ -66,7 +67,8 @@ class Desk:
 
         def make(delivery: Any) -> LaneEntry:
             self.given[partition].append(delivery.offset)
-            return LaneEntry(Entry(delivery), line)
+            self.items.append(LaneEntry(Entry(delivery), line))
+            return self.items[-1]
 
         self.consumer.seek(partition, position)
         lane = self.member.lane(*partition, "source", position, make=make)
@@ -240,6 +242,20 @@ async def test_each_codec_that_a_producer_may_choose_is_read(codec: int) -> None
     values = [b"%d" % number * 100 for number in range(10)]
     async with polling(Logs({GOOD: [batch(0, *values, codec=codec), batch(10, *values, codec=codec)]})) as desk:
         await desk.until(lambda: desk.given[GOOD] == [*range(20)])
+
+
+@pytest.mark.parametrize("producer", [-1, 7], ids=["plain", "after an aborted transaction"])
+async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_record_is_read(producer: int) -> None:
+    values = [b"%d" % number for number in range(10)]
+    bad = batch(20, *values, header=b"caf\xe9")
+    logs = Logs({GOOD: [batch(0, *values), batch(10, *values, producer=producer), bad, batch(30, *values)], OTHER: [batch(0, *values)]})
+    logs.aborted[GOOD] = [(7, 10)]
+    async with polling(logs) as desk:
+        await desk.until(lambda: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
+        names = {item.entry.delivery.offset: item.entry.delivery.headers for item in desk.items if item.entry.delivery.headers}
+    assert desk.given[GOOD] == [*range(10), *(range(10, 20) if producer < 0 else ()), *range(20, 40)]
+    assert desk.given[OTHER] == [*range(10)]
+    assert names == {29: (("caf\udce9", b"1"),)}
 
 
 async def test_a_cancellation_that_was_asked_for_ends_the_polling() -> None:
