@@ -56,7 +56,8 @@ async def loop(raw: RawKafka, group: str, topics: Sequence[str], given: Given) -
                 for message in batch:
                     given[TopicPartition(message.topic, message.partition)].append(message.offset)
 
-    consumer = AIOKafkaConsumer(bootstrap_servers=raw.bootstrap, group_id=group, enable_auto_commit=False, auto_offset_reset="none")
+    options: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_committed"}
+    consumer = AIOKafkaConsumer(bootstrap_servers=raw.bootstrap, group_id=group, **options)
     async with connected(consumer), reliable(consumer, topics, ConsumeLater(levels="1s"), commit_interval=0.1) as batches:
         running = asyncio.create_task(consume(batches))
         try:
