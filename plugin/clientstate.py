@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aiokafka import TopicPartition
 
-__all__ = ["has_left_the_group", "position_of", "revive"]
+__all__ = ["has_left_the_group", "look_for_topics", "missing_topics", "position_of", "revive"]
 
 
 def position_of(consumer: Any, partition: TopicPartition) -> int | None:
@@ -15,6 +15,17 @@ def position_of(consumer: Any, partition: TopicPartition) -> int | None:
     assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
     state = assignment and assignment.state_value(partition)
     return cast(int, state.position) if state and state.has_valid_position else None
+
+
+def missing_topics(consumer: Any) -> list[str]:
+    """The topics that `consumer` is subscribed to and whose partitions it does not know."""
+    cluster = consumer._client.cluster
+    return sorted(topic for topic in consumer.subscription() if not cluster.partitions_for_topic(topic))
+
+
+def look_for_topics(consumer: Any) -> None:
+    """Let the client ask for its metadata now, which it would do every five minutes; what is new makes the group join anew."""
+    consumer._client.force_metadata_update()
 
 
 def has_left_the_group(consumer: Any) -> bool:

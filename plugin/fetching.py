@@ -17,7 +17,8 @@ from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaE
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
+from ackwise.plugin.budget import size_of
+from ackwise.plugin.clientstate import has_left_the_group, look_for_topics, position_of, revive
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.member import Member
 from ackwise.plugin.opening import Opening
@@ -40,6 +41,9 @@ _PASSED_OVER = 1.0
 
 #: Seconds until other partitions are looked at again while one is full.
 _LOOK_AGAIN = 0.02
+
+#: Seconds between two looks for topics that are missing.
+_LOOK_FOR_TOPICS = 5.0
 
 #: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
 _SEARCH = 10.0
@@ -77,16 +81,35 @@ class Fetching:
         self._quarantine = Quarantine(clock)
         self._searching_until = 0.0
         self._doubted: dict[TopicPartition, Lane] = {}  #: those that raised once in this search
+        self._next_look = 0.0  #: when it is looked again whether topics are missing
+        self._missing: Sequence[str] = ()
         self._left_at: dict[TopicPartition, tuple[Lane, int]] = {}  #: the client's positions after the fetch that returned last
 
     async def poll(self) -> None:
         """Feed the lanes until the member stops. Raises `AckwiseError` if the client has left the group for good."""
         while not self._member.stop.is_set():
+            self._look_for_topics()
             polled, is_any_full = self._regulate()
             try:
                 await self._fetch(polled, is_any_full)
             except _FetchFailed as failed:
                 await self._recover(failed.error)
+
+    def _look_for_topics(self) -> None:
+        """Ask for what is subscribed and missing, which may have been away for a moment or be created later."""
+        if (now := self._clock()) < self._next_look:
+            return
+        self._next_look = now + _LOOK_FOR_TOPICS
+        if missing := self._member.missing_topics():
+            look_for_topics(self._consumer)
+        if missing and missing != self._missing:
+            log.warning(
+                "topics are missing, they are looked for until they are there",
+                group=self._member.settings.group,
+                topics=", ".join(missing),
+                retry_in=_LOOK_FOR_TOPICS,
+            )
+        self._missing = missing
 
     def _regulate(self) -> tuple[list[TopicPartition], bool]:
         """The partitions to poll, and whether one is passed over; pauses lanes that stay full, lets go on what has room.
@@ -234,7 +257,12 @@ class Fetching:
         if lanes[0] is not begun and records[0].offset > lanes[0].position:
             self._return(partition, lanes[0])
             return
-        self._member.offer(partition, records, proved=True)
+        lane = lanes[0]
+        kept = _fitting(records, lane.budget.room(lane.bytes, is_empty=not lane.in_hand), at_least=0 if lane.in_hand else 1)
+        if kept:
+            self._member.offer(partition, records[:kept], proved=True)
+        if kept < len(records):  # fetched again once there is room
+            self._return(partition, lane)
 
     def _remember(self, partition: TopicPartition, lane: Lane) -> None:
         """Where this fetch has left the client: beyond `lane` too, where the log has nothing that is given to anybody."""
@@ -282,6 +310,17 @@ class Fetching:
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)
         self._quarantine.admit(partition, lane, error)
+
+
+def _fitting(records: Sequence[Any], room: int, *, at_least: int) -> int:
+    """How many of `records`, in order, fit into `room` bytes."""
+    fitting = 0
+    for record in records:
+        room -= size_of(record)
+        if room < 0:
+            break
+        fitting += 1
+    return max(fitting, at_least)
 
 
 def _spoken(error: BaseException) -> str:

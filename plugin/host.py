@@ -23,6 +23,7 @@ from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
+from ackwise.plugin.clientstate import missing_topics
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.member import Member
@@ -80,6 +81,7 @@ class Host:
         member = self._member
         self._consumer = self._users_own or AIOKafkaConsumer(**self._consumer_options())
         opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
+        member.missing_topics = partial(missing_topics, self._consumer)
         try:
             async with member.working(self._consumer), self._relaying():
                 member.spawn(self._stop_when(stop), "stop")

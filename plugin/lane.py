@@ -19,6 +19,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.watermark import Watermark
+from ackwise.plugin.budget import LANE_BYTES, Budget, size_of
 
 __all__ = ["Lane", "LaneEntry"]
 
@@ -42,6 +43,7 @@ class LaneEntry:
     entry: Entry
     pipeline: Pipeline | None
     at_most: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
+    size: int = 0  #: raw bytes
 
     @property
     def limit(self) -> int:
@@ -69,12 +71,13 @@ class Lane:
         generation: int | None = None,
         overlapping: bool = False,
         agent: str | None = None,
+        budget: Budget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held.
 
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
-        `agent` is whose messages it has, where they are all of one.
+        `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
         """
         self.topic = topic
         self.partition = partition
@@ -89,6 +92,8 @@ class Lane:
         self.task: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()  #: who holds it admits a batch
         self.capacity = MAX_MESSAGES  #: messages in hand above which it takes no more
+        self.bytes = 0  #: raw bytes in hand
+        self.budget = budget or Budget(2**63)
         self._overlapping = overlapping
         self._batches: set[asyncio.Task[None]] = set()
         self._make = make
@@ -110,7 +115,7 @@ class Lane:
 
     def offer(self, deliveries: Iterable[Delivery]) -> list[tuple[int, int]]:
         """Take what was fetched, in order; answers `(from, to)` for each range of offsets that the log does not have."""
-        gaps = []
+        gaps, taken = [], 0
         for delivery in deliveries:
             if delivery.offset > self.position:
                 gaps.append((self.position, delivery.offset))
@@ -122,7 +127,11 @@ class Lane:
                 continue
             if not self._queue:
                 self._arrived = self._clock()
+            item.size = size_of(delivery)
+            taken += item.size
             self._queue.append(item)
+        self.bytes += taken
+        self.budget.used += taken
         self._wake.set()
         return gaps
 
@@ -147,9 +156,10 @@ class Lane:
         return tuple(self._held)
 
     def is_full(self) -> bool:
-        """Whether fetching should pause; half of the bounds lets it go on."""
-        share = 1.0 if self._full_since is None else 0.5
-        if not (self.in_hand > self.capacity * share or self.watermark.span > 2 * self.capacity * share):
+        """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough."""
+        share, in_hand = 1.0 if self._full_since is None else 0.5, self.in_hand
+        has_much = in_hand > self.capacity * share or self.bytes > LANE_BYTES * share or (in_hand > 0 and self.budget.is_spent)
+        if not (has_much or self.watermark.span > 2 * self.capacity * share):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
@@ -213,8 +223,14 @@ class Lane:
                     else:
                         await self._run(pipeline, batch)
         finally:
+            self._release(self.bytes)
             for task in self._batches:
                 task.cancel()
+
+    def _release(self, size: int) -> None:
+        size = min(size, self.bytes)
+        self.bytes -= size
+        self.budget.used -= size
 
     def _begin(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
         task = asyncio.create_task(self._run(pipeline, batch), name=f"ackwise {self.topic}/{self.partition} {pipeline.agent.name}")
@@ -233,6 +249,7 @@ class Lane:
         finally:
             done = set(map(id, batch))
             self._running = [item for item in self._running if id(item) not in done]
+            self._release(sum(item.size for item in batch if item.entry.stage is Stage.SETTLED))
             self._held += [item for item in batch if item.entry.stage is not Stage.SETTLED]
             self._held.sort(key=lambda item: item.entry.delivery.offset)
             self.finish(item.entry for item in batch)

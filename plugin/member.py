@@ -33,6 +33,7 @@ from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.bounded import answer, ended
+from ackwise.plugin.budget import Budget
 from ackwise.plugin.delaycounts import DelayCounts
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.life import THIS_PROCESS
@@ -124,6 +125,8 @@ class Member:
         self.stop = asyncio.Event()
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
         self.delay_counts = DelayCounts()  #: of the relay beside this member
+        self.budget = Budget(settings.max_buffered_bytes)
+        self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
         self._agents = agents
         self._dedup = dedup
         self._store = store
@@ -369,6 +372,7 @@ class Member:
             generation=generation,
             overlapping=overlapping,
             agent=agent,
+            budget=self.budget,
         )
 
     def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
@@ -399,6 +403,7 @@ class Member:
                 agents=", ".join(sorted(self.pipelines)),
                 partitions=roles.count("source"),
                 retry_partitions=roles.count("retry"),
+                missing=", ".join(self.missing_topics()) or None,
             )
         if self._foreign:
             group, self._foreign, foreign = self.settings.group, 0, self._foreign

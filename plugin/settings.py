@@ -50,6 +50,9 @@ class HostSettings:
     drain_timeout: Annotated[float, "how long running batches may take to finish when the app stops"] = 25.0
     session_timeout: Annotated[float, "how long a crashed worker's partitions stay with it"] = 10.0
     clock_skew: Annotated[float, "added to due times, so that a copy is never early on another machine's clock"] = 0.5
+    max_buffered_bytes: Annotated[
+        int, "how many bytes of fetched messages a worker holds; above it each partition takes one batch of at most 1 MiB at a time"
+    ] = 512 * 2**20
     client_id: Annotated[str, "what the Kafka clients call themselves"] = "ackwise"
     client_options: Annotated[
         Mapping[str, object], "an option of every Kafka client: `security_protocol`, `sasl_mechanism`, `sasl_plain_password` and so on"
@@ -68,6 +71,7 @@ class HostSettings:
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
         _check_client_options(self.client_options)
+        _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
         if self.revoke_timeout > REBALANCE_TIMEOUT / 2:
             raise ConfigurationError(
                 f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance "
@@ -88,6 +92,7 @@ class LoopSettings(TypedDict, total=False):
     revoke_timeout: float | str
     drain_timeout: float | str
     clock_skew: float | str
+    max_buffered_bytes: int
 
 
 class AppSettings(LoopSettings, total=False):
@@ -149,6 +154,11 @@ def _options_of_every_client() -> tuple[str, ...]:
 def _check_group(group: str) -> None:
     if not isinstance(group, str) or not _LEGAL_NAME.fullmatch(group):
         raise ConfigurationError(f"group is {group!r}; its name begins topic names, so use letters, digits, '.', '_' and '-' only")
+
+
+def _check_bytes(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 2**20:
+        raise ConfigurationError(f"{name} is {value!r}; it is a whole number of bytes, at least {2**20}")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from tests.servers import RawKafka, connected
 
@@ -78,8 +79,9 @@ async def eventually(condition: Callable[[], bool]) -> None:
 async def committed_at(raw: RawKafka, group: str, partition: TopicPartition, offset: int) -> None:
     async with asyncio.timeout(30):
         while True:
-            if (await raw.committed(group)).get(partition) == offset:
-                return
+            with suppress(KafkaError):  # a broker that has just come up knows no coordinator yet
+                if (await raw.committed(group)).get(partition) == offset:
+                    return
             await asyncio.sleep(0.1)
 
 

@@ -49,25 +49,24 @@ async def _ask(partitions: Collection[TopicPartition]) -> Asked:
 class Desk:
     """A member that fetches from logs; `given` are the offsets that its lanes took, `now` is the time."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, *, line: Any = None, **settings: Any) -> None:
+        self.line: Any = line or Line()
         self.now = 100.0
         self.items: list[LaneEntry] = []
         self.logs = logs
         self.consumer: Any = reading(logs)
         self.sink = Sink()
-        settings = HostSettings(brokers="nowhere:1", group="billing")
-        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        host_settings = HostSettings(brokers="nowhere:1", group="billing", **settings)
+        self.member = Member(host_settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         for partition in logs.logs:
             self.add_lane(partition, 0)
         self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), clock=lambda: self.now)
 
     def add_lane(self, partition: TopicPartition, position: int) -> None:
-        line: Any = Line()
-
         def make(delivery: Any) -> LaneEntry:
             self.given[partition].append(delivery.offset)
-            self.items.append(LaneEntry(Entry(delivery), line))
+            self.items.append(LaneEntry(Entry(delivery), self.line))
             return self.items[-1]
 
         self.consumer.seek(partition, position)
@@ -110,8 +109,8 @@ def _said(times: int, caplog: pytest.LogCaptureFixture) -> bool:
 
 
 @asynccontextmanager
-async def polling(logs: Logs) -> AsyncIterator[Desk]:
-    desk = Desk(logs)
+async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
+    desk = Desk(logs, **told)
     task = asyncio.create_task(desk.fetching.poll())
     try:
         yield desk

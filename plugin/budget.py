@@ -1,0 +1,41 @@
+"""How many raw bytes of fetched and unsettled messages a process may hold, over all its partitions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = ["BATCH_BYTES", "LANE_BYTES", "Budget", "size_of"]
+
+#: Bytes that one partition may hold: RocketMQ's `pullThresholdSizeForQueue`.
+LANE_BYTES: Final = 100 * 2**20
+
+#: Bytes that a partition with nothing in hand may take where the process holds as much as it may.
+BATCH_BYTES: Final = 2**20
+
+
+class Budget:
+    """`used` of `limit` bytes."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether partitions take no more than one batch each."""
+        return self.used > self.limit
+
+    def room(self, held: int, *, is_empty: bool) -> int:
+        """The bytes that a partition which holds `held` may take; if it `is_empty`, it always takes a batch."""
+        room = min(LANE_BYTES - held, self.limit - self.used)
+        return max(room, BATCH_BYTES) if is_empty else room
+
+
+def size_of(record: Any) -> int:
+    """The raw bytes of a record: its key, its value, its headers."""
+    size = len(record.value or b"") + len(record.key or b"")
+    if record.headers:
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    return size
