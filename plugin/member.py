@@ -42,7 +42,7 @@ from ackwise.plugin.routes import Routes
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import TopicNames, ensure_topics
 
-__all__ = ["Client", "Member", "delivery_of"]
+__all__ = ["Client", "Member", "delivery_of", "owner_of"]
 
 log = Log()
 
@@ -119,7 +119,7 @@ class Member:
         self.owner = ""  #: whose offsets those are
         if isinstance(dedup, Transactional) and dedup.mode == "offsets":
             self.offsets = cast(OffsetsStore, inbox)
-            self.owner = f"{dedup.namespace}/{dedup.epoch}/{settings.group}"
+            self.owner = owner_of(dedup, settings.group)
         self.lanes: dict[TopicPartition, tuple[Lane, ...]] = {}
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
@@ -630,6 +630,11 @@ def _passed(lanes: Sequence[Lane]) -> int | None:
     """The next offset to give to the broker: every lane has settled everything below it. `None` while one knows nothing."""
     passed = [offset for lane in lanes if (offset := lane.watermark.commit) is not None]
     return min(passed, default=None) if len(passed) == len(lanes) else None
+
+
+def owner_of(policy: Transactional, group: str) -> str:
+    """Whose offsets a database keeps for `group`."""
+    return f"{policy.namespace}/{policy.epoch}/{group}"
 
 
 def delivery_of(record: Any) -> Delivery:

@@ -7,6 +7,7 @@ hides every record of its batch.
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -15,10 +16,14 @@ from aiokafka.errors import StaleMetadata, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record import default_records, memory_records
 
-__all__ = ["RawRecords", "is_about_a_header", "read_raw"]
+__all__ = ["RawBatches", "RawRecords", "fetch_raw", "is_about_a_header", "read_raw"]
 
 #: Seconds that the broker has to answer.
 _TIMEOUT: Final = 10.0
+
+#: Of the head of a record batch: first offset, length of what follows that, version of the format, last offset less the first.
+_HEADER: Final = struct.Struct(">qi4xb4x2xi")
+_LENGTH: Final = 12
 
 #: Where a record batch says which version of the format it has.
 _MAGIC: Final = 16
@@ -44,6 +49,16 @@ async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> R
 
     Raises `KafkaError`, `TimeoutError`, or what the parser finds besides.
     """
+    reading = (await fetch_raw(consumer, partition, position)).records()
+    records = []
+    for record in reading:
+        reading._records.is_last = True
+        records.append(record)
+    return RawRecords(records, reading.next_fetch_offset)
+
+
+async def fetch_raw(consumer: Any, partition: TopicPartition, position: int) -> RawBatches:
+    """What the broker has from `position` on, not parsed. Raises `KafkaError`, or `TimeoutError`."""
     fetcher, client = consumer._fetcher, consumer._client
     node = client.cluster.leader_for_partition(partition)
     if node in (None, -1):
@@ -56,15 +71,35 @@ async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> R
     if code:
         raise for_code(code)(partition)
     aborted = more[2] if answer.API_VERSION >= 11 else more[-2] if answer.API_VERSION >= 4 else None
-    batches = _Batches(more[-1])
-    reading: Any = aiokafka_fetcher.PartitionRecords(
-        partition, batches, aborted, position, None, None, fetcher._check_crcs, fetcher._isolation_level
-    )
-    records = []
-    for record in reading:
-        batches.is_last = True
-        records.append(record)
-    return RawRecords(records, reading.next_fetch_offset)
+    return RawBatches(partition, position, more[-1], aborted, fetcher._isolation_level)
+
+
+class RawBatches(NamedTuple):
+    """Record batches as a broker keeps them, from the one that has `position` on."""
+
+    partition: TopicPartition
+    position: int
+    raw: bytes
+    aborted: Any
+    isolation: int
+
+    def records(self) -> Any:
+        """A reader of aiokafka over the records, which raises where it can't go on; its `next_fetch_offset` is behind what was read."""
+        make: Any = aiokafka_fetcher.PartitionRecords
+        return make(self.partition, _Batches(self.raw), self.aborted, self.position, None, None, True, self.isolation)
+
+    def bounds(self, offset: int) -> tuple[int, int]:
+        """Of the batch with `offset`, the first offset and the one behind the last, by its header alone."""
+        at = 0
+        while at + _HEADER.size <= len(self.raw):
+            base, length, magic, delta = _HEADER.unpack_from(self.raw, at)
+            end = base + delta + 1 if magic >= 2 else base + 1  # the old formats say no more
+            if offset < end:
+                return min(base, offset), end
+            if length <= 0:
+                break
+            at += _LENGTH + length
+        return offset, offset + 1
 
 
 class _Batches(_Memory):  # type: ignore[misc]

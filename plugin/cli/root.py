@@ -20,6 +20,7 @@ from ackwise.plugin.cli.plan import HELP as PLAN_HELP
 from ackwise.plugin.cli.plan import apply
 from ackwise.plugin.cli.plan import show as show_plan
 from ackwise.plugin.cli.run import run
+from ackwise.plugin.cli.skip import skip
 from ackwise.plugin.cli.store import HELP as STORE_HELP
 from ackwise.plugin.cli.store import check as check_store
 from ackwise.plugin.cli.store import cleanup, init
@@ -66,6 +67,7 @@ def new_app() -> typer.Typer:
     topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
     _add(topics, "check", check)
     _add(topics, "create", create)
+    _add(topics, "skip", skip)
     app.add_typer(topics, name="topics")
     store = typer.Typer(help=STORE_HELP, no_args_is_help=True)
     _add(store, "init", init)
