@@ -262,6 +262,7 @@ class Fetching:
         if kept:
             self._member.offer(partition, records[:kept], proved=True)
         if kept < len(records):  # fetched again once there is room
+            lane.overflow()
             self._return(partition, lane)
 
     def _remember(self, partition: TopicPartition, lane: Lane) -> None:

@@ -103,6 +103,7 @@ class Lane:
         self._held: list[LaneEntry] = []
         self._running: list[LaneEntry] = []
         self._full_since: float | None = None
+        self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
         self._arrived = 0.0  #: when the queue began to fill
         self._next_alarm = 0.0
         self._stopping = False
@@ -158,12 +159,19 @@ class Lane:
     def is_full(self) -> bool:
         """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough."""
         share, in_hand = 1.0 if self._full_since is None else 0.5, self.in_hand
-        has_much = in_hand > self.capacity * share or self.bytes > LANE_BYTES * share or (in_hand > 0 and self.budget.is_spent)
+        if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
+            self._overflowed_at = None
+        has_bytes = self.bytes > LANE_BYTES * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.is_spent)
+        has_much = in_hand > self.capacity * share or has_bytes
         if not (has_much or self.watermark.span > 2 * self.capacity * share):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
         return self._full_since is not None
+
+    def overflow(self) -> None:
+        """Not all that was fetched had room: it is full until half of its bytes are done."""
+        self._overflowed_at = self.bytes
 
     def is_full_for(self, seconds: float) -> bool:
         """Whether it has been full for so long."""

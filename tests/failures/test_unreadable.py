@@ -152,7 +152,7 @@ async def send_with_header(raw: RawKafka, topic: str, name: bytes, value: bytes)
     """Send a record with a header of this name, in a batch between two others."""
 
     class Raw(str):
-        def encode(self, *_: object) -> bytes:
+        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
             return name
 
     producer = AIOKafkaProducer(bootstrap_servers=raw.bootstrap)

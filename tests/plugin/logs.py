@@ -19,7 +19,7 @@ class _Raw(str):
 
     raw: bytes
 
-    def encode(self, *_: object) -> bytes:
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
         return self.raw
 
 
