@@ -167,12 +167,12 @@ class ReliableConsumer(Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Make lanes for what agents read; they begin when Faust's tables are recovered.
+        """Note what agents read; it is fetched when Faust's tables are recovered and it is known where to begin.
 
         A worker that leaves takes nothing on: its thread ends, and would never answer what is asked of the broker.
         """
         if not self.app.should_stop:
-            await self.wait(self._host.assigned(assigned))
+            await self._host.assigned(assigned)
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def wait_empty(self) -> None:

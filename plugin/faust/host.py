@@ -35,8 +35,10 @@ from ackwise.plugin.explain import Explanation, explain
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declared import Declared, declared, discover, is_fed
+from ackwise.plugin.faust.ending import bound
 from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.message import decoder, says_types
+from ackwise.plugin.faust.opening import Opening
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.thread import Cursor, Fetched
@@ -45,7 +47,7 @@ from ackwise.plugin.garbage import collect_rarely
 from ackwise.plugin.group import Group, group_of
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.member import Member
-from ackwise.plugin.positions import ASK_AGAIN, Position, Positions
+from ackwise.plugin.positions import Position, Positions
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.slots import Slots
 from ackwise.plugin.standing import ask
@@ -73,6 +75,7 @@ class FaustHost:
         self.cursors: dict[TopicPartition, Cursor] = {}
         self._declared = Declared([], (), ())
         self._member: Member | None = None
+        self._opening: Opening | None = None
         self._consumer: ReliableConsumer | None = None
         self._opened: AsyncExitStack | None = None
         self._is_relaying = False
@@ -96,6 +99,7 @@ class FaustHost:
             if app._conf is not None:
                 setattr(app._conf, f"_{name}", ours)
         add_view(self.app)
+        bound(self.app, lambda: 0.0 if self._member is None else self._member.settings.drain_timeout)
         make = app._new_transport
         app._new_transport = lambda: _equipped(make())
 
@@ -230,6 +234,9 @@ class FaustHost:
             await opened.enter_async_context(member.working(_Client(consumer)))
             if numbers is not None:
                 opened.enter_context(numbers.shown(member))
+            positions = Positions(member, functools.partial(consumer.call, ask, settings.group))
+            self._opening = Opening(member, positions, self._begin)
+            member.spawn(self._opening.keep(), "assignment")
             member.spawn(self._watch(member), "watch")
             self._opened = opened.pop_all()
 
@@ -307,26 +314,11 @@ class FaustHost:
     # -- assignment
 
     async def assigned(self, assigned: Iterable[TP]) -> None:
-        """Make lanes for the partitions that agents read, at their committed offsets."""
-        member, consumer = self._opened_member(), cast(ReliableConsumer, self._consumer)
-        positions = Positions(member, functools.partial(consumer.call, ask, member.settings.group))
-        while waiting := self._without_lane(assigned):
-            found = await positions.find(waiting)
-            for partition, position in found.items():
-                if partition in self._without_lane(assigned):  # or it was revoked meanwhile; the next assignment begins anew
-                    self._begin(partition, position)
-            if len(found) < len(waiting):
-                await asyncio.sleep(ASK_AGAIN)
-        await member.begin()
-
-    def _without_lane(self, assigned: Iterable[TP]) -> list[TopicPartition]:
-        """Those that agents read, that are ours and that have none."""
-        member, ours = self._opened_member(), cast(ReliableConsumer, self._consumer).assignment()
-        return [
-            TopicPartition(*tp)
-            for tp in sorted(assigned)
-            if tp in ours and TopicPartition(*tp) not in member.lanes and self._readers(tp, self._role(tp))
-        ]
+        """These partitions are ours now: those that agents read get lanes, at their committed offsets, as soon as those are known."""
+        self._opened_member()
+        assert self._opening is not None
+        wanted = [TopicPartition(*tp) for tp in sorted(assigned) if self._readers(tp, self._role(tp))]
+        self._opening.note(partition for partition in wanted if partition not in self.lanes)
 
     def _role(self, tp: TP) -> Literal["source", "retry"]:
         return "retry" if tp.topic == self._opened_member().names.retry else "source"
@@ -384,6 +376,8 @@ class FaustHost:
 
     async def _let_go(self, partitions: Collection[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
         member = self._opened_member()
+        if self._opening is not None:
+            self._opening.forget(partitions)
         for partition in partitions:
             self.cursors.pop(partition, None)
         await member.drain(partitions, timeout, stopping=stopping)
@@ -400,8 +394,11 @@ class FaustHost:
         return TopicPartition(*tp) in self.cursors
 
     def is_full(self, tp: TP) -> bool:
-        """Whether nothing more should be fetched of it now."""
-        lanes = self._opened_member().lanes.get(TopicPartition(*tp), ())
+        """Whether nothing more should be fetched of it now, for want of room or of a lane."""
+        partition = TopicPartition(*tp)
+        lanes = self._opened_member().lanes.get(partition, ())
+        if (lanes and partition not in self.cursors) or (self._opening is not None and self._opening.awaits(partition)):
+            return True
         full = [lane.is_full() for lane in lanes]  # each of them, since each remembers since when
         return any(full)
 

@@ -19,6 +19,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
+from ackwise.plugin.bounded import answer
 from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.lane import Lane
@@ -44,6 +45,12 @@ _POLL_AGAIN: Final = 1.0
 
 #: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
 _SEARCH: Final = 10.0
+
+#: Seconds that a broker has to answer a commit. One that hangs would keep everybody out who asks something of this thread.
+_COMMIT: Final = 10.0
+
+#: Seconds that leaving the group may take.
+_LEAVE: Final = 3.0
 
 #: Seconds that brokers have to say what their logs hold, and until they are asked again. The other partitions wait for that answer.
 _LOOK: Final = 1.0
@@ -303,6 +310,17 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     # -- the rest
 
+    async def on_thread_stop(self) -> None:
+        """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""
+        try:
+            await answer(super().on_thread_stop(), within=_LEAVE)
+        except (KafkaError, OSError) as error:
+            log.warning(
+                "the broker does not let the worker leave, its partitions are free when its session is over",
+                group=self.app.conf.id,
+                error=said(error),
+            )
+
     async def touch(self) -> None:
         """Show the group that this member is alive, while there is room for nothing."""
         consumer: Any = self._ensure_consumer()
@@ -311,7 +329,8 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     async def commit_exactly(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit these next offsets. Raises what the broker answers."""
-        await self._ensure_consumer().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
+        commit = self._ensure_consumer().commit({TopicPartition(*tp): each for tp, each in offsets.items()})
+        await answer(commit, within=_COMMIT)
 
 
 class _NotOurs(Exception):

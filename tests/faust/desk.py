@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,14 +52,14 @@ class Broker:
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
         self.assigned: set[TP] = set()
+        self.say_where: Callable[[Collection[TopicPartition]], Awaitable[Asked]] = _at_100
 
     def assignment(self) -> set[TP]:
         return self.assigned
 
     async def call(self, ask: Any, *args: Any) -> Any:
         if ask is standing.ask:
-            _, partitions = args
-            return Asked(dict.fromkeys(partitions, Standing(None, 100, 100)), {})
+            return await self.say_where(args[1])
         return dict.fromkeys(args[0], 0)
 
     async def on_task_error(self, error: BaseException) -> None: ...
@@ -112,8 +112,13 @@ class Desk:
         await self.host.open(cast(Any, self.broker))
         for agent in self.app.agents.values():
             await cast(Any, agent).start()
-        self.broker.assigned = {TP(topic, 3) for topic in (*self.topics, "billing.retry")}
-        await self.host.assigned(self.broker.assigned)
+        await self.assign(*self.topics, "billing.retry")
+
+    async def assign(self, *topics: str) -> None:
+        """As if the group had given us partition 3 of `topics`, and the broker had said where they go on."""
+        self.broker.assigned |= {TP(topic, 3) for topic in topics}
+        await self.host.assigned([TP(topic, 3) for topic in topics])
+        await self.until(lambda: all(TopicPartition(topic, 3) in self.host.cursors for topic in topics), "a lane for each partition")
 
     async def stop(self) -> None:
         await self.host.drain()
@@ -171,6 +176,10 @@ class Desk:
     def sent(self) -> list[tuple[str, bytes | None]]:
         """Topic and value of each acknowledged copy."""
         return [(copy.topic, copy.value) for copy in self.publisher.sent]
+
+
+async def _at_100(partitions: Collection[TopicPartition]) -> Asked:
+    return Asked(dict.fromkeys(partitions, Standing(None, 100, 100)), {})
 
 
 async def _exists(*_: object, **__: object) -> None:

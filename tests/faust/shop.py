@@ -51,6 +51,7 @@ app = faust.App(
     broker_commit_interval=0.2,
     broker_session_timeout=6.0,
     broker_heartbeat_interval=0.5,
+    broker_request_timeout=10.0,
 )
 if SHOP["ackwise"]:
     claims = [Dedup(SHOP["store"], key=lambda message: str(message.value.id), lease=2.0)] if SHOP["store"] else []

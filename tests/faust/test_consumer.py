@@ -172,25 +172,6 @@ async def test_a_worker_that_leaves_takes_no_partitions_on(monkeypatch: pytest.M
     assert ours == taken
 
 
-async def test_a_worker_that_stops_while_it_takes_partitions_on_waits_for_no_answer_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, asked = [], asyncio.Event()
-
-    async def by_faust(self: object, assigned: set[TP], generation_id: int) -> None:
-        told.append(assigned)
-
-    async def by_us(assigned: set[TP]) -> None:
-        asked.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(Consumer, "on_partitions_assigned", by_faust)
-    consumer = consumer_of(SimpleNamespace(should_stop=False, ackwise=SimpleNamespace(assigned=by_us)))
-    taking_on = asyncio.create_task(consumer.on_partitions_assigned({TP("orders", 0)}, 1))
-    await asked.wait()
-    consumer._stopped.set()
-    await taking_on
-    assert told == [{TP("orders", 0)}]
-
-
 async def test_an_error_while_partitions_are_taken_on_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def by_us(assigned: set[TP]) -> None:
         raise Unavailable("the store is away")

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import faust
 import pytest
-from faust.types import TP
 from pydantic import BaseModel
 from tests.faust.desk import desk
 
@@ -117,8 +116,7 @@ async def test_a_batch_is_of_one_partition(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append({message.topic for message in batch})
 
     async with desk(monkeypatch, declaring(bill, "orders", "refunds")) as here:
-        here.broker.assigned.add(TP("refunds", 3))
-        await here.host.assigned([TP("refunds", 3)])
+        await here.assign("refunds")
         for start in (100, 110):
             here.fetch(*[b"v"] * 10, start=start)
             here.fetch(*[b"v"] * 10, topic="refunds", start=start)

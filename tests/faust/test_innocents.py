@@ -13,7 +13,6 @@ from typing import Any
 
 import faust
 import pytest
-from faust.types import TP
 from tests.faust.desk import Desk, desk
 
 from ackwise import Batch, ConsumeLater
@@ -242,8 +241,7 @@ async def run(monkeypatch: pytest.MonkeyPatch, declare: Declare, *, passes_on: b
             await here.until(lambda: len(here.host.intakes) == 2, "the derived stream")
             (derived,) = [intake.topics[0] for name, intake in here.host.intakes.items() if "/" in name]
             here.topics = (*here.topics, derived)
-            here.broker.assigned.add(TP(derived, 3))
-            await here.host.assigned([TP(derived, 3)])
+            await here.assign(derived)
         relay = Relay(here)
         for start in range(0, COUNT, 20):
             here.fetch(*(b'{"id": %d}' % id for id in range(start, start + 20)), start=100 + start)

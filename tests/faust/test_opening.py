@@ -1,0 +1,108 @@
+"""What a worker was given is opened once it is known where it goes on, while the group goes on seeing signs of life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
+
+import faust
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+from faust.types import TP
+from tests.faust.desk import desk
+
+from ackwise.plugin.standing import Asked, Standing
+
+MANY = [TopicPartition(topic, number) for topic in ("orders", "billing.retry") for number in range(10, 1010)]
+
+
+class Coordinator:
+    """Says where partitions go on when it is let; `asked` is what it was asked for, one after the other."""
+
+    def __init__(self, here: Any) -> None:
+        self.asked: list[Collection[TopicPartition]] = []
+        self.answers: list[asyncio.Future[Asked]] = []
+        here.broker.say_where = self._say_where
+
+    async def _say_where(self, partitions: Collection[TopicPartition]) -> Asked:
+        self.asked.append(list(partitions))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return await self.answers[-1]
+
+    def say(self, offset: int, *partitions: TopicPartition, number: int = -1) -> None:
+        unknown = set(self.asked[number]) - set(partitions)
+        error = KafkaConnectionError("it is loading")
+        self.answers[number].set_result(Asked(dict.fromkeys(partitions, Standing(None, offset, offset)), dict.fromkeys(unknown, error)))
+
+
+def declare(app: faust.App) -> None:
+    @app.agent(app.topic("orders", value_serializer="raw"), name="bill")
+    async def bill(orders: Any) -> None:
+        async for _ in orders:
+            pass
+
+
+async def until(here: Any, condition: Callable[[], bool]) -> None:
+    await here.until(condition, "what the worker does")
+
+
+async def test_two_thousand_partitions_are_asked_for_at_once_and_the_callback_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch, declare) as here:
+        coordinator = Coordinator(here)
+        await here.host.assigned([TP(*partition) for partition in MANY])
+        await until(here, lambda: bool(coordinator.asked))
+        assert here.host.is_full(TP(*MANY[0])), "nothing is fetched before it is known from where"
+        coordinator.say(7, *MANY)
+        await until(here, lambda: len(here.host.cursors) >= len(MANY))
+        assert len(coordinator.asked) == 1
+        assert not here.host.is_full(TP(*MANY[0]))
+        assert here.host.cursors[MANY[0]].resume == 7
+
+
+async def test_what_nobody_can_say_waits_and_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.faust.opening.ASK_AGAIN", 0.0)
+    first, second = MANY[:2]
+    async with desk(monkeypatch, declare) as here:
+        coordinator = Coordinator(here)
+        await here.host.assigned([TP(*first), TP(*second)])
+        await until(here, lambda: bool(coordinator.asked))
+        coordinator.say(7, first)
+        await until(here, lambda: first in here.host.cursors)
+        assert second not in here.host.cursors
+        await until(here, lambda: len(coordinator.asked) == 2)
+        assert coordinator.asked[1] == [second]
+        coordinator.say(9, second)
+        await until(here, lambda: second in here.host.cursors)
+
+
+async def test_an_answer_to_what_was_asked_before_a_rebalance_opens_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.faust.opening.ASK_AGAIN", 0.0)
+    partition = MANY[0]
+    async with desk(monkeypatch, declare) as here:
+        coordinator = Coordinator(here)
+        await here.host.assigned([TP(*partition)])
+        await until(here, lambda: bool(coordinator.asked))
+        await here.host.revoked([TP(*partition)])
+        await here.host.assigned([TP(*partition)])
+        coordinator.say(7, partition)
+        await until(here, lambda: len(coordinator.asked) == 2)
+        assert partition not in here.host.cursors
+        coordinator.say(9, partition)
+        await until(here, lambda: partition in here.host.cursors)
+        assert here.host.cursors[partition].resume == 9
+
+
+async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = MANY[0]
+    async with desk(monkeypatch, declare) as here:
+        coordinator = Coordinator(here)
+        await here.host.assigned([TP(*partition)])
+        await until(here, lambda: bool(coordinator.asked))
+        await here.host.revoked([TP(*partition)])
+        coordinator.say(7, partition)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert partition not in here.host.cursors
+        assert not here.host.is_full(TP(*partition))
