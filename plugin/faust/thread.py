@@ -24,6 +24,7 @@ from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.quarantine import Quarantine
+from ackwise.plugin.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.standing import ask
 
 __all__ = ["Cursor", "Fetched", "Reading", "ReliableThread"]
@@ -188,12 +189,30 @@ class ReliableThread(AIOKafkaConsumerThread):
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                self._doubt(partition, cursor, error, came=bool(records))
+                if (raw := await self._read_raw(consumer, partition, cursor, records, error)) is None:
+                    self._doubt(partition, cursor, error, came=bool(records))
+                else:
+                    records += raw
             else:
                 self._quarantine.answered(partition, consumer.last_poll_timestamp(partition))
             if records:
                 fetched[partition] = records
         return fetched
+
+    async def _read_raw(
+        self, consumer: Any, partition: TopicPartition, cursor: Cursor, before: Sequence[Any], error: BaseException
+    ) -> list[Any] | None:
+        """The records behind `before` that the client can't read for the name of a header alone; `None` if it is about anything else."""
+        if not is_about_a_header(error):
+            return None
+        try:
+            found = await read_raw(consumer, partition, before[-1].offset + 1 if before else cursor.resume)
+        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
+            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
+            return None
+        if partition in consumer.assignment():
+            consumer.seek(partition, found.goes_on_at)
+        return found.records
 
     def _doubt(self, partition: TopicPartition, cursor: Cursor, error: BaseException, *, came: bool) -> None:
         """It raised, asked by itself. What came before, record by record, is given; asked for a single one it is left alone."""
