@@ -142,6 +142,7 @@ class Fetching:
 
         The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
         """
+        self._require_membership()
         if (ended := revive(self._consumer)) is not None:
             raise _FetchFailed(ended)
         singly = self._quarantine.asked_again(self._member.lanes)
@@ -283,11 +284,7 @@ class Fetching:
             return
         for partition, (lane, *_) in self._member.lanes.items():
             self._return(partition, lane)
-        if has_left_the_group(self._consumer):
-            raise AckwiseError(
-                f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back ({_spoken(error)}); "
-                "the worker stops, start it again"
-            ) from error
+        self._require_membership()
         was_searching = self._clock() < self._searching_until
         self._searching_until = self._clock() + _SEARCH
         if was_searching:  # asked singly, none of them raises it
@@ -296,6 +293,14 @@ class Fetching:
             self._doubted.clear()
             log.warning(
                 "fetching failed, nothing is lost and partitions are asked singly", group=self._member.settings.group, error=_spoken(error)
+            )
+
+    def _require_membership(self) -> None:
+        """The client's task that keeps the membership may have ended, though nobody asked it to; nothing begins it anew."""
+        if not self._consumer._closed and has_left_the_group(self._consumer):
+            raise AckwiseError(
+                f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back; the worker stops, "
+                "start it again"
             )
 
     async def _back_off(self, error: BaseException) -> None:

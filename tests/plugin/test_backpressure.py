@@ -34,6 +34,8 @@ class Consumer:
         self.records: dict[TopicPartition, Any] = {}
         self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future())
         self._subscription = SimpleNamespace(subscription=None)
+        self._coordinator = SimpleNamespace()
+        self._closed = False
 
     def assignment(self) -> set[TopicPartition]:
         return {FULL, ROOMY}

@@ -15,6 +15,7 @@ from tests.plugin.logs import Logs, batch, corrupt, reading
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
@@ -295,6 +296,18 @@ async def test_a_fetching_task_of_the_client_that_ends_is_begun_anew() -> None:
         desk.consumer._fetcher._fetch_task.cancel()
         await asyncio.wait({desk.consumer._fetcher._fetch_task})
         await desk.until(lambda: all(desk.given[partition][-1:] in ([39], [29]) for partition in desk.given))
+
+
+async def test_a_client_that_has_left_the_group_for_good_ends_the_worker_with_a_sentence() -> None:
+    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    ended = asyncio.get_running_loop().create_future()
+    ended.set_result(None)
+    desk.consumer._coordinator._coordination_task = ended
+    with pytest.raises(
+        AckwiseError, match="the Kafka client of group 'billing' has left the group and does not come back; the worker stops"
+    ):
+        await desk.fetching.poll()
+    await desk.close()
 
 
 async def test_a_defect_of_ours_is_not_taken_for_one_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
