@@ -266,9 +266,13 @@ class ConsumeLater(Exception):
         if error is None:
             return self.retry
         groups = [kind for kind in type(error).__mro__ if kind in self.on and issubclass(kind, BaseExceptionGroup)]
-        members = [error] if groups else leaves(error)
-        found = [next((self.on[kind] for kind in type(member).__mro__ if kind in self.on), self.retry) for member in members]
-        return found[0] if all(policy is found[0] for policy in found) else self.retry
+        found = [] if groups else [self._policy_of(type(leaf)) for leaf in leaves(error)]
+        if found and all(policy is found[0] for policy in found):
+            return found[0]
+        return self._policy_of(type(error))
+
+    def _policy_of(self, kind: type[BaseException]) -> RetryPolicy | None:
+        return next((self.on[base] for base in kind.__mro__ if base in self.on), self.retry)
 
     def by_level(self, reconsume_times: int) -> SendBack:
         """What the delay levels alone say."""

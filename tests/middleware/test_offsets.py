@@ -280,3 +280,16 @@ async def test_a_copy_of_a_transaction_that_was_rolled_back_waits_and_is_then_dr
 def test_modes_that_can_not_work_are_refused(options: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         Transactional("sqlite:///x.db", **options)
+
+
+async def test_after_the_cut_off_no_half_of_what_was_rolled_back_is_begun_nor_passed(make: Any, database: Offsets) -> None:
+    class Cut(Poison):
+        async def __call__(self, batch: Batch[Any]) -> None:
+            spine.partition.cut_off = True
+            calls.append(len(batch))
+            await super().__call__(batch)
+
+    calls: list[int] = []
+    spine = make(Cut(101))
+    assert await spine.run(spine.entries(4)) == [Stage.FETCHED] * 4
+    assert (calls, database.next, spine.sent()) == ([4], 100, [])

@@ -309,6 +309,11 @@ def test_a_group_is_what_all_in_it_are_for_unless_and_on() -> None:
     assert decided(TimeoutError(), TimeoutError()) == SendBack(300.0, 9)
 
 
+def test_a_group_that_does_not_agree_has_the_policy_of_its_own_class() -> None:
+    policy = ConsumeLater(16, on={Exception: Fixed("1m"), TimeoutError: Fixed("5m")})
+    assert policy.decide(Later(), 0, ExceptionGroup("several", [KeyError(), TimeoutError()])) == SendBack(60.0, 5)
+
+
 def test_a_class_of_groups_that_is_named_itself_comes_first() -> None:
     group = ExceptionGroup("several", [KeyError(), TimeoutError()])
     assert ConsumeLater(16, unless=ExceptionGroup).decide(Later(), 0, group) == Dead(Reason.NOT_RETRIED)

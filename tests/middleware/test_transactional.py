@@ -380,3 +380,15 @@ async def test_equal_keys_in_a_batch_follow_their_leader(make: Any, database: Da
 def test_settings_that_can_not_work_are_refused(options: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         Transactional("sqlite:///x.db", **options)
+
+
+async def test_after_the_cut_off_no_half_of_what_was_rolled_back_is_begun(make: Any, database: Database) -> None:
+    class Cut(Poison):
+        async def __call__(self, batch: Batch[Any]) -> None:
+            spine.partition.cut_off = True
+            await super().__call__(batch)
+
+    handler = Cut(101)
+    spine = make(handler)
+    assert await spine.run(spine.entries(4)) == [Stage.FETCHED] * 4
+    assert (handler.calls, spine.sent()) == ([[100, 101, 102, 103]], [])

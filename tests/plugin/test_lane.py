@@ -11,7 +11,10 @@ import pytest
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
 from ackwise.middleware.entry import Entry, Run, Stage
-from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.worker import Worker
 from ackwise.plugin.lane import MAX_MESSAGES, Lane, LaneEntry
 
 
@@ -343,3 +346,55 @@ async def test_held_copies_share_a_batch_only_as_each_of_them_allows() -> None:
         await line.arrived.wait()
     await finish(lane)
     assert all(len(batch) <= 2 for batch in line.batches)
+
+
+# -- with the spine in it
+
+
+class Slow:
+    """A handler of messages that waits at each of them until it may go on."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.steps: asyncio.Queue[None] = asyncio.Queue()
+        self.at: asyncio.Queue[int] = asyncio.Queue()
+
+    async def __call__(self, message: Message[bytes]) -> None:
+        self.began.append(message.offset)
+        self.at.put_nowait(message.offset)
+        await self.steps.get()
+
+    async def reaches(self, offset: int) -> None:
+        async with asyncio.timeout(10):
+            while await self.at.get() != offset:
+                pass
+
+
+async def test_a_message_handler_is_settled_after_each_message_while_it_drains_and_begins_nothing_after_the_cut_off() -> None:
+    slow = Slow()
+    agent = Agent("bill", ("orders",), "message", slow, lambda value: value)
+    worker = Worker("billing", ConsumeLater(16), None, "billing.retry", "billing.dlq", ())  # type: ignore[arg-type]  # nothing is published
+    pipeline = Pipeline(agent, worker)
+    passed = asyncio.Event()
+    lane = Lane(
+        "orders", 0, "source", 100, make=lambda delivery: LaneEntry(Entry(delivery), pipeline), progressed=lambda lane: passed.set()
+    )
+    lane.offer(deliveries(100, 5))
+    task = lane.start()
+    slow.steps.put_nowait(None)
+    await slow.reaches(101)
+    assert lane.watermark.commit == 100
+    lane.stop()
+    await passed.wait()
+    assert lane.watermark.commit == 101, "what was done when the revoke came need not wait for what still runs"
+    slow.steps.put_nowait(None)
+    await slow.reaches(102)
+    while lane.watermark.commit != 102:
+        passed.clear()
+        await passed.wait()
+    lane.cut()
+    slow.steps.put_nowait(None)
+    async with asyncio.timeout(10):
+        await task
+    assert slow.began == [100, 101, 102]
+    assert [entry.delivery.offset for entry in lane.unsettled()] == [103, 104]
