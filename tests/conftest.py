@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
+from hypothesis import settings
 from tests.databases.mariadb import mariadb_server
 from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
@@ -13,6 +14,10 @@ from tests.servers import RawKafka, kafka_or_skip
 
 from ackwise.plugin.localbroker import EmbeddedBroker, LocalKafka
 from ackwise.plugin.localbroker import embedded_broker as start_embedded_broker
+
+# A busy machine is no finding: how long an example takes is not what is tested.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 # Before anything imports them: what fails in a suite of ours shows both of its sides.
 pytest.register_assert_rewrite("ackwise.stores.testing", "ackwise.stores.inbox.testing")
