@@ -56,6 +56,8 @@ def install(patch: pytest.MonkeyPatch, *, of_process: Plan | None = None) -> Non
             plan = under.get() or of_process
             if plan is None:
                 return await real(self, *arguments, **options)
+            if owner is AIOKafkaClient:
+                plan.clients.add(self)
             return await plan.pass_through(name(self, *arguments), lambda: real(self, *arguments, **options))
 
         patch.setattr(owner, method, call)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from tests.failures.hostile.fault import Fault
 from tests.failures.hostile.harm import HARMS, Send, Spared
@@ -18,7 +20,9 @@ class Plan:
         self.faults = faults
         self._tell = tell
         self.calls: Counter[str] = Counter()
+        self.clients: set[Any] = set()  #: those whose calls passed; what a broken close left open is closed by the test
         self._harmed: Counter[Fault] = Counter()
+        self._struck = asyncio.Event()
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -38,6 +42,10 @@ class Plan:
         """The faults that have not struck."""
         return [str(fault) for fault in self.faults if not self._harmed[fault]]
 
+    async def wait_until_spent(self) -> None:
+        """Until every fault has struck, and the call that the last one struck has ended."""
+        await self._struck.wait()
+
     async def pass_through(self, call: str, send: Send) -> object:
         """Make `call`, harmed if it is its turn."""
         self.calls[call] += 1
@@ -45,12 +53,15 @@ class Plan:
         if fault is None:
             return await send()
         self._harmed[fault] += 1
-        self._tell(fault)
         try:
+            self._tell(fault)
             return await HARMS[fault.harm](send)
         except Spared as spared:
             self._harmed[fault] -= 1
             return spared.answer
+        finally:
+            if self.spent:
+                self._struck.set()
 
     def _fault_of(self, call: str) -> Fault | None:
         """The fault whose turn it is; one that found nothing to harm takes the next call."""

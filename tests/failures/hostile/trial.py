@@ -60,22 +60,35 @@ class Trial:
         await self._suffer(Plan())
         world.settings = {**world.settings, "start": "latest"}  # who takes this for a group that never committed loses what waits
         await world.send([*_some("waited", world), Record.of("rejected", 0, "reject"), Record(None, 1, b"\xff")])
-        await self._suffer(self.plan)
+        try:
+            await self._suffer(self.plan)
+        finally:
+            await asyncio.gather(*(client.close() for client in self.plan.clients), return_exceptions=True)
         await self._judge()
 
     async def _suffer(self, plan: Plan) -> None:
-        """Work until everything is committed, then once more with what is sent afterwards, and leave."""
+        """Work until everything is committed, with what is sent once the faults have struck, and leave."""
         world, member = self.world, self._start(plan)
         try:
-            member = await self._until_committed(member, plan)
             if plan.faults:
+                member = await self._meanwhile(member, plan, self._strikes(plan))
                 await world.send(_some("after", world))
-                member = await self._until_committed(member, plan)
+            member = await self._meanwhile(member, plan, world.wait_until_committed())
         except BaseException:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=_LAST_CALL)
             raise
         await self._leave(member, plan)
+
+    async def _strikes(self, plan: Plan) -> None:
+        """Until every fault has struck, or there is nothing left that it could strike."""
+        waits = {asyncio.create_task(plan.wait_until_spent()), asyncio.create_task(self.world.wait_until_committed())}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _start(self, plan: Plan) -> Member:
         tap, stop, context = Tap(self.world.ledger), asyncio.Event(), copy_context()
@@ -84,21 +97,21 @@ class Trial:
         running: Coroutine[Any, Any, None] = context.run(self.join, self.world, tap, stop)
         return Member(tap, asyncio.create_task(running, context=context), stop)
 
-    async def _until_committed(self, member: Member, plan: Plan) -> Member:
-        """Until nothing is open; the answer is the worker that runs then."""
-        finished = asyncio.create_task(self.world.wait_until_committed())
+    async def _meanwhile(self, member: Member, plan: Plan, waiting: Coroutine[Any, Any, None]) -> Member:
+        """Work while `waiting` goes on; the answer is the worker that runs then."""
+        wait = asyncio.create_task(waiting)
         try:
             while True:
-                await asyncio.wait({member.task, finished}, return_when=asyncio.FIRST_COMPLETED)
-                if finished.done():
-                    await finished
+                await asyncio.wait({member.task, wait}, return_when=asyncio.FIRST_COMPLETED)
+                if wait.done():
+                    await wait
                     return member
                 await self._leave(member, plan)
                 assert self.ended, f"{plan}: the worker ended without an error"
                 member = self._start(plan)
         finally:
-            finished.cancel()
-            await asyncio.wait([finished])
+            wait.cancel()
+            await asyncio.wait([wait])
 
     async def _leave(self, member: Member, plan: Plan) -> None:
         """Let `member` end in order. An error with which it ends must be one that says what happened, where it may end at all."""
