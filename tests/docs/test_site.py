@@ -15,6 +15,9 @@ import ackwise
 #: `test_module.test_function`, or a method of the suite that stores pass.
 NAMED = re.compile(r"`(test_\w+|StoreConformance)\.(test_\w+)`")
 
+#: The same as pytest takes it, for tests whose modules are called alike.
+BY_PATH = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
 #: A file or folder of the checkout.
 FILE = re.compile(r"`((?:docs|examples|middleware|plugin|spark|stores|tests)/[\w./-]*)`")
 
@@ -40,10 +43,24 @@ def test_every_test_that_a_page_names_exists(page: str, tests: set[tuple[str, st
     assert set(NAMED.findall(text(page))) - tests == set()
 
 
+@pytest.mark.parametrize("page", [page for page in pages() if BY_PATH.search(text(page))])
+def test_every_test_that_a_page_names_by_its_path_exists(page: str) -> None:
+    named = BY_PATH.findall(text(page))
+    gone = [(path, name) for path, name in named if not (CHECKOUT / path).exists() or (path, name) not in functions(CHECKOUT / path, path)]
+    assert gone == []
+
+
+def test_each_line_of_what_was_tried_names_its_test() -> None:
+    lines = re.findall(r"^\| (?!what is done)[^-].*\|$", text("docs/guarantees/tried.md"), re.MULTILINE)
+    assert len(lines) >= 60
+    assert [line for line in lines if not BY_PATH.search(line)] == []
+
+
 @pytest.mark.parametrize("page", GUARANTEES)
 def test_a_guarantee_says_what_is_promised_what_breaks_it_and_how_it_is_tested(page: str) -> None:
     assert re.findall(r"^## (.*)$", text(page), re.MULTILINE) == ["What is promised", "What breaks it", "How it is tested"]
-    assert len(NAMED.findall(text(page).partition("## How it is tested")[2])) >= 5
+    tested = text(page).partition("## How it is tested")[2]
+    assert len(NAMED.findall(tested) + BY_PATH.findall(tested)) >= 5
 
 
 @pytest.mark.parametrize("promise", GUARANTEES)
