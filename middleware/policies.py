@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
@@ -151,6 +152,10 @@ def _id_header(policy: Dedup | Transactional) -> str | None:
     return policy.message_id_header or (_LEGACY_HEADER if policy.message_id_scope == "legacy" else None)
 
 
+#: The owner reads and writes.
+_FILE_MODE: Final = re.compile(r"0?6[0246][0246]", re.ASCII)
+
+
 @dataclass(frozen=True)
 class DeadLetter:
     """Messages that can't be consumed go to `topic`."""
@@ -169,7 +174,17 @@ class Events:
     mode: Annotated[Literal["before_settle", "async"], "whether events are durable before anything is acknowledged, or written behind"] = (
         "before_settle"
     )
+    file_mode: Annotated[str, "who may read the files, in octal: they have texts of messages, such as keys"] = "0640"
 
     def __post_init__(self) -> None:
         if self.mode not in ("before_settle", "async"):
             raise ConfigurationError(f"mode of Events is {self.mode!r}; it is 'before_settle' or 'async'")
+        if _FILE_MODE.fullmatch(self.file_mode) is None:
+            raise ConfigurationError(
+                f"file_mode of Events is {self.file_mode!r}; write it in octal, such as '0640': its owner reads and writes, nobody executes"
+            )
+
+    @property
+    def permissions(self) -> int:
+        """`file_mode` as the system takes it."""
+        return int(self.file_mode, 8)

@@ -48,14 +48,19 @@ def has_inbox(url: str) -> bool:
     return url.partition("://")[0] in {point.name for point in entry_points(group=_INBOXES)}
 
 
-def open_sink(location: str, *, group: str, mode: Literal["before_settle", "async"], facts: Mapping[str, object]) -> EventSink:
+def open_sink(
+    location: str, *, group: str, mode: Literal["before_settle", "async"], permissions: int, facts: Mapping[str, object]
+) -> EventSink:
     """The event sink at `location`, a folder or a URL; not yet open. `facts` go into its SESSION_START.
+
+    `permissions` are those of its files; only the sink for a folder is told of them.
 
     Raises `ConfigurationError`.
     """
     scheme, separator, _ = location.partition("://")
-    factory = _factory(_EVENTS, scheme if separator else "file", what="event sink")
-    sink: EventSink = factory(location, group=group, mode=mode, attrs=facts)
+    name = scheme if separator else "file"
+    only_files = {"file_mode": permissions} if name == "file" else {}
+    sink: EventSink = _factory(_EVENTS, name, what="event sink")(location, group=group, mode=mode, attrs=facts, **only_files)
     return sink
 
 

@@ -178,7 +178,7 @@ class Slots:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
         if (keyed := self.dedup or self.transactional) is not None:
             facts["namespace"] = keyed.namespace  # the events have a hash of each key, which only this lets anybody find again
-        return open_sink(os.fspath(events.sink), group=group, mode=events.mode, facts=facts)
+        return open_sink(os.fspath(events.sink), group=group, mode=events.mode, permissions=events.permissions, facts=facts)
 
 
 def refuse_short_memory(dedup: Dedup | Transactional, later: ConsumeLater) -> None:

@@ -58,9 +58,8 @@ def publish(
     for path in sent.there.foreign:
         to_stderr().print(f"[yellow]![/] {escape(str(path))} is not named as events are and was not sent", soft_wrap=True)
     if sent.there.torn:
-        raise AckwiseError(
-            f"{len(sent.there.torn)} files were not sent, such as {sent.there.torn[0]}: torn, so their events count as missing"
-        )
+        first, why = next(iter(sent.there.torn.items()))
+        raise AckwiseError(f"{len(sent.there.torn)} files were not sent, and their events count as missing: {first} {why}")
 
 
 async def send(group: Group, root: Path, topic: str) -> Sent:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.journal.layout import make_directories, sync_directory
+from ackwise.stores.journal.layout import make_directories, open_regular, read_regular, sync_directory
 
 __all__ = ["Published", "published"]
 
@@ -44,11 +44,10 @@ def published(root: Path, cluster: str, topic: str, there: Sequence[Path]) -> It
     """
     place = root / "published" / cluster / topic
     make_directories(root, place.parent)
-    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_regular(place, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         _take(descriptor, root, topic)
-        with place.open(encoding="utf-8") as lines:
-            known = {line.rstrip("\n") for line in lines} & {file.name for file in there}
+        known = set(read_regular(place).decode(errors="replace").splitlines()) & {file.name for file in there}
         # Written anew, also since a crash may have left half a line. A crash in between sends files again, which is no harm.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, "".join(f"{name}\n" for name in sorted(known)).encode())

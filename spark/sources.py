@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.facts import Logs
 from ackwise.spark.strangers import strangers
 from ackwise.stores.journal import recover, snapshot
-from ackwise.stores.journal.layout import writer_and_first_seq
+from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,19 +54,25 @@ class Exported(NamedTuple):
     """The Parquet files of one root, each list in order."""
 
     files: Sequence[Path]
-    torn: Sequence[Path]
-    """Named as events are, and not whole."""
+    torn: Mapping[Path, str]
+    """Named as events are, and can't be read: each with why, as what follows its name in a sentence."""
     foreign: Sequence[Path]
     """Not named as events are."""
 
 
 def exported(root: Path) -> Exported:
     """The Parquet files below `root`, but those that are not finished. Raises `OSError` if a folder can't be listed."""
-    there = [path for path in _parquet_files(root / "events") if not path.name.startswith((".", "_"))]
-    found: dict[str, list[Path]] = {"files": [], "torn": [], "foreign": []}
-    for path in there:
-        found["foreign" if _FILE_NAME.fullmatch(path.name) is None else "files" if _is_whole(path) else "torn"].append(path)
-    return Exported(**found)
+    files, torn, foreign = list[Path](), dict[Path, str](), list[Path]()
+    for path in _parquet_files(root / "events"):
+        if path.name.startswith((".", "_")):
+            continue
+        if _FILE_NAME.fullmatch(path.name) is None:
+            foreign.append(path)
+        elif why := _unread(path):
+            torn[path] = why
+        else:
+            files.append(path)
+    return Exported(files, torn, foreign)
 
 
 def writer_of(path: Path) -> int:
@@ -133,7 +139,10 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
         there = exported(root)
         files.extend(there.files)
         foreign.extend(there.foreign)
-        unreadable.extend(f"{path} is torn; its events count as missing" for path in there.torn)
+        unreadable.extend(f"{path} {why}; its events count as missing" for path, why in there.torn.items())
+        unreadable.extend(
+            f"{path} is a link, and links are not followed; what is behind it was not read" for path in _links(root / "events")
+        )
         writers.update(writer_of(path) for path in there.torn)
         for strange in strangers(root):
             writers.update(strange.writers)
@@ -173,11 +182,20 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a Parquet file has its beginning and its end; Spark fails the whole job on one that has not."""
-    with path.open("rb") as file:
+def _links(folder: Path) -> list[Path]:
+    """Folders below `folder` that are links."""
+    return sorted(Path(place, name) for place, names, _ in os.walk(folder) for name in names if Path(place, name).is_symlink())
+
+
+def _unread(path: Path) -> str:
+    """Why a Parquet file can't be read; empty if it has its beginning and its end. Spark fails the whole job on one that has not."""
+    try:
+        descriptor = open_regular(path)
+    except OSError as error:
+        return f"can't be read: {error.strerror or error}"
+    with os.fdopen(descriptor, "rb") as file:
         start = file.read(len(_MAGIC))
-        if start != _MAGIC or path.stat().st_size < _SMALLEST:
-            return False
+        if start != _MAGIC or os.fstat(descriptor).st_size < _SMALLEST:
+            return "is torn"
         file.seek(-len(_MAGIC), 2)
-        return file.read() == _MAGIC
+        return "" if file.read() == _MAGIC else "is torn"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ackwise.stores.journal.layout import read_regular
+
 __all__ = ["Strangers", "note", "strangers"]
 
 
@@ -44,6 +46,6 @@ def strangers(root: Path) -> list[Strangers]:
 
 
 def _together(folder: Path, files: Sequence[Path]) -> Strangers:
-    batches: list[dict[str, Any]] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    batches: list[dict[str, Any]] = [json.loads(read_regular(file)) for file in files]
     writers = frozenset(int(writer, 16) for batch in batches for writer in batch["writers"])
     return Strangers(folder, sum(batch["records"] for batch in batches), batches[0]["first"] if batches else "", writers)

@@ -9,21 +9,36 @@ destroyed block and kept for what stands behind it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 __all__ = [
+    "FILE_MODE",
+    "create_regular",
     "damaged_path",
+    "folder_mode",
     "is_damaged",
     "log_files",
     "log_path",
     "make_directories",
+    "make_directory",
+    "open_regular",
     "parquet_path",
+    "read_regular",
     "sync_directory",
     "writer_and_first_seq",
 ]
+
+#: Of files that nobody says more about: users' texts are in them.
+FILE_MODE: Final = 0o640
+
+# A link would lead out of the folder, and opening a pipe would wait for whoever writes to it.
+_NEVER: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _DAMAGED = ".damaged"
 _LOG_NAME = re.compile(r"([0-9a-f]{16})-(\d{12,})\.wal(?:\.damaged)?")
@@ -66,16 +81,74 @@ def writer_and_first_seq(path: Path) -> tuple[int, int] | None:
     return (int(found[1], 16), int(found[2])) if found else None
 
 
-def make_directories(root: Path, directory: Path) -> None:
-    """Make `directory` below `root`, durably. Raises `FileNotFoundError` if `root` itself is not there.
+def folder_mode(file_mode: int) -> int:
+    """Of the folder of such files: whoever may read them may find them."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
+def make_directories(root: Path, directory: Path, file_mode: int = FILE_MODE) -> None:
+    """Make `directory` below `root`, durably, for files of `file_mode`. Raises `FileNotFoundError` if `root` itself is not there.
 
     A root that vanished is never made again: it may be a mount that is gone, and what lay below is not our disk.
     """
     if directory == root or directory.is_dir():
         return
-    make_directories(root, directory.parent)
-    directory.mkdir(exist_ok=True)
+    make_directories(root, directory.parent, file_mode)
+    make_directory(directory, file_mode)
     sync_directory(directory.parent)
+
+
+def make_directory(directory: Path, file_mode: int) -> None:
+    """Make one for files of `file_mode`, unless it is there."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        if not directory.is_dir():
+            raise
+    else:
+        directory.chmod(folder_mode(file_mode))  # as it is said, whatever the umask
+
+
+def create_regular(path: Path, file_mode: int) -> int:
+    """A descriptor of an empty file that we may read and write. Raises `OSError`, also if something else has its name."""
+    descriptor = _checked(path, os.O_RDWR | os.O_CREAT, file_mode)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.fchmod(descriptor, file_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file, opened without waiting and without following a link. Raises `OSError`, for anything else as well."""
+    return _checked(path, flags, FILE_MODE)
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file. Raises `OSError`, for anything else as well."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def _checked(path: Path, flags: int, file_mode: int) -> int:
+    try:
+        descriptor = os.open(path, flags | _NEVER, file_mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link, and links are not followed", str(path)) from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise _no_file(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_file(path)
+    return descriptor
+
+
+def _no_file(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def sync_directory(directory: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import Block, LogHeader
-from ackwise.stores.journal.layout import log_path, make_directories, sync_directory
+from ackwise.stores.journal.layout import FILE_MODE, create_regular, log_path, make_directories, sync_directory
 
 __all__ = ["LogFile", "LogWriter", "explain"]
 
@@ -42,12 +42,12 @@ def explain(error: OSError, path: Path) -> str:
 class LogFile:
     """One open log file, locked while it is open. `size` bytes of it are durable; every method may raise `OSError`."""
 
-    def __init__(self, path: Path, content: bytes) -> None:
+    def __init__(self, path: Path, content: bytes, file_mode: int = FILE_MODE) -> None:
         """Make the file with this durable content. It gets its name only when it is locked and whole."""
         self.path = path
         self.size = 0
         unfinished = path.with_name(f".{path.name}.tmp")
-        self._descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._descriptor = create_regular(unfinished, file_mode)
         try:
             self._lock()
             self._write(content)
@@ -111,9 +111,17 @@ class LogWriter:
     """Writes one writer's blocks to its log files, in order. `put` and `take_finished` are for the event loop, the rest for one thread."""
 
     def __init__(
-        self, root: Path, header: LogHeader, *, roll_events: int, roll_seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        root: Path,
+        header: LogHeader,
+        *,
+        roll_events: int,
+        roll_seconds: float,
+        file_mode: int = FILE_MODE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root = root
+        self._file_mode = file_mode
         self._header = header
         self._roll_events = roll_events
         self._roll_seconds = roll_seconds
@@ -190,9 +198,9 @@ class LogWriter:
 
     def _create(self, content: bytes) -> LogFile:
         path = self._path()
-        make_directories(self._root, path.parent)
+        make_directories(self._root, path.parent, self._file_mode)
         self._file_opened = self._clock()
-        return LogFile(path, content)
+        return LogFile(path, content, self._file_mode)
 
     def _path(self) -> Path:
         return log_path(self._root, self._header.writer_id, self._file_first_seq)

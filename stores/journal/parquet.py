@@ -15,7 +15,7 @@ from pyarrow.compute import call_function as call
 
 from ackwise.middleware.eventlog import FIELDS, NONE, EventLog, Field
 from ackwise.middleware.events import COLUMNS, Column, Kind
-from ackwise.stores.journal.layout import make_directories, parquet_path, sync_directory
+from ackwise.stores.journal.layout import FILE_MODE, create_regular, make_directories, parquet_path, sync_directory
 
 __all__ = ["SCHEMA", "WRITE_OPTIONS", "counted_before", "export", "to_table"]
 
@@ -70,16 +70,16 @@ def counted_before(file: Path) -> Mapping[int, int] | None:
     return None if said is None else {int(code): number for code, number in json.loads(said).items()}
 
 
-def export(log: EventLog, root: Path) -> Path:
+def export(log: EventLog, root: Path, file_mode: int = FILE_MODE) -> Path:
     """Write the log's events, of which there is at least one, below `root` and answer the file, which is durable.
 
     Exporting the same events again writes the same file again. Raises `OSError`.
     """
     header = log.header
     path = parquet_path(root, header.writer_id, header.first_seq, log.next_seq - 1, log.last_at_ns)
-    make_directories(root, path.parent)
+    make_directories(root, path.parent, file_mode)
     unfinished = path.with_name(f".{path.name}.tmp")
-    with unfinished.open("wb") as file:
+    with os.fdopen(create_regular(unfinished, file_mode), "wb") as file:
         pq.write_table(to_table(log), file, **WRITE_OPTIONS)
         file.flush()
         os.fsync(file.fileno())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,15 @@ from pathlib import Path
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.eventlog import EventLog, Unreadable, parse_log
 from ackwise.middleware.log import Log
-from ackwise.stores.journal.layout import damaged_path, is_damaged, log_files, sync_directory, writer_and_first_seq
+from ackwise.stores.journal.layout import (
+    FILE_MODE,
+    damaged_path,
+    is_damaged,
+    log_files,
+    open_regular,
+    sync_directory,
+    writer_and_first_seq,
+)
 from ackwise.stores.journal.log import explain
 
 __all__ = ["Recovery", "UnreadableLog", "read_log", "recover", "roll", "snapshot"]
@@ -63,7 +72,7 @@ def recover(root: Path) -> Recovery:
 def roll(path: Path, root: Path, recovery: Recovery) -> None:
     """Export one log file below `root` and remove it, if nobody holds it; note in `recovery` what became of it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except FileNotFoundError:
         return  # Somebody else has rolled it.
     except OSError as error:
@@ -85,7 +94,7 @@ def roll(path: Path, root: Path, recovery: Recovery) -> None:
         if not is_ours:
             recovery.live.append(path)
             return
-        _export_and_remove(log, path, root, recovery)
+        _export_and_remove(log, path, root, recovery, stat.S_IMODE(os.fstat(descriptor).st_mode))
     finally:
         os.close(descriptor)
 
@@ -96,15 +105,15 @@ def snapshot(live: Iterable[Path], root: Path) -> list[Path]:
     A file that is gone by now has been rolled into its own root. Raises `ConfigurationError` if pyarrow is missing and
     `OSError` if `root` can't be written.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     logs = [read_log(path) for path in live]
-    return [_export(log, root) for log in logs if isinstance(log, EventLog) and log.blocks]
+    return [_export(log, root, FILE_MODE) for log in logs if isinstance(log, EventLog) and log.blocks]
 
 
 def read_log(path: Path) -> EventLog | Unreadable:
     """Read the whole blocks of a log file, held or not. It may grow meanwhile. Never raises `OSError`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except OSError as error:
         return Unreadable(error.strerror or str(error))
     try:
@@ -113,10 +122,10 @@ def read_log(path: Path) -> EventLog | Unreadable:
         os.close(descriptor)
 
 
-def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery) -> None:
+def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery, file_mode: int) -> None:
     try:
         if log.blocks:
-            recovery.rolled.append(_export(log, root))
+            recovery.rolled.append(_export(log, root, file_mode))  # for those who could read the log
         if log.is_damaged:
             path.replace(damaged_path(path))
         else:
@@ -129,14 +138,14 @@ def _export_and_remove(log: EventLog, path: Path, root: Path, recovery: Recovery
         recovery.live.append(path)
 
 
-def _export(log: EventLog, root: Path) -> Path:
+def _export(log: EventLog, root: Path, file_mode: int) -> Path:
     try:
         from ackwise.stores.journal.parquet import export
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             "Parquet files of events are written with pyarrow, which is missing: pip install 'ackwise[events]'"
         ) from error
-    return export(log, root)
+    return export(log, root, file_mode)
 
 
 def _lock(descriptor: int) -> bool:

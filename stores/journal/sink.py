@@ -20,7 +20,7 @@ from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader
 from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.log import Log, said
-from ackwise.stores.journal.layout import sync_directory
+from ackwise.stores.journal.layout import FILE_MODE, make_directory, sync_directory
 from ackwise.stores.journal.log import LogWriter, explain
 from ackwise.stores.journal.recovery import Recovery, recover, roll
 
@@ -39,6 +39,8 @@ class Journal:
 
     `before_settle`: a flush that returned has made everything durable. `async`: a flush returns at once, and the disk
     follows within `flush_seconds` or `flush_events`; what a crash takes is then unknown, and SESSION_START says so.
+
+    Files are made with `file_mode`, and folders so that whoever may read the files finds them.
 
     `attrs` are facts for SESSION_START: level table, lease, retention, sources, roles. A log file is rolled at the
     flush after it has `roll_events` or is `roll_seconds` old. The journal itself writes a HEARTBEAT every
@@ -59,6 +61,7 @@ class Journal:
         heartbeat_seconds: float = 2.0,
         flush_events: int = 1_000,
         flush_seconds: float = 0.2,
+        file_mode: int = FILE_MODE,
         now_ns: Callable[[], int] = time.time_ns,
         mono_ns: Callable[[], int] = time.monotonic_ns,
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +87,8 @@ class Journal:
         self._buffer = EventBuffer(now_ns=now_ns, mono_ns=mono_ns)
         self.record: Final = self._buffer.record  # not a method: a call less for each event
         header = LogHeader(self.writer_id, 0, cluster, group_id, client)
-        self._log = LogWriter(self.root, header, roll_events=roll_events, roll_seconds=roll_seconds, clock=clock)
+        self._file_mode = file_mode
+        self._log = LogWriter(self.root, header, roll_events=roll_events, roll_seconds=roll_seconds, file_mode=file_mode, clock=clock)
         # Two threads: a roll takes long, and no flush waits for it.
         self._log_thread = ThreadPoolExecutor(1, "ackwise-log")
         self._roll_thread = ThreadPoolExecutor(1, "ackwise-roll")
@@ -110,7 +114,7 @@ class Journal:
         Raises `EventLogUnavailable`, and `ConfigurationError` if the file system has no locks.
         """
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._log_thread, _make_root, self.root)
+        await loop.run_in_executor(self._log_thread, _make_root, self.root, self._file_mode)
         await self._make_durable()
         self._is_open = True
         # Before the first message: importing pyarrow stops the event loop for a moment, even from a thread.
@@ -227,9 +231,10 @@ def from_url(
     client: str | None = None,
     attrs: Mapping[str, object] | None = None,
     mode: Mode = "before_settle",
+    file_mode: int = FILE_MODE,
 ) -> Journal:
     """The journal in a folder: `/var/lib/billing/events`, or the same as a `file://` URL. Raises `ConfigurationError`."""
-    return Journal(root_of(url), group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode)
+    return Journal(root_of(url), group_id=group, cluster=cluster, client=client, attrs=attrs, mode=mode, file_mode=file_mode)
 
 
 def root_of(url: str | os.PathLike[str]) -> Path:
@@ -262,9 +267,10 @@ def _json(facts: Mapping[str, object]) -> str:
         raise ConfigurationError(f"attrs of the event journal can't be written as JSON ({error}); give plain values") from error
 
 
-def _make_root(root: Path) -> None:
+def _make_root(root: Path, file_mode: int) -> None:
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(root, file_mode)
         sync_directory(root.parent)
     except OSError as error:
         raise EventLogUnavailable(explain(error, root)) from error

@@ -27,7 +27,7 @@ def test_the_scheme_of_a_url_chooses_the_store() -> None:
 
 def test_a_path_is_a_folder_of_events(tmp_path: Path) -> None:
     folder = tmp_path / "100%41"
-    sink = registry.open_sink(str(folder), group="billing", mode="async", facts={})
+    sink = registry.open_sink(str(folder), group="billing", mode="async", permissions=0o640, facts={})
     assert (type(sink).__name__, getattr(sink, "root", None)) == ("Journal", folder)
 
 
@@ -39,7 +39,7 @@ def test_another_distribution_adds_a_store_and_a_sink(add: object) -> None:
     assert store == ("tape://drive", {})
     facts = {"lease": 30.0}
     options = {"group": "billing", "mode": "async", "attrs": facts}
-    sink: object = registry.open_sink("tape://drive", group="billing", mode="async", facts=facts)
+    sink: object = registry.open_sink("tape://drive", group="billing", mode="async", permissions=0o640, facts=facts)
     assert sink == ("tape://drive", options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -55,6 +57,37 @@ def test_a_torn_file_is_not_read_and_makes_its_writer_doubtful(tmp_path: Path, s
     assert found.files == ()
     assert found.unreadable == (f"{path} is torn; its events count as missing",)
     assert found.logs.unreadable == {0xAB}
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.parent / "elsewhere")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("become", "why"), [
+    (a_pipe, "it is no regular file"), (a_link, "it is a link, and links are not followed"),
+])  # fmt: skip
+def test_what_is_no_file_is_not_opened_and_makes_its_writer_doubtful(tmp_path: Path, become: Callable[[Path], None], why: str) -> None:
+    become(path := file_of(tmp_path))
+    found = evidence(tmp_path)
+    assert found.files == ()
+    assert found.unreadable == (f"{path} can't be read: {why}; its events count as missing",)
+    assert found.logs.unreadable == {0xAB}
+
+
+def test_a_folder_of_a_day_that_is_a_link_is_named_and_not_followed(tmp_path: Path) -> None:
+    day = file_of(tmp_path).parent.parent
+    day.rename(tmp_path / "elsewhere")
+    day.symlink_to(tmp_path / "elsewhere")
+    found = evidence(tmp_path)
+    assert found.files == ()
+    assert found.unreadable == (f"{day} is a link, and links are not followed; what is behind it was not read",)
 
 
 def test_a_file_of_others_is_named_and_not_read(tmp_path: Path) -> None:

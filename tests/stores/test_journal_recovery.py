@@ -261,7 +261,7 @@ def test_a_log_that_can_t_be_read_stays_and_is_reported_with_its_writer(tmp_path
 def test_a_log_that_can_t_be_opened_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "wal" / f"{STEM}.wal"
     path.mkdir(parents=True)
-    assert recover(tmp_path) == Recovery(unreadable=[UnreadableLog(path, "Is a directory", WRITER, 0)])
+    assert recover(tmp_path) == Recovery(unreadable=[UnreadableLog(path, "it is no regular file", WRITER, 0)])
 
 
 def test_a_file_of_another_name_has_no_writer(tmp_path: Path) -> None:

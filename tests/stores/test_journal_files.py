@@ -1,0 +1,147 @@
+"""Who may read the files of events, and that nothing but files is opened: no link is followed, no pipe is waited for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
+from ackwise.middleware.eventlog import EventBuffer, LogHeader, Unreadable
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.policies import Events
+from ackwise.stores.journal import Journal, read_log, recover
+from ackwise.stores.journal.layout import open_regular, read_regular
+from ackwise.stores.journal.log import LogWriter
+
+LOG = "0000000000abcdef-000000000000.wal"
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    """As on machines where everybody may read everything."""
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+def modes(root: Path) -> dict[str, str]:
+    """Of all that is below `root`, by name; parts of names that differ are left out."""
+    found = {path.suffix or path.name.split("=")[0]: stat.S_IMODE(path.stat().st_mode) for path in (root, *root.rglob("*"))}
+    return {name: f"{mode:04o}" for name, mode in found.items()}
+
+
+async def journal_of(root: Path, **options: int) -> Journal:
+    made = Journal(root, group_id="billing", **options)  # type: ignore[arg-type]  # options are numbers
+    await made.open()
+    made.record(Event(EventCode.HEARTBEAT))
+    await made.flush()
+    return made
+
+
+async def test_files_of_events_are_for_their_owner_and_group_only(tmp_path: Path) -> None:
+    root = tmp_path / "events"
+    made = await journal_of(root)
+    assert modes(root) == {"events": "0750", "wal": "0750", ".wal": "0640"}
+    await made.close()
+    assert modes(root) == {"events": "0750", "wal": "0750", "dt": "0750", "hr": "0750", ".parquet": "0640"}
+
+
+@pytest.mark.parametrize(("mode", "folder"), [(0o600, "0700"), (0o644, "0755"), (0o660, "0770")])
+async def test_who_may_read_them_is_an_option_that_no_umask_changes(tmp_path: Path, mode: int, folder: str) -> None:
+    root = tmp_path / "root"
+    made = await journal_of(root, file_mode=mode)
+    await made.close()
+    assert modes(root) == dict.fromkeys(("root", "wal", "events", "dt", "hr"), folder) | {".parquet": f"{mode:04o}"}
+
+
+async def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir(mode=0o777)
+    root.chmod(0o777)
+    made = await journal_of(root)
+    await made.close()
+    assert modes(root)["root"] == "0777"
+
+
+def test_what_somebody_else_rolls_is_for_those_who_could_read_the_log(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, LogHeader(0xABCDEF, 0), roll_events=10**9, roll_seconds=10**9, file_mode=0o600)
+    buffer = EventBuffer()
+    buffer.record(Event(EventCode.HEARTBEAT))
+    block = buffer.seal()
+    assert block is not None
+    writer.put(block)
+    writer.write()
+    writer.finish()
+    (rolled,) = recover(tmp_path).rolled
+    assert stat.S_IMODE(rolled.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", ["640", "0600", "0644", "0664"])
+def test_the_option_of_a_policy_is_octal(mode: str) -> None:
+    assert Events("events", file_mode=mode).permissions == int(mode, 8)
+
+
+@pytest.mark.parametrize("mode", ["", "0400", "0750", "0o640", "-640", "0648", "10640", "rw-r-----"])
+def test_a_mode_that_its_owner_could_not_write_with_is_refused(mode: str) -> None:
+    with pytest.raises(ConfigurationError, match="write it in octal, such as '0640'"):
+        Events("events", file_mode=mode)
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    target = path.parent.parent / "elsewhere"
+    target.write_bytes(b"anything")
+    path.symlink_to(target)
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to("/nowhere/at/all")
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_device(path: Path) -> None:
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero, which has no end
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+THINGS = pytest.mark.parametrize("make", [a_pipe, a_link, a_link_to_nothing, a_folder, a_device])
+
+
+@THINGS
+def test_what_is_no_file_is_unreadable_and_nobody_waits_for_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / "wal").mkdir()
+    path = tmp_path / "wal" / LOG
+    make(path)
+    assert isinstance(read_log(path), Unreadable)
+    (unread,) = recover(tmp_path).unreadable
+    assert (unread.writer_id, unread.from_seq) == (0xABCDEF, 0)
+    assert unread.reason in ("it is no regular file", "it is a link, and links are not followed")
+    for opens in (open_regular, read_regular):
+        with pytest.raises(OSError, match="it is"):
+            opens(path)
+
+
+@THINGS
+async def test_a_journal_writes_to_nothing_that_somebody_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr("ackwise.stores.journal.sink.secrets.randbits", lambda bits: 0xABCDEF)
+    (tmp_path / "wal").mkdir()
+    make(tmp_path / "wal" / f".{LOG}.tmp")
+    made = Journal(tmp_path, group_id="billing")
+    with pytest.raises(EventLogUnavailable):
+        await made.open()
+    await made.close()
+    assert not (tmp_path / "elsewhere").exists() or (tmp_path / "elsewhere").read_bytes() == b"anything"
