@@ -41,7 +41,10 @@ _ADVICE: Final = {
     Verdict.IN_FLIGHT: "Wait; look at the worker if it takes long.",
     Verdict.RETRYING: "Wait until it is due.",
     Verdict.PENDING: "Wait; if the partition has no worker, start one.",
-    Verdict.DEAD_LETTERED: "Look at the dead letter, mend the cause, and send it again if it should still be done.",
+    Verdict.DEAD_LETTERED: (
+        "Look at the dead letter, mend the cause, and send it again if it should still be done; with the same dedup key it would be "
+        "dropped as a duplicate, so give it another one, or wait until the store's retention is over."
+    ),
 }
 _FLAG_ADVICE: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver it again: unless it is found done when you ask again, send the origin record again.",

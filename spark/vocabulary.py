@@ -110,7 +110,7 @@ class Flag(enum.IntFlag):
     COMMITTED_PAST = 1
     """Still open, and the group has committed past it: nobody will deliver it again."""
     AMBIGUOUS_EXEC = 2
-    """Somebody else may have run it and died before saying so."""
+    """Somebody else may have run it and died before saying so: had it, with a claim or without, and told no end of it."""
     UNCLAIMED = 4
     """A run of it had no claim, so nothing kept others from running it too."""
     REPEATED = 8
@@ -235,7 +235,10 @@ ACTIONS: Final = {
     Verdict.MULTI_EXECUTED: "Undo the effect that was done again, if there is one. After a kill these are the runs whose effect was done "
     "and not yet marked.",
     Verdict.UNKNOWN_EXPORT_GAP: "Find the missing files or logs that are named under “Evidence”, and run reconcile again.",
-    Verdict.DEAD_LETTERED: "Look at the dead-letter topic, mend the cause, and send again what should still be done.",
+    Verdict.DEAD_LETTERED: (
+        "Look at the dead-letter topic, mend the cause, and send again what should still be done; with the same dedup key it would be "
+        "dropped as a duplicate, so give it another one, or wait until the store's retention is over."
+    ),
 }
 FLAG_ACTIONS: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
