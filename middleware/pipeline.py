@@ -94,9 +94,10 @@ class Pipeline:
     async def _may_begin(self, entries: Sequence[Entry], assignment: Assignment) -> bool:
         """Nothing is begun once the partition is gone, nor while the event log is out of order.
 
-        It could not be settled then, and a kill would repeat all of it.
+        It could not be settled then, and a kill would repeat all of it. Where nobody claims anything, that it was received must be
+        durable first: after a kill nothing else would say that it may have run.
         """
-        if assignment.cut_off or not self._worker.outage.is_on:
+        if assignment.cut_off or not (self._worker.outage.is_on or self._worker.dedup is None):
             return not assignment.cut_off
         try:
             await self._worker.make_durable()

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-__all__ = ["bit_of", "count", "first_from", "fold_words", "points", "spans", "stretches", "word_of"]
+__all__ = ["bit_of", "count", "first_from", "fold_words", "from_on", "points", "spans", "stretches", "word_of"]
 
 _BITS = 64
 _SHIFT = 6  # the word of a number is number >> 6
@@ -37,11 +37,16 @@ def bit_of(number: str) -> Column:
 
 def first_from(word: Column, mask: Column, number: Column) -> Column:
     """The first number of a word's mask that is not below `number`; null if there is none."""
-    left = mask.bitwiseAND(_from(F.greatest(F.least(number - word * _BITS, F.lit(_BITS)), F.lit(0))))
+    left = mask.bitwiseAND(from_on(number, word))
     # The highest bit is the sign, and would overflow.
     low = left.bitwiseAND(2 ** (_BITS - 1) - 1)
     place = F.bit_count(low.bitwiseAND(F.bitwise_not(low) + 1) - 1)
     return F.when(low != 0, word * _BITS + place).when(left != 0, word * _BITS + _BITS - 1)
+
+
+def from_on(number: Column, word: Column) -> Column:
+    """The numbers of a word that are not below `number`, as a mask."""
+    return _from(F.greatest(F.least(number - word * _BITS, F.lit(_BITS)), F.lit(0)))
 
 
 def spans(rows: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.facts import SurveyRow, Writer
-from ackwise.spark.fold import fold_by_writer, merge
+from ackwise.spark.fold import copies, fold_by_writer, merge, told_of
 from ackwise.spark.folded import Horizon
 from ackwise.spark.schema import EVENT_SCHEMA, project
 from ackwise.spark.survey import holes, steps, survey
@@ -25,7 +25,7 @@ from ackwise.spark.tracks import Run, around, holes_between, runs, seen, tracks
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
 #: The frames of a delta, by name.
-FRAMES: Final = ("survey", "runs", "steps", "tracks", "messages")
+FRAMES: Final = ("survey", "runs", "steps", "tracks", "messages", "copies")
 
 _KEY: Final = (
     "writer_id",
@@ -59,6 +59,8 @@ class Delta:
     """Rows of `tracks`."""
     messages: DataFrame
     """Rows of `fold_by_writer`."""
+    copies: DataFrame
+    """Rows of `fold.copies`."""
 
 
 def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
@@ -84,6 +86,7 @@ def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: S
         steps=steps(events),
         tracks=tracks(spark, events, there),
         messages=fold_by_writer(events),
+        copies=copies(events),
     )
 
 
@@ -129,6 +132,15 @@ class FoldedDeltas:
 
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         return merge(self._delta.messages, live_writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told_of(self._delta.messages, writers)
+
+    @property
+    def copies(self) -> DataFrame:
+        """In one delta a writer may have begun with what it told the end of in another."""
+        place = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
+        return self._delta.copies.groupBy(*place).agg(F.max("told").alias("told"), F.max("begun").alias("begun"))
 
 
 def _written(rows: Sequence[SurveyRow]) -> list[Run]:

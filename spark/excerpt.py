@@ -34,7 +34,7 @@ _OF_WRITERS: Final = (E.SESSION_START, E.SESSION_END, E.ASSIGNED, E.REVOKED)
 #: What is read of events that are not about the messages in question; the rest is half of the work.
 _COLUMNS: Final = [
     *("writer_id", "seq", "event_type", "event_ts", "cluster", "group_id", "client", "handler", "topic", "topic_id", "partition", "offset"),
-    *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs"),
+    *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs", "proved"),
 ]
 _JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED)
 #: Codes that we don't know are passed over, as the oracle does.
@@ -256,7 +256,10 @@ def _without_message(event: Event) -> Event:
     is_message = event["event_type"] in set(E) and None not in (event["topic"], event["partition"], event["offset"])
     if not is_message or event["phys_topic"] is not None:
         return {**event, "event_type": int(E.HEARTBEAT), "topic": None}
-    return {**event, "event_type": int(E.RECEIVED_RANGE), "range_end": event["offset"] + 1}
+    if event["event_type"] == E.RECEIVED:
+        return {**event, "event_type": int(E.RECEIVED_RANGE), "range_end": event["offset"] + 1}
+    # An outcome says how far its writer had read, and not that it read on there.
+    return {**event, "event_type": int(E.IN_FLIGHT_ELSEWHERE), "dedup_hash": None}
 
 
 def _close_ranks(events: Mapping[int, Event], holes: Sequence[Span]) -> Iterator[Event]:

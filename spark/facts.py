@@ -139,6 +139,8 @@ class Writer:
     fate: Fate
     tail_is_unknown: bool
     """It died, and more may have happened than it could export."""
+    is_mute: bool = False
+    """It died, and no transaction has undone what it did and never told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,16 @@ class Facts:
     def live_writers(self) -> frozenset[int]:
         """The ids of those who may still finish what they claimed."""
         return frozenset(writer.writer_id for writer in self.writers if writer.fate is Fate.LIVE)
+
+    @cached_property
+    def mute(self) -> Mapping[int, Mapping[int, int]]:
+        """How far each mute writer had committed the partitions that it tells of, by `pk`: what is before had been settled."""
+        found: dict[int, dict[int, int]] = {writer.writer_id: {} for writer in self.writers if writer.is_mute}
+        for row in self.rows:
+            if row.writer_id in found and row.topic:
+                passed = found[row.writer_id]
+                passed[row.pk] = max(passed.get(row.pk, 0), row.settled_to or 0)
+        return found
 
     @cached_property
     def strange(self) -> int:
@@ -269,6 +281,8 @@ def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
 
 
 def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequence[_Session], logs: Logs) -> list[Writer]:
+    # A lease is that of `Dedup`; keys without one are those of `Transactional`.
+    transactional = {session.writer_id for session in sessions if "namespace" in session.attrs and "lease" not in session.attrs}
     asynchronous = {session.writer_id for session in sessions if session.attrs.get("mode") == "async"}
     assigned: dict[int, list[SurveyRow]] = defaultdict(list)
     for row in rows:
@@ -291,6 +305,7 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
                 mode="async" if writer_id in asynchronous else "before_settle",
                 fate=fate,
                 tail_is_unknown=writer_id in logs.unreadable or (fate is Fate.DEAD and writer_id in asynchronous),
+                is_mute=fate is Fate.DEAD and writer_id not in transactional,
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))

@@ -14,9 +14,23 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.disposition import OUR_REASONS
 from ackwise.middleware.events import EventCode
+from ackwise.spark.coverage import bit_of, word_of
 from ackwise.spark.schema import is_about_a_message, is_any
 
-__all__ = ["HIGHEST_BIT", "OTHER_REASON", "RANKS", "RANK_BASE", "REASONS", "attempt_bit", "fold", "fold_by_writer", "merge"]
+__all__ = [
+    "HIGHEST_BIT",
+    "OTHER_REASON",
+    "RANKS",
+    "RANK_BASE",
+    "REASONS",
+    "attempt_bit",
+    "copies",
+    "fold",
+    "fold_by_writer",
+    "merge",
+    "told",
+    "told_of",
+]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
 RANK_BASE: Final = 16
@@ -33,6 +47,18 @@ RANKS: Final = {
 #: Why a message is a dead letter, as a number. What handlers say themselves is one: it may be any text, and hold data.
 REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
 OTHER_REASON: Final = 0
+
+#: What says what became of a message that its writer had, and what says that the writer had begun with it.
+_TOLD: Final = (
+    EventCode.SUCCEEDED,
+    EventCode.FAILED,
+    EventCode.SENT_BACK,
+    EventCode.DEAD_LETTERED,
+    EventCode.DUP_SUPPRESSED,
+    EventCode.SKIPPED,
+    EventCode.STALE,
+)
+_BEGUN: Final = (EventCode.RECEIVED, EventCode.CLAIMED)
 
 #: Attempts beyond share this bit: a long has no more.
 HIGHEST_BIT: Final = 62
@@ -70,6 +96,37 @@ def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
     how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
     return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"))
+
+
+def told(events: DataFrame, writers: Collection[int]) -> DataFrame:
+    """Of which messages each of `writers` told an end, and with which it began: `writer_id`, `mk`, `word`, and masks `told`, `begun`."""
+    return _words(events.where(is_about_a_message()), writers, is_any(*_TOLD), is_any(*_BEGUN))
+
+
+def told_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
+    """What `told` would say of the events of several `fold_by_writer`."""
+    return _words(states, writers, _has_any(_TOLD), _has_any(_BEGUN))
+
+
+def copies(events: DataFrame) -> DataFrame:
+    """Where copies of messages were read, one row per writer that speaks of one there: whether it told its end, or had begun with it."""
+    place = F.xxhash64("cluster", "group_id", "phys_topic", F.lit(""), F.col("phys_partition").cast("long"))
+    there = events.where(is_about_a_message()).where("phys_topic IS NOT NULL AND phys_partition IS NOT NULL AND phys_offset IS NOT NULL")
+    return (
+        there.withColumn("phys_pk", place)
+        .groupBy("writer_id", "mk", "offset", "phys_pk", "phys_offset")
+        .agg(F.max(is_any(*_TOLD)).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
+    )
+
+
+def _words(rows: DataFrame, writers: Collection[int], told: Column, begun: Column) -> DataFrame:
+    mine = rows.where(_is_one_of(writers)).where(told | begun)
+    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)) for each in (told, begun)]
+    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(masks[0].alias("told"), masks[1].alias("begun"))
+
+
+def _has_any(codes: Sequence[EventCode]) -> Column:
+    return F.col("bits").bitwiseAND(sum(1 << code for code in codes)) != 0
 
 
 def _of_messages(events: DataFrame, *also: str) -> GroupedData:

@@ -14,7 +14,7 @@ from ackwise.spark import survey, tracks
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.coverage import points
 from ackwise.spark.facts import Writer
-from ackwise.spark.fold import fold
+from ackwise.spark.fold import copies, fold, told
 from ackwise.spark.schema import is_about_a_message
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
@@ -62,6 +62,15 @@ class Folded(Protocol):
         """The states of the messages, as `fold` has them; those beyond the horizon may be left out."""
         ...
 
+    def told(self, writers: Collection[int]) -> DataFrame:
+        """Of which messages `writers` told an end, as `fold.told` has it; asked after `messages`, of the same ones."""
+        ...
+
+    @property
+    def copies(self) -> DataFrame:
+        """Where copies were read, as `fold.copies` has it."""
+        ...
+
 
 class FoldedEvents:
     """Projected events, folded whenever somebody asks."""
@@ -99,3 +108,10 @@ class FoldedEvents:
 
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         return fold(self._events, live_writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told(self._events, writers)
+
+    @property
+    def copies(self) -> DataFrame:
+        return copies(self._events)

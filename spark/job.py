@@ -34,7 +34,7 @@ from ackwise.spark.exhibition import Judged, exhibit
 from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
 from ackwise.spark.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.joins import sized
-from ackwise.spark.ledger import absent, accounts, offset_words, seen_by_messages
+from ackwise.spark.ledger import UNPROVED, absent, accounts, offset_words, seen_by_messages, unproved
 from ackwise.spark.page.compose import report_data
 from ackwise.spark.page.render import render
 from ackwise.spark.produced import Produced, read_produced, unpublished_rows
@@ -62,6 +62,7 @@ from ackwise.spark.sources import Evidence, read_events
 from ackwise.spark.state import State, brought_up, evidence_since
 from ackwise.spark.survey import committed, passed, untold
 from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
+from ackwise.spark.unsaid import Left, left, unsaid
 from ackwise.spark.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
 from ackwise.spark.vocabulary import Account, Flag, Verdict
 
@@ -71,6 +72,8 @@ __all__ = ["Judgement", "conclude", "reconcile", "weigh"]
 _MOST_BUCKETS: Final = 60
 #: Messages are counted by partition and bucket at once, in one pass; where there are very many partitions, buckets are fewer.
 _MOST_ROWS: Final = 100_000
+
+_NAMED: Final = 3  # ranges in a sentence
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 Progress = Callable[[str], None]
@@ -92,6 +95,8 @@ class Judgement:
     """The offsets of each partition, see `ledger`."""
     produced: Produced | None
     blind: Blindness
+    taken: Sequence[Left]
+    """What writers that died had received and never told the end of."""
     kept: Sequence[DataFrame]
     """What is computed once, for as long as this is in use."""
 
@@ -130,7 +135,7 @@ def reconcile(
         if config.verify_sample:
             progress(f"judging {config.verify_sample} messages once more, by the plain algebra")
             every = read_events(spark, evidence)
-            check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, every), config)
+            check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.judged, found.settled, every), config)
         audited = None
         if claims is not None:
             progress(f"comparing the claims in {claims.store}")
@@ -184,10 +189,13 @@ def conclude(
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
     commits = {row.pk: row for row in _collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), Committed)}
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
+    states = folded.messages(facts.live_writers, None if since is None else _horizon(facts, commits, since - grace))
+    taken = left(spark, moves, facts)
     judged = judge(
-        folded.messages(facts.live_writers, None if since is None else _horizon(facts, commits, since - grace)),
+        states,
         context(spark, facts, commits, blind, None if since is None else since - grace),
         spark.createDataFrame(unsettled, "pk long, start long, end long"),
+        unsaid(spark, folded, facts, taken),
         facts.as_of,
         grace,
         since,
@@ -204,7 +212,7 @@ def conclude(
     words = offset_words(seen, moves, spark, expected, blind, grace, told_of).persist()
     failed = logical(known, keyed)
     kept = (moves, judged, keyed, words)
-    return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, kept)
+    return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, kept)
 
 
 def _horizon(facts: Facts, commits: Mapping[int, Committed], since: int) -> Horizon:
@@ -225,6 +233,8 @@ class _Counts:
     """By `pk` and `Account`."""
     fallen: Sequence[int]
     """The `pk` of partitions whose records get older as offsets grow."""
+    unproved: Sequence[tuple[int, int, int]]
+    """Ranges of offsets that an older version jumped over, by `pk`, which may be more than gaps."""
     findings: Sequence[Row]
     doubtful: Sequence[Row]
     missing: Sequence[Row]
@@ -251,7 +261,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     hashes = logical_tallies(found.failed).collect()
     _write(logical_rows(found.settled, sized(found.failed, _number(hashes)), named), out / "logical")
     progress("accounting for every offset")
-    partitions = count(found.words, classes | told, F.max("falls").alias("falls")).collect()
+    partitions = count(found.words, classes | told | unproved(), F.max("falls").alias("falls")).collect()
     without = {row["key"]: {name: row[name] for name in classes} for row in partitions}
     listed = {name: mask for name, mask in (classes | told).items() if name in MISSING}
     absentees = missing_rows(stretches(found.words, listed), named)
@@ -266,6 +276,7 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
         absent=without,
         told={row["key"]: {name: row[name] for name in told} for row in partitions},
         fallen=[row["key"] for row in partitions if row["falls"]],
+        unproved=_unproved(found) if any(row[UNPROVED] for row in partitions) else [],
         findings=suspects,
         doubtful=doubts,
         missing=first,
@@ -276,6 +287,11 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
         delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
     )
+
+
+def _unproved(found: Judgement) -> list[tuple[int, int, int]]:
+    ranges = stretches(found.words, unproved()).select("key", "start", "end").collect()
+    return [(row["key"], row["start"], row["end"]) for row in ranges]
 
 
 def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
@@ -353,7 +369,7 @@ def _report(
         delays=counts.delays,
         timeline=counts.timeline if counts.timeline.counts else None,
         unreadable=evidence.unreadable,
-        warnings=_warnings(found, counts.fallen, evidence, config),
+        warnings=_warnings(found, counts, evidence, config),
         output=output,
         config=config,
     )
@@ -367,7 +383,7 @@ def _time(facts: Facts, config: ReconcileConfig) -> Buckets:
     return buckets(first, last, min(_MOST_BUCKETS, max(1, _MOST_ROWS // max(1, len(facts.views)))))
 
 
-def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence, config: ReconcileConfig) -> list[str]:
+def _warnings(found: Judgement, counts: _Counts, evidence: Evidence, config: ReconcileConfig) -> list[str]:
     sentences = []
     if config.since is not None:
         begin = datetime.fromtimestamp(config.since, UTC)
@@ -381,7 +397,9 @@ def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence, confi
         sentences.append(
             f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
         )
-    if fallen:
+    if counts.unproved:
+        sentences.append(_said_unproved(found.facts, counts.unproved))
+    if fallen := counts.fallen:
         first = min((found.facts.partitions[pk] for pk in fallen), key=lambda each: (each.group, each.topic, each.partition))
         sentences.append(
             f"the records of {len(fallen)} partitions, such as {first.topic}/{first.partition} of {first.group[1]}, get older as offsets "
@@ -392,6 +410,16 @@ def _warnings(found: Judgement, fallen: Sequence[int], evidence: Evidence, confi
     if found.facts.strange:
         sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")
     return sentences
+
+
+def _said_unproved(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -> str:
+    named = sorted((facts.partitions[pk].topic, facts.partitions[pk].partition, start, end) for pk, start, end in unproved)
+    some = ", ".join(f"{topic}/{partition} [{start}, {end})" for topic, partition, start, end in named[:_NAMED])
+    offsets = sum(end - start for _, start, end in unproved)
+    return (
+        f"{offsets} offsets were jumped over by workers of an older version, which did not say whether their log has nothing there: "
+        f"{some}{f' and {len(named) - _NAMED} more ranges' if len(named) > _NAMED else ''}; they count as gaps"
+    )
 
 
 def _missing_events(found: Judgement) -> int:

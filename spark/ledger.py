@@ -17,9 +17,13 @@ from ackwise.spark.produced import PRODUCED_KINDS
 from ackwise.spark.schema import is_any, is_retention
 from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["absent", "accounts", "offset_words", "seen_by_messages"]
+__all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved"]
 
-_KINDS: Final = ("expected", "seen", "received", "gap", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
+#: Offsets among those in GAP of which only a version tells that did not say whether it is so.
+UNPROVED: Final = "UNPROVED"
+
+# A gap is proved, or a version tells of it that knew no proofs (`hole`); one that could have been proved and was not is none.
+_KINDS: Final = ("expected", "seen", "received", "gap", "hole", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
 
@@ -47,31 +51,60 @@ def offset_words(
     for code, name in _RANGES.items():
         kind = F.when(is_any(code), F.lit(name)).otherwise(kind)
     kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
+    loose = is_any(EventCode.GAP) & ~F.coalesce("proved", F.lit(False))
+    kind = F.when(loose & F.col("proved").isNull(), F.lit("hole")).when(loose, F.lit("none")).otherwise(kind)
     told = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
-    words = fold_words([seen, spans(told.unionByName(known)), *produced], _KINDS, oldest, newest)
+    # Of the newer versions every gap is proved; so this look is all that it costs.
+    inside = [] if steps.where(loose).isEmpty() else [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)]
+    words = fold_words([seen, spans(told.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 
 
+def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:
+    """What the same writer both received and found nothing at: one fetch returned what is on both sides of it."""
+    loosely = steps.where(loose)
+    received = steps.where(is_any(EventCode.RECEIVED_RANGE)).join(
+        F.broadcast(loosely.select("pk", "writer_id").distinct()), ["pk", "writer_id"], "left_semi"
+    )
+    each = [
+        rows.select(
+            F.struct("pk", "writer_id").alias("key"),
+            F.lit(kind).alias("kind"),
+            F.col("offset").alias("start"),
+            F.col("range_end").alias("end"),
+        )
+        for kind, rows in (("loose", loosely), ("came", received))
+    ]
+    words = fold_words([spans(rows) for rows in each], ["loose", "came"])
+    mask = F.col("loose").bitwiseAND(F.col("came"))
+    return words.select(F.col("key.pk").alias("key"), "word", F.lit("gap").alias("kind"), mask.alias("mask"))
+
+
+def unproved() -> dict[str, Column]:
+    """The offsets that are in GAP, and not proved to have nothing: a mask of a word, by the name `UNPROVED`."""
+    return {UNPROVED: absent()[GAP].bitwiseAND(F.bitwise_not("gap"))}
+
+
 def absent() -> dict[str, Column]:
     """The classes of offsets that no event is about, by name: masks of a word."""
-    nothing = F.col("expected").bitwiseAND(F.bitwise_not("seen"))
-    in_log = nothing.bitwiseAND(F.bitwise_not("gap"))
+    nothing, gap = F.col("expected").bitwiseAND(F.bitwise_not("seen")), F.col("gap").bitwiseOR(F.col("hole"))
+    in_log = nothing.bitwiseAND(F.bitwise_not(gap))
     left = in_log.bitwiseAND(F.bitwise_not("deleted"))
     due = left.bitwiseAND(F.bitwise_not("seek"))
     received, never = due.bitwiseAND(F.col("received")), due.bitwiseAND(F.bitwise_not("received"))
     produced, known = F.col("produced"), F.bitwise_not("unread")
     hidden = received.bitwiseAND(F.col("unsettled")).bitwiseOR(never.bitwiseAND(F.col("unread")))
     return {
-        GAP: nothing.bitwiseAND(F.col("gap")).bitwiseAND(F.bitwise_not(produced)),
+        GAP: nothing.bitwiseAND(gap).bitwiseAND(F.bitwise_not(produced)),
         Verdict.RETENTION_LOSS.name: in_log.bitwiseAND(F.col("deleted")),
         Verdict.SKIPPED_BY_SEEK.name: left.bitwiseAND(F.col("seek")),
         Verdict.LOST.name: received.bitwiseAND(F.bitwise_not("unsettled")),
-        Verdict.LOST_PRODUCED.name: nothing.bitwiseAND(F.col("gap")).bitwiseOR(never.bitwiseAND(known)).bitwiseAND(produced),
+        Verdict.LOST_PRODUCED.name: nothing.bitwiseAND(gap).bitwiseOR(never.bitwiseAND(known)).bitwiseAND(produced),
         Verdict.NEVER_SEEN.name: never.bitwiseAND(known).bitwiseAND(F.bitwise_not(produced)),
         Verdict.UNKNOWN_EXPORT_GAP.name: hidden,
     }

@@ -27,6 +27,7 @@ Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 _FOREVER: Final = 2**62
 _PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6}
 _DONE: Final = {E.SUCCEEDED, E.DEAD_LETTERED, E.SKIPPED}
+_TOLD: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Ruling:
     messages: dict[Message, tuple[Verdict, Flag]] = field(default_factory=dict)
     absent: dict[Partition, dict[int, str]] = field(default_factory=dict)
     """By partition and offset: the verdict on offsets without events, or GAP."""
+    unproved: dict[Partition, set[int]] = field(default_factory=dict)
+    """The offsets among those in GAP of which only a version tells that did not say whether it is so."""
     logical: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = field(default_factory=dict)
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     fallen: set[Partition] = field(default_factory=set)
@@ -63,6 +66,10 @@ class Known:
     unsettled: Mapping[Partition, Collection[tuple[int, int]]]
     drained: Mapping[tuple[str, str], int]
     blind: Collection[tuple[str, str]]
+    mute: Mapping[int, Mapping[Partition, int]]
+    """The writers that may have run what they never told of: how far each of them had committed each partition."""
+    left: Mapping[Partition, Collection[tuple[int, int, int]]]
+    """What they had received beyond that: writer, from and to before which offset."""
 
 
 def rule(
@@ -110,6 +117,8 @@ class _Court:
         self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.unsettled: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
         self.since = None if config.since is None else round(config.since * 1e6)
+        self.mute: Mapping[int, Mapping[Partition, int]]
+        self.left: Mapping[Partition, Collection[tuple[int, int, int]]]
         if known is not None:
             self._take(known)
             return
@@ -122,6 +131,8 @@ class _Court:
             if w in unreadable
             or (w not in self.live and not self._has_ended(w) and any(s.get("mode") == "async" for s in _sessions(self.by_writer[w])))
         }
+        self.mute = {w: self._passed_by(w) for w in self.by_writer if self._is_mute(w)}
+        self.left = self._left()
         self.resumed = {p: self._resumed(p) for p in self.by_partition}
         self.commits = {p: _max(self._positions(p)) for p in self.by_partition}
         self.rewound = {p: self._rewound(p) for p in self.by_partition}
@@ -139,6 +150,7 @@ class _Court:
         self.began, self.drained = dict(known.began), dict(known.drained)
         self.commits, self.resumed, self.rewound = dict(known.commits), dict(known.resumed), dict(known.rewound)
         self.unsettled |= {partition: set(spans) for partition, spans in known.unsettled.items()}
+        self.mute, self.left = known.mute, known.left
 
     def rule(self, offsets: Collection[int] | None) -> Ruling:
         about = _grouped((e for e in self.events if _is_message(e)), message_of)
@@ -154,6 +166,8 @@ class _Court:
                 seen = {offset for (where, _, _, offset) in about if where == partition}
                 asked = range(*domain) if offsets is None else sorted({o for o in offsets if o in range(*domain)})
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
+                if loose := {o for o, found in ruling.absent[partition].items() if found == "GAP" and not self._gap(partition, o)[0]}:
+                    ruling.unproved[partition] = loose
             if partition[2:] in self.reported and self._is_source(partition):
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
@@ -197,6 +211,41 @@ class _Court:
             and not (taken and writer not in self.held)
             and last >= self.now - round(self.config.writer_timeout * 1e6)
         )
+
+    def _is_mute(self, writer: int) -> bool:
+        """Whether it died, and had no transaction that would have undone what it did not tell of."""
+        keyed = [s for s in _sessions(self.by_writer[writer]) if "namespace" in s]
+        return writer not in self.live and not self._has_ended(writer) and not any("lease" not in s for s in keyed)
+
+    def _passed_by(self, writer: int) -> dict[Partition, int]:
+        at_partition = _grouped((e for e in self.by_writer[writer] if e.get("topic")), _partition)
+        return {p: _max(map(_position, events)) or 0 for p, events in at_partition.items()}
+
+    def _left(self) -> dict[Partition, list[tuple[int, int, int]]]:
+        """What the mute ones received and did not commit."""
+        found: dict[Partition, list[tuple[int, int, int]]] = defaultdict(list)
+        for writer, passed in self.mute.items():
+            for e in self.by_writer[writer]:
+                if e["event_type"] == E.RECEIVED_RANGE and e.get("topic") and None not in (e.get("offset"), e.get("range_end")):
+                    found[_partition(e)].append((writer, max(e["offset"], passed[_partition(e)]), e["range_end"]))
+        return found
+
+    def _is_left_open(self, message: Message, events: list[Event]) -> bool:
+        """Whether a mute writer had it, or a copy of it, and never told what it did with it."""
+        copies = {place for e in events if (place := _read_at(e)) is not None}
+        return any(
+            self._has_left(writer, passed, (message[0], message[3]), [e for e in events if e["writer_id"] == writer])
+            or any(
+                self._has_left(writer, passed, at, [e for e in events if e["writer_id"] == writer and _read_at(e) == at]) for at in copies
+            )
+            for writer, passed in self.mute.items()
+        )
+
+    def _has_left(self, writer: int, passed: Mapping[Partition, int], place: tuple[Partition, int], mine: list[Event]) -> bool:
+        (partition, offset), codes = place, {e["event_type"] for e in mine}
+        has_begun = bool({E.RECEIVED, E.CLAIMED} & codes) and offset >= passed.get(partition, 0)
+        has_come = any(w == writer and start <= offset < end for w, start, end in self.left.get(partition, ()))
+        return (has_begun or has_come) and not _TOLD & codes
 
     def _find_unknown(self, writer: int) -> bool:
         """Note what the writer's missing events may have been about; whether any are missing."""
@@ -323,9 +372,9 @@ class _Court:
         ]  # fmt: skip
 
     def _absent(self, partition: Partition, offset: int) -> str:
-        ranges = self._ranges(partition, offset, E.GAP, E.SEEK, E.RECEIVED_RANGE)
+        ranges = self._ranges(partition, offset, E.SEEK, E.RECEIVED_RANGE)
         within, is_told = {e["event_type"] for e in ranges}, offset in self._told(partition)
-        if E.GAP in within:
+        if any(self._gap(partition, offset)):
             return Verdict.LOST_PRODUCED.name if is_told else "GAP"
         if any(_is_retention(e) for e in ranges):
             return Verdict.RETENTION_LOSS.name
@@ -337,6 +386,15 @@ class _Court:
         if received:
             return Verdict.LOST.name
         return Verdict.LOST_PRODUCED.name if is_told else Verdict.NEVER_SEEN.name
+
+    def _gap(self, partition: Partition, offset: int) -> tuple[bool, bool]:
+        """Whether it is proved that the log has nothing there, and whether a version says so that knew no proofs.
+
+        A fetch that began where the one before it ended proves it, and one that returned what is on both sides.
+        """
+        gaps = self._ranges(partition, offset, E.GAP)
+        received = {e["writer_id"] for e in self._ranges(partition, offset, E.RECEIVED_RANGE)}
+        return any(e.get("proved") or e["writer_id"] in received for e in gaps), any(e.get("proved") is None for e in gaps)
 
     # -- groups
 
@@ -402,7 +460,9 @@ class _Court:
             verdict = Verdict.UNKNOWN_EXPORT_GAP
         low, high = self.rewound[partition]
         rewound = Flag.REWOUND if low <= offset < high else Flag(0)
-        return verdict, self._flags(verdict, of, events, attempt, past and not doubt) | rewound
+        is_open = E.SUCCEEDED in of and self._is_left_open(message, events)
+        maybe = Flag.AMBIGUOUS_EXEC if is_open else Flag(0)
+        return verdict, self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
 
     def _provisional(self, verdict: Verdict, flags: Flag, events: list[Event]) -> Flag:
         is_young = self.as_of < max(e["event_ts"] for e in events) + round(self.config.lateness * 1e6)
@@ -543,6 +603,12 @@ def _role(e: Event) -> str:
 
 def _is_read_here(e: Event) -> bool:
     return _is_message(e) and e.get("phys_topic") is None
+
+
+def _read_at(e: Event) -> tuple[Partition, int] | None:
+    """Where the copy was read that the event is about."""
+    topic, partition, offset = e.get("phys_topic"), e.get("phys_partition"), e.get("phys_offset")
+    return None if topic is None or partition is None or offset is None else ((*_group(e), topic, "", partition), offset)
 
 
 def _read_from(e: Event) -> int | None:

@@ -7,6 +7,7 @@ they ran once. What is known of whole partitions and writers is taken from the r
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,7 @@ from ackwise.spark.context import drained
 from ackwise.spark.facts import Committed, Facts
 from ackwise.spark.oracle import Known, Message, Partition, rule
 from ackwise.spark.schema import EVENT_SCHEMA
+from ackwise.spark.unsaid import Left
 from ackwise.spark.vocabulary import Flag, Verdict
 
 __all__ = ["Disagreement", "Sampled", "check_sample"]
@@ -44,6 +46,7 @@ class Sampled:
     facts: Facts
     commits: Mapping[int, Committed]
     blind: Blindness
+    taken: Sequence[Left]
     judged: DataFrame
     settled: DataFrame
     events: DataFrame
@@ -152,7 +155,16 @@ def _known(found: Sampled) -> Known:
         unsettled={places[pk]: spans for pk, spans in found.blind.unsettled.items()},
         drained=dict.fromkeys(facts.groups, 0) | drained(facts, found.commits),
         blind=found.blind.groups,
+        mute={writer: {places[pk]: offset for pk, offset in passed.items()} for writer, passed in facts.mute.items()},
+        left=_left(found, places),
     )
+
+
+def _left(found: Sampled, places: Mapping[int, Partition]) -> dict[Partition, list[tuple[int, int, int]]]:
+    left: dict[Partition, list[tuple[int, int, int]]] = defaultdict(list)
+    for writer, pk, start, end in found.taken:
+        left[places[pk]].append((writer, start, end))
+    return left
 
 
 def _rewound(commit: Committed | None) -> tuple[int, int]:

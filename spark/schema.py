@@ -101,6 +101,7 @@ def project(events: DataFrame) -> DataFrame:
         "role",
         "from_commit",
         "attrs",
+        "proved",
     )
     keyed = named.withColumn("pk", F.xxhash64("cluster", "group_id", "topic", "topic_id", "partition"))
     return keyed.withColumn("mk", F.xxhash64("pk", "handler", "dedup_epoch"))

@@ -34,7 +34,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.completeness import Around, Hole
 from ackwise.spark.delta import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
 from ackwise.spark.facts import Writer
-from ackwise.spark.fold import REASONS, merge
+from ackwise.spark.fold import REASONS, merge, told_of
 from ackwise.spark.folded import Horizon
 from ackwise.spark.schema import project
 from ackwise.spark.sources import Evidence, read_events
@@ -89,7 +89,9 @@ class State:
     def read(self, spark: SparkSession) -> Delta:
         """All deltas as one."""
         empty, deltas = empty_delta(spark), self.deltas()
-        frames = {name: _read(spark, getattr(empty, name), [delta / name for delta in deltas]) for name in FRAMES if name != _MESSAGES}
+        # One that an older version wrote lacks the frames that came later.
+        places = {name: [delta / name for delta in deltas if (delta / name).exists()] for name in FRAMES}
+        frames = {name: _read(spark, getattr(empty, name), places[name]) for name in FRAMES if name != _MESSAGES}
         return Delta(messages=_read(spark, empty.messages, _days(deltas)), **frames)
 
     def read_messages(self, spark: SparkSession, since: int, oldest: int) -> DataFrame:
@@ -174,6 +176,13 @@ class FoldedState:
             oldest = self._oldest(horizon)
             self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
         return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)
+
+    @property
+    def copies(self) -> DataFrame:
+        return self._all.copies
 
     def keep_open(self, judged: DataFrame) -> None:
         """Write down which messages are open, after all that were asked for were judged.

@@ -66,7 +66,7 @@ def steps(events: DataFrame) -> DataFrame:
     """The projected events about partitions, few beside those about messages, with what is asked of them."""
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
     told = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
-    return told.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs")
+    return told.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
 
 
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
+from ackwise.spark.coverage import bit_of, word_of
 from ackwise.spark.fold import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
 from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
@@ -21,19 +22,30 @@ _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 _ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 
 
-def judge(states: DataFrame, context: DataFrame, unsettled: DataFrame, as_of: int, grace: int, since: int | None = None) -> DataFrame:
+def judge(
+    states: DataFrame,
+    context: DataFrame,
+    unsettled: DataFrame,
+    unsaid: DataFrame,
+    as_of: int,
+    grace: int,
+    since: int | None = None,
+) -> DataFrame:
     """One row per message with `verdict` and `flags`. `as_of`, `grace` and `since` are microseconds.
 
-    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. Messages that
-    were suppressed are judged as such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold`
-    found; of messages that nobody will ask about it is dropped, which keeps the rows of a healthy group small. `told_ts`
-    is when the first success was told, else the last event. `concerned` says that it is among what happened after `since`, or
-    was open then; of the others there are only those that the store may have remembered since.
+    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported, and `unsaid` the
+    messages that somebody had and never told of, in words (`mk`, `word`, `mask`). Messages that were suppressed are judged as
+    such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold` found; of messages that nobody will
+    ask about it is dropped, which keeps the rows of a healthy group small. `told_ts` is when the first success was told, else
+    the last event. `concerned` says that it is among what happened after `since`, or was open then; of the others there are
+    only those that the store may have remembered since.
     """
     known = states.join(F.broadcast(context), "mk")
     span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
     inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
     placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
+    placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unsaid), ["mk", "word"], "left")
+    placed = placed.withColumn("is_unsaid", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
     judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
     concerned, remembered = _is_concerned(since, grace)
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)
@@ -163,7 +175,10 @@ def _flags() -> Column:
     once = F.col("verdict") != Verdict.MULTI_EXECUTED
     found = {
         Flag.COMMITTED_PAST: open_still & (_last_attempt() == 1) & (F.col("offset") < F.col("committed")) & ~F.col("in_doubt"),
-        Flag.AMBIGUOUS_EXEC: (F.col("took") > 0) | _has(EventCode.CLAIM_LOST) | two_claims,
+        Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)
+        | _has(EventCode.CLAIM_LOST)
+        | two_claims
+        | (_has(EventCode.SUCCEEDED) & F.col("is_unsaid")),
         Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
         Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),
         Flag.HAD_FAILURES: _has(EventCode.FAILED),

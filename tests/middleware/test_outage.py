@@ -16,9 +16,9 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
 
     async def handler(batch: Batch[Any]) -> None:
         ran.extend(message.offset for message in batch)
+        spine.sink.broken = len(ran) == 1
 
     spine = make_spine(handler, dedup=dedup)
-    spine.sink.broken = True
     first, second = [spine.entry(100, value=b"a")], [spine.entry(101, value=b"b")]
     assert await spine.run(first) == [Stage.PUBLISHED]
     assert await spine.run(second) == [Stage.FETCHED]
@@ -31,13 +31,28 @@ async def test_nothing_is_begun_until_the_log_is_durable_again(make_spine: Any, 
     assert (ran, spine.watermark.commit) == ([100, 101], 102)
 
 
+@pytest.mark.parametrize(("dedup", "stage"), [(False, Stage.FETCHED), (True, Stage.PUBLISHED)])
+async def test_without_claims_nothing_is_begun_before_it_is_durable_that_it_was_received(
+    make_spine: Any, dedup: bool, stage: Stage
+) -> None:
+    ran: list[int] = []
+
+    async def handler(batch: Batch[Any]) -> None:
+        ran.extend(message.offset for message in batch)
+
+    spine = make_spine(handler, dedup=dedup)
+    spine.sink.broken = True
+    assert await spine.run([spine.entry(100)]) == [stage]
+    assert ran == [100] * dedup, "a claim says as much to whoever looks after a kill"
+
+
 async def test_a_partition_is_said_to_be_held_once_in_a_while_and_not_for_each_of_its_batches(
     make_spine: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def handler(batch: Batch[Any]) -> None: ...
+    async def handler(batch: Batch[Any]) -> None:
+        spine.sink.broken = True
 
     spine = make_spine(handler)
-    spine.sink.broken = True
     for offset in range(100, 120):
         await spine.run([spine.entry(offset)])
     assert sum("messages are held" in record.getMessage() for record in caplog.records) == 2, "one for each reason"

@@ -371,8 +371,8 @@ async def test_what_the_loop_sent_and_nobody_accepted_settles_nothing(loops: Any
 
 async def test_nothing_is_handed_over_while_the_event_log_is_not_durable(loops: Any) -> None:
     loop = loops()
-    loop.spine.sink.broken = True
     run = await loop.begin(loop.spine.entries(1))
+    loop.spine.sink.broken = True
     loop.take()[0].decide()
     await run
     entries = loop.spine.entries(1, start=101)

@@ -42,6 +42,8 @@ class Case:
     apart: dict[tuple[str, str, int, int], Verdict] = field(default_factory=dict)
     """Where an offset alone does not say which message is meant: by topic id, handler, dedup epoch and offset."""
     absent: dict[int, str] = field(default_factory=dict)
+    unproved: set[int] | None = None
+    """Offsets in GAP that only a version tells of that knew no proofs; compared if given."""
     logical: dict[str, LogicalVerdict] = field(default_factory=dict)
     logical_flags: dict[str, Flag] = field(default_factory=dict)
     domain: tuple[int, int] | None = None
@@ -94,6 +96,32 @@ case("10b in a received range without an event", "RECEIVED_RANGE[0,2) 1:CS W=2",
 case("11 not received, committed past", "0:RCS 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"})
 
 case("12 a gap in the log", "0:RCS GAP[1,2) 2:RCS W=3", {0: ONCE, 2: ONCE}, absent={1: "GAP"})
+
+case("12b a gap that is proved", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "GAP"}, unproved=set()).say("w1", "GAP[1,2)", proved=True).say(
+    "w1", "2:RCS W=3"
+)
+
+case(
+    "12c a version that knew no proofs jumped", "0:RCS GAP[1,3) 3:RCS W=4", {0: ONCE, 3: ONCE}, absent={1: "GAP", 2: "GAP"}, unproved={1, 2}
+)
+
+case("12d the same, within what one fetch returned", "RECEIVED_RANGE[0,3) GAP[1,2) 0:CS 2:CS W=3", absent={1: "GAP"}, unproved=set())
+
+case("12e a jump that could have been proved and was not", "0:RCS", {0: ONCE, 2: ONCE}, absent={1: "NEVER_SEEN"}, unproved=set()).say(
+    "w1", "GAP[1,2)", proved=False
+).say("w1", "2:RCS W=3")
+
+case("12f the same, within what one fetch returned", "RECEIVED_RANGE[0,3) 0:CS 2:CS", absent={1: "GAP"}, unproved=set()).say(
+    "w1", "GAP[1,2) W=3", proved=False
+)
+
+case("12g the same, and another worker got what is there", "0:CS", absent={1: "LOST"}, unproved=set()).say(
+    "w1", "GAP[1,2) 2:CS", proved=False
+).say("w2", "RECEIVED_RANGE[1,3) W=3")
+
+case("12h a jump that was not proved at first, and then was", "0:CS", absent={1: "GAP"}, unproved=set()).say(
+    "w1", "GAP[1,2)", proved=False
+).say("w1", "GAP[1,2)", proved=True).say("w1", "2:CS W=3")
 
 case("13 compaction", "0:RCS GAP[1,500) 500:RCS W=501", {0: ONCE, 500: ONCE}, absent=dict.fromkeys(range(1, 500), "GAP"))
 
@@ -429,3 +457,42 @@ case("88 what a repair plan sent is lost, too", verdicts={0: RETRY_LOST, 1: DEAD
 case(
     "89 a repair plan sends what lies before the first offset, which stays the first", verdicts={3: RETRYING, 9: ONCE}, domain=(9, 10)
 ).assign("w1", 9).say("w1", "9:RCS W=10").say("repair", "3:A")  # fmt: skip
+
+MAYBE: Final = Flag.AMBIGUOUS_EXEC
+
+case(
+    "90 a worker that died had received them without a claim, and another ran them",
+    verdicts={0: ONCE, 1: ONCE, 2: ONCE, 3: ONCE},
+    flags={1: MAYBE, 2: MAYBE},
+    without={0: MAYBE, 3: MAYBE},
+).say("w1", "RECEIVED_RANGE[0,3) 0:S W=1", ago=7200).say("w2", "RECEIVED_RANGE[1,4) 1:S 2:S 3:S W=4")
+
+case("90b the same of one that lives", verdicts={0: ONCE}, without={0: MAYBE}).say("w1", "RECEIVED_RANGE[0,1)").say("w2", "0:S W=1")
+
+case("90c the same of one that ended", verdicts={0: ONCE}, without={0: MAYBE}).say("w1", "RECEIVED_RANGE[0,1)", ago=7200).add(
+    "w1", EventCode.SESSION_END, at=NOW - 7000 * SECOND
+).say("w2", "0:S W=1")
+
+case("90d the same with a claim", verdicts={0: ONCE, 1: ONCE}, flags={0: MAYBE, 1: MAYBE}).say(
+    "w1", "RECEIVED_RANGE[0,2) 0:C", ago=7200
+).say("w2", "RECEIVED_RANGE[0,2) 0:CS 1:CS W=2")
+
+case("90e it had said what became of them", without=dict.fromkeys(range(5), MAYBE)).say(
+    "w1", "RECEIVED_RANGE[0,5) 0:F 1:D 2:T 3:K 4:S", ago=7200
+).say("w2", "0:S 1:S 2:S 3:S 4:S W=5")
+
+case("90f what it had received was not run by anybody since", verdicts={0: DEAD}, without={0: MAYBE}).say(
+    "w1", "RECEIVED_RANGE[0,1)", ago=7200
+).say("w2", "0:FX W=1")
+
+copy = case("90g a copy that it had received", verdicts={0: ONCE, 1: ONCE, 2: ONCE}, flags={0: MAYBE}, without={1: MAYBE, 2: MAYBE})
+copy.say("w1", "RECEIVED_RANGE[0,3) 0:FB 1:FB 2:FB W=3", ago=7200).say("w1", "RECEIVED_RANGE[0,2)", topic=f"{copy.group}.retry", ago=7150)
+copy.say("w1", "1@2:S", ago=7100).say("w2", "0@2:S 2@2:S")
+
+case("90h what a database would have undone", verdicts={0: ONCE}, without={0: MAYBE}).start(
+    "w1", at=NOW - 7300 * SECOND, namespace="shop"
+).say("w1", "RECEIVED_RANGE[0,1)", ago=7200).say("w2", "0:S W=1")
+
+case("90i what it had committed", verdicts={5: ONCE}, without={5: MAYBE}).say("w1", "RECEIVED_RANGE[5,6) W=6", ago=7200).say(
+    "w2", "5:S W=6"
+)

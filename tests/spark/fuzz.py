@@ -27,7 +27,8 @@ def universe(number: int) -> History:
     writers = [f"w{n}" for n in range(draw.randint(1, 3))]
     for writer in writers:
         if draw.random() < 0.7:
-            history.start(writer, at=_time(draw), mode=mode)
+            keys: dict[str, Any] = draw.choice([{}, {}, {"namespace": "shop", "lease": 30}, {"namespace": "shop"}])
+            history.start(writer, at=_time(draw), mode=mode, **keys)
     for _ in range(draw.randint(5, 40)):
         _happen(history, draw, draw.choice(writers), base)
     if topic != TOPIC:
@@ -68,9 +69,14 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
         case "range":
             code = draw.choice(["RECEIVED_RANGE", "RECEIVED_RANGE", "GAP", "SEEK"])
             reason = draw.choice([{}, {"reason": "operator"}, {"reason": "out-of-range"}, {"reason": "out-of-range", "goes_on_at": offset}])
-            history.say(
-                writer, f"{code}[{offset},{offset + draw.choice([0, 1, 3, 8, 70])})", ago=ago, attrs=json.dumps(reason) if reason else None
+            where: dict[str, Any] = (
+                {"topic": f"{history.group}.retry"} if code == "RECEIVED_RANGE" and draw.random() < 0.2 else {"topic": history.topic}
             )
+            proof: dict[str, Any] = {"proved": draw.choice([None, True, False])} if code == "GAP" else {}
+            history.say(
+                writer, f"{code}[{offset},{offset + draw.choice([0, 1, 3, 8, 70])})", ago=ago, attrs=json.dumps(reason) if reason else None,
+                **where, **proof,
+            )  # fmt: skip
         case "commit":
             history.say(writer, f"W={offset + draw.choice([0, 1, 2, 64])}", ago=ago)
         case "assign":

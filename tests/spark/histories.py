@@ -136,7 +136,7 @@ class History:
 
     def _range(self, writer: str, found: re.Match[str], fields: Mapping[str, Any]) -> None:
         start, end = int(found["start"]), int(found["end"])
-        self.add(writer, EventCode[found["code"]], topic=self.topic, partition=0, offset=start, range_end=end, **fields)
+        self.add(writer, EventCode[found["code"]], **{"topic": self.topic, "partition": 0, "offset": start, "range_end": end, **fields})
 
     def _step(self, writer: str, found: re.Match[str], key: str | None, fields: Mapping[str, Any]) -> None:
         offset, attempt = int(found["offset"]), int(found["attempt"] or 1)

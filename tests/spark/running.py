@@ -16,7 +16,7 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.context import scopes
 from ackwise.spark.coverage import count, stretches
 from ackwise.spark.job import Judgement, weigh
-from ackwise.spark.ledger import absent, accounts
+from ackwise.spark.ledger import absent, accounts, unproved
 from ackwise.spark.oracle import Ruling
 from ackwise.spark.produced import read_produced
 from ackwise.spark.results import copy_tallies, offsets
@@ -62,6 +62,9 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
     for row in stretches(found.words, absent()).collect():
         partition = partitions[row["key"]]
         rulings[partition[1]].absent[partition].update((offset, str(row["class"])) for offset in range(row["start"], row["end"]))
+    for row in stretches(found.words, unproved()).collect():
+        partition = partitions[row["key"]]
+        rulings[partition[1]].unproved.setdefault(partition, set()).update(range(row["start"], row["end"]))
     for row in count(found.words, {}, F.max("falls").alias("falls")).where("falls").collect():
         rulings[partitions[row["key"]][1]].fallen.add(partitions[row["key"]])
     for row in copy_tallies(found.settled).collect():

@@ -29,7 +29,9 @@ def test_every_message_of_the_cases_is_judged_alike(spark: SparkSession, tmp_pat
     config = replace(CONFIG, verify_sample=10_000)
     found = weigh(spark, events, config)
     try:
-        checked = check_sample(spark, Sampled(found.facts, found.commits, found.blind, found.judged, found.settled, events), config)
+        checked = check_sample(
+            spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.judged, found.settled, events), config
+        )
         assert checked == found.settled.count() > 100
     finally:
         found.release()
