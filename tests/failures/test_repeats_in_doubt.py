@@ -42,16 +42,24 @@ async def killed_once(world: World, fault: Fault) -> None:
     await world.create()
     await world.send(MESSAGES)
     first = await start_process(world, fault, stderr=subprocess.DEVNULL, dedup=False)
-    assert await asyncio.wait_for(first.wait(), 60) == -signal.SIGKILL, f"nobody was killed at {fault}"
+    try:
+        assert await asyncio.wait_for(first.wait(), 60) == -signal.SIGKILL, f"nobody was killed at {fault}"
+    finally:
+        await gone(first)
     second = await start_process(world, None, stderr=subprocess.DEVNULL, dedup=False)
     try:
         await world.wait_until_finished(workers=2)
         second.send_signal(signal.SIGTERM)
         assert await second.wait() == 0
     finally:
-        if second.returncode is None:
-            second.kill()
-            await second.wait()
+        await gone(second)
+
+
+async def gone(process: asyncio.subprocess.Process) -> None:
+    """Whatever became of it, nobody leaves it behind."""
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
 
 
 def exported(world: World) -> list[dict[str, Any]]:
