@@ -199,7 +199,7 @@ async def test_an_event_log_that_cannot_be_written_shows_as_an_outage() -> None:
     lane.start()
     await until(lambda: lane.held)
     state = look(member, {})
-    assert (state.event_log_outage, state.lanes[0].held[0].why) == (True, "the event log is not durable")
+    assert (state.event_log_outage, state.lanes[0].held[0].why) == (True, "the event log is not durable, nothing is begun")
     await end(lane)
 
 
