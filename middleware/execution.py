@@ -22,7 +22,7 @@ from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.worker import Worker
 
-__all__ = ["Execution", "Undecided", "check_cut_off", "parts_of"]
+__all__ = ["Execution", "Undecided", "check_cut_off", "current_assignment", "parts_of"]
 
 log = Log()
 

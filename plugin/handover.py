@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import InvalidRuling
-from ackwise.middleware.execution import Undecided
+from ackwise.middleware.execution import Undecided, current_assignment
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned
 
@@ -29,17 +29,23 @@ class LoopBatch(Batch[T_co]):
     A batch with neither is undecided: it is not committed and comes up again.
     """
 
-    __slots__ = ("_decided", "_opened")
+    __slots__ = ("_assignment", "_decided", "_opened")
 
     def __init__(self, messages: Sequence[Message[T_co]]) -> None:
         super().__init__(messages)
         self._opened = False
+        self._assignment = current_assignment.get()
         self._decided: asyncio.Future[Returned | Raised] = asyncio.get_running_loop().create_future()
 
     @property
     def is_over(self) -> bool:
         """Whether its fate is decided; also when Ackwise gave it up, since its partition or claims went to another worker."""
         return self._decided.done()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether its partition is no longer ours: nothing of it may begin."""
+        return self._assignment is not None and self._assignment.cut_off
 
     async def __aenter__(self) -> LoopBatch[T_co]:
         self._open()
@@ -156,7 +162,9 @@ class Handover:
     async def take(self) -> LoopBatch[Any] | None:
         """The next batch that is still open; `None` once everything has ended."""
         while (batch := await self._waiting.get()) is not None:
-            if not batch.is_over:
+            if batch.is_cut_off:
+                batch.leave_undecided()
+            elif not batch.is_over:
                 self._taken.add(batch)
                 return batch
         self._waiting.put_nowait(None)  # for the loops beside this one

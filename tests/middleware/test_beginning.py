@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
-from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.store import Exchange, Outcome, Release
 from ackwise.plugin.around import CallNext, inspect_middleware, wrap
+from ackwise.plugin.handover import Handover, LoopBatch
 
 FETCHED, SETTLED = Stage.FETCHED, Stage.SETTLED
 
@@ -294,3 +296,18 @@ async def test_a_handler_that_was_called_off_and_goes_on_keeps_its_key_from_bein
     go.set()
     await running
     assert (ran, twin.why) == ([100], "its key is running here")
+
+
+async def test_a_batch_that_waits_for_a_loop_is_not_begun_after_the_cut_off(make_spine: Any) -> None:
+    handover = Handover()
+    spine = make_spine(handover, dedup=True)
+    spine.pipeline = Pipeline(replace(spine.agent, batch=LoopBatch), spine.worker)
+    entries = spine.entries(2)
+    running = asyncio.create_task(spine.run(entries))
+    await rest()
+    spine.partition.cut_off = True
+    handover.end()
+    assert await handover.take() is None
+    assert await running == [FETCHED] * 2
+    await spine.leases.flush()
+    assert [release.sent_back for trip in spine.store.trips for release in trip.releases] == [None, None]
