@@ -22,6 +22,7 @@ from faust.types import TP
 from faust.types.tuples import FutureMessage
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.faust.patience import insist
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
@@ -214,6 +215,14 @@ class ReliableProducer(Producer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._buffered: set[FutureMessage] = set()
+
+    async def on_start(self) -> None:
+        """As Faust's, once there is a broker: it is the first of a worker that looks for one."""
+        await insist(super().on_start, self._close_client, group=self.app.conf.id)
+
+    async def _close_client(self) -> None:
+        if self._producer is not None:
+            await self._producer.stop()
 
     def send_soon(self, fut: FutureMessage) -> None:
         """As Faust's; `deliver` waits for it."""

@@ -21,6 +21,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.bounded import answer
 from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
+from ackwise.plugin.faust.patience import insist
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.quarantine import Quarantine
@@ -328,6 +329,14 @@ class ReliableThread(AIOKafkaConsumerThread):
         return Fetched()
 
     # -- the rest
+
+    async def on_start(self) -> None:
+        """As Faust's, once there is a broker."""
+        await insist(super().on_start, self._close_client, group=self.app.conf.id)
+
+    async def _close_client(self) -> None:
+        if self._consumer is not None:
+            await self._consumer.stop()
 
     async def on_thread_stop(self) -> None:
         """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""

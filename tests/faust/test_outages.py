@@ -68,3 +68,29 @@ async def test_a_worker_goes_on_after_an_outage_that_was_longer_than_all_its_tim
             assert {style: await shop.lost(style) for style in shop.styles} == {style: set() for style in shop.styles}
             assert await worker.stop() == 0
         await shop.raw.close()
+
+
+async def test_a_worker_that_starts_without_a_broker_waits_for_it_and_says_so(tmp_path: Path) -> None:
+    with kafka_or_skip(tmp_path / "kafka") as kafka:
+        shop = await shop_of(kafka, tmp_path)
+        async with shop:
+            for style in shop.styles:
+                await shop.order(style, orders(style, 20))
+            kafka.kill()
+            worker = await shop.start()
+            await shop.wait_until(lambda: "the brokers are away" in worker.said(), "a word on the brokers")
+            kafka.start()
+            await shop.wait_until_billed(40)
+            assert await worker.stop() == 0
+        await shop.raw.close()
+
+
+async def test_a_worker_that_waits_for_a_broker_is_stopped_with_code_0(tmp_path: Path) -> None:
+    shop = Shop(RawKafka("127.0.0.1:1"), tmp_path, "shop", ("plain",), ackwise=True)
+    worker = await shop.start()
+    try:
+        await shop.wait_until(lambda: "the brokers are away" in worker.said(), "a word on the brokers")
+        worker.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(worker.process.wait(), ENDED) == 0, worker.said()
+    finally:
+        await worker.kill()
