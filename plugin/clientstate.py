@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aiokafka import TopicPartition
 
-__all__ = ["has_left_the_group", "look_for_topics", "missing_topics", "position_of", "revive"]
+__all__ = ["buffered", "has_left_the_group", "has_stopped_fetching", "look_for_topics", "missing_topics", "position_of", "revive"]
 
 
 def position_of(consumer: Any, partition: TopicPartition) -> int | None:
@@ -32,6 +32,16 @@ def has_left_the_group(consumer: Any) -> bool:
     """Whether the task that keeps the membership has ended: nothing begins it anew."""
     task = getattr(consumer._coordinator, "_coordination_task", None)
     return task is not None and bool(task.done())
+
+
+def has_stopped_fetching(consumer: Any) -> bool:
+    """Whether the client's own task that fetches has ended."""
+    return bool(consumer._fetcher._fetch_task.done())
+
+
+def buffered(consumer: Any) -> list[TopicPartition]:
+    """The partitions of which the client has records, or an error, that nobody has taken."""
+    return list(consumer._fetcher._records)
 
 
 def revive(consumer: Any) -> BaseException | None:

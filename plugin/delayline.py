@@ -72,6 +72,8 @@ class DelayLine:
         counts: DelayCounts | None = None,
     ) -> None:
         self.watermark = Watermark(position)
+        self.position = position  #: what is fetched next
+        self.unreadable: str | None = None  #: why the client can't read on there, while it is left alone for that
         self.committed: int | None = None  #: what the broker has accepted
         self._topic = topic
         self._partition = partition
@@ -107,6 +109,7 @@ class DelayLine:
         """Take what was fetched, in order; what was taken before is passed over. `is_append_time`: the broker set the timestamps."""
         seen = int(self._clock() * 1000)
         for record in records:
+            self.position = max(self.position, record.offset + 1)
             if self.watermark.hold(record.offset):
                 at = record.timestamp_ms
                 latest = latest_due(at, seen, self._max_delay, self._clock_skew, is_append_time=is_append_time)

@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, KafkaTimeoutError
@@ -16,9 +16,9 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.bounded import answer
+from ackwise.plugin.delayfetch import DelayFetch
 from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.farewell import part_from
-from ackwise.plugin.member import delivery_of
 from ackwise.plugin.standing import Asked, Standing, ask
 from ackwise.plugin.topics import TopicNames
 
@@ -29,24 +29,12 @@ log = Log()
 #: Seconds: between two looks at the lines, between two questions where to begin, between two looks at the logs' ends, between two alarms.
 _POLL, _ASK_AGAIN, _BROKER_OFFSETS_EVERY, _ALARM = 0.5, 0.5, 30.0, 60.0
 
-#: Seconds for a fetch, which waits while the group assigns anew; what takes longer hangs.
-_FETCH_TIMEOUT: Final = 180.0
-
 #: Seconds for a commit, for a look at the logs' ends, for what is being published when a partition is given up (a publisher answers
 #: within ten), and for leaving the group.
 _COMMIT_TIMEOUT, _LOOK_TIMEOUT, _RELEASE_TIMEOUT, _LEAVE_TIMEOUT = 3.0, 2.0, 12.0, 3.0
 
 #: Seconds for a start, and for one that has begun to go on after a stop.
 _START_TIMEOUT, _START_GRACE = 60.0, 1.0
-
-#: Asked where nobody has a line yet: it answers nothing, and shows the group that this member is alive.
-_NOBODYS: Final = TopicPartition("", -1)
-
-#: How a record says that the broker set its timestamp.
-_APPEND_TIME: Final = 1
-
-#: Records that one fetch takes.
-_FETCH: Final = 500
 
 #: Answers that say that a log ends before the commit, until they are believed: a new leader may not know its end at once.
 _LOOKS_AT_END: Final = 10
@@ -81,8 +69,8 @@ class DelayMember(ConsumerRebalanceListener):
         self._sink = sink
         self._commit_interval = commit_interval
         self._clock = clock
-        self._lines: dict[TopicPartition, DelayLine] = {}
-        self._paused: set[TopicPartition] = set()
+        self._lines: dict[TopicPartition, DelayLine]
+        self._begin_assignment()
         self._unopened: set[TopicPartition] = set()  #: another set with each assignment
         self._asking: tuple[set[TopicPartition], asyncio.Task[Asked]] | None = None
         self._ended: set[asyncio.Task[None]] = set()
@@ -95,7 +83,7 @@ class DelayMember(ConsumerRebalanceListener):
         await self._start()
         while True:
             await self._open_lines()
-            await self._feed()
+            await self._fetch.feed(_POLL, only_lines=bool(self._unopened))
             self._require_lines()
             if self._clock() >= self._next_commit:
                 self._next_commit = self._clock() + self._commit_interval
@@ -133,6 +121,11 @@ class DelayMember(ConsumerRebalanceListener):
 
     # -- assignment
 
+    def _begin_assignment(self) -> None:
+        """No partition of before is one of after: what was known of them is forgotten."""
+        self._lines = {}
+        self._fetch = DelayFetch(self._consumer, self._names.relay_group, self._lines, reopen=self._reopen)
+
     async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
         self, assigned: Iterable[TopicPartition]
     ) -> None:
@@ -143,8 +136,9 @@ class DelayMember(ConsumerRebalanceListener):
         self, revoked: Iterable[TopicPartition]
     ) -> None:
         """Commit what was acknowledged, and drop the rest, which the next owner fetches again."""
-        self._unopened, self._paused = set(), set()
-        lines, self._lines = {partition: self._lines[partition] for partition in revoked if partition in self._lines}, {}
+        self._unopened = set()
+        lines = {partition: self._lines[partition] for partition in revoked if partition in self._lines}
+        self._begin_assignment()
         for line in lines.values():
             line.stop()
         tasks = {line.task for line in lines.values() if line.task is not None}
@@ -208,6 +202,11 @@ class DelayMember(ConsumerRebalanceListener):
         self._unopened.discard(partition)
         self._beyond_end.pop(partition, None)
 
+    def _reopen(self, partition: TopicPartition) -> None:
+        """Its log does not have the position of its line: where it begins is asked anew, and what is in hand is moved twice at most."""
+        self._lines.pop(partition).stop()
+        self._unopened.add(partition)
+
     def _tell_unopened(self, unknown: dict[TopicPartition, KafkaError]) -> None:
         waiting = sorted(self._unopened & unknown.keys())
         if not waiting or self._clock() < self._next_alarm:
@@ -221,27 +220,6 @@ class DelayMember(ConsumerRebalanceListener):
             error=said(unknown[waiting[0]]),
             retry_in=_ASK_AGAIN,
         )
-
-    # -- records
-
-    async def _feed(self) -> None:
-        """Give to the lines what there is for them. What has no line is not asked for: opening it seeks to its start."""
-        self._resume()
-        asked = (list(self._lines) or [_NOBODYS]) if self._unopened else []
-        fetched: dict[TopicPartition, Any] = await answer(
-            self._consumer.getmany(*asked, timeout_ms=round(_POLL * 1000), max_records=_FETCH), within=_FETCH_TIMEOUT
-        )
-        for partition, records in fetched.items():
-            if (line := self._lines.get(partition)) is not None:
-                line.offer(map(delivery_of, records), is_append_time=all(record.timestamp_type == _APPEND_TIME for record in records))
-                if line.is_full(paused=False):
-                    self._paused.add(partition)
-                    self._consumer.pause(partition)
-
-    def _resume(self) -> None:
-        for partition in [partition for partition in self._paused if not self._lines[partition].is_full(paused=True)]:
-            self._paused.discard(partition)
-            self._consumer.resume(partition)
 
     def _require_lines(self) -> None:
         """A line that ended though nobody told it to moves nothing any more: everything begins anew."""

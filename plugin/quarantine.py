@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from aiokafka import TopicPartition
 from aiokafka.errors import UnsupportedCodecError
 
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.lane import ALARM, Lane
+from ackwise.plugin.lane import ALARM
 
-__all__ = ["Quarantine"]
+__all__ = ["Quarantine", "Readable"]
 
 log = Log()
 
@@ -23,11 +24,22 @@ _BACK_OFF = (1.0, 60.0)
 _PROBATION = 5.0
 
 
+class Readable(Protocol):
+    """What a partition is fetched for, a lane or a line of the relay."""
+
+    unreadable: str | None  #: why the client can't read on at `position`, while it is left alone for that
+
+    @property
+    def position(self) -> int:
+        """What is fetched next."""
+        ...
+
+
 @dataclass(slots=True)
 class _Case:
     """A partition that can't be read, for as long as it has this lane."""
 
-    lane: Lane
+    lane: Readable
     wait: float  #: seconds until it is asked again
     next_step: float  #: when it is asked again; on probation, when that has lasted long enough
     next_alarm: float
@@ -43,7 +55,7 @@ class Quarantine:
         self._clock = clock
         self._cases: dict[TopicPartition, _Case] = {}
 
-    def admit(self, partition: TopicPartition, lane: Lane, error: BaseException) -> None:
+    def admit(self, partition: TopicPartition, lane: Readable, error: BaseException) -> None:
         """Leave `partition` alone for a while: asked by itself, it raised `error`."""
         now = self._clock()
         lane.unreadable = _why(error)
@@ -55,12 +67,12 @@ class Quarantine:
         case.next_step, case.on_probation = now + case.wait, False
         self._alarm()
 
-    def holds(self, partition: TopicPartition, lane: Lane) -> bool:
+    def holds(self, partition: TopicPartition, lane: Readable) -> bool:
         """Whether `partition` must not be fetched now."""
         case = self._cases.get(partition)
         return case is not None and case.lane is lane and not case.on_probation
 
-    def asked_again(self, lanes: Mapping[TopicPartition, tuple[Lane, ...]]) -> list[TopicPartition]:
+    def asked_again(self, lanes: Mapping[TopicPartition, tuple[Readable, ...]]) -> list[TopicPartition]:
         """Return the partitions that are to be asked now, singly, after the alarms. What has no lane any more is forgotten."""
         if not self._cases:
             return []

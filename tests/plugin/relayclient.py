@@ -21,7 +21,8 @@ class Cluster:
         self.logs: dict[TopicPartition, list[Any]] = defaultdict(list)
         self.committed: dict[TopicPartition, int] = {}
         self.error_code = 0  #: of the coordinator's whole answer
-        self.unreadable: dict[TopicPartition, BaseException] = {}
+        self.unreadable: dict[tuple[TopicPartition, int], BaseException] = {}  #: raised when this record is come to
+        self.drops: Callable[[], bool] = lambda: False  #: whether what was drained is lost without a word
         self.harm: Callable[[str], None] = lambda call: None
         self.asked: Counter[str] = Counter()
         self.clients: list[Client] = []
@@ -47,9 +48,13 @@ class Client:
         self.positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self.seeks: list[tuple[TopicPartition, int]] = []
+        self._polls = 0
         self.is_stopped = False
         self.is_closed = False
-        self._coordinator = self._client = self._subscription = self.subscription = self
+        self._coordinator = self._client = self
+        self._coordination_task = None
+        self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future(), _pending_tasks=(), _records=cluster.logs)
+        self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=self._state)))
 
     # -- what a consumer does
 
@@ -72,18 +77,23 @@ class Client:
         """As aiokafka: partitions are drained one after another, and where one raises, what was drained is forgotten."""
         self._call("getmany")
         await asyncio.sleep(0)
-        drained = {}
+        drained: dict[TopicPartition, list[Any]] = {}
         for partition in partitions or self._cluster.partitions:
             position = self.positions.get(partition)
             if position is None or partition in self._paused:
                 continue
-            if (error := self._cluster.unreadable.get(partition)) is not None:
-                raise error
-            if records := self._cluster.logs[partition][position:]:
-                self.positions[partition] += len(records)
-                drained[partition] = records
+            for record in self._cluster.logs[partition][position : position + (max_records or 500)]:
+                if (error := self._cluster.unreadable.get((partition, record.offset))) is not None:
+                    raise error
+                drained.setdefault(partition, []).append(record)
+            if partition in drained:
+                self.positions[partition] = drained[partition][-1].offset + 1
         self._call("drained")
-        return drained
+        return {} if self._cluster.drops() else drained
+
+    def last_poll_timestamp(self, partition: TopicPartition) -> int:
+        self._polls += 1
+        return self._polls
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.seeks.append((partition, offset))
@@ -114,6 +124,9 @@ class Client:
         return {partition: len(self._cluster.logs[partition]) for partition in partitions}
 
     # -- what aiokafka keeps to itself
+
+    def _state(self, partition: TopicPartition) -> Any:
+        return SimpleNamespace(position=self.positions.get(partition), has_valid_position=partition in self.positions)
 
     async def ensure_coordinator_known(self) -> None: ...
 

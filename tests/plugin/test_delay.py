@@ -25,7 +25,7 @@ from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET, Copy, retry_copy
-from ackwise.plugin import delay, delaymember
+from ackwise.plugin import delay, delayfetch
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.delaycounts import DelayCounts
 from ackwise.plugin.delayhop import Move, Wait, latest_due, next_hop, written_at
@@ -555,7 +555,7 @@ async def test_a_broker_that_is_away_for_longer_than_every_timeout_of_the_client
         await asyncio.to_thread(kafka.kill)
         away = time.monotonic()
         with monkeypatch.context() as patch:
-            patch.setattr(delaymember, "_FETCH_TIMEOUT", 0.1)  # so that this membership ends while there is no broker
+            patch.setattr(delayfetch, "_FETCH_TIMEOUT", 0.1)  # so that this membership ends while there is no broker
             async with asyncio.timeout(PATIENCE):
                 while caplog.text.count("the delay relay lost its broker") < 3 or time.monotonic() < away + LONGEST_TIMEOUT:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)

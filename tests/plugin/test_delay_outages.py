@@ -17,7 +17,7 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy, retry_copy
-from ackwise.plugin import delay, delaymember, farewell
+from ackwise.plugin import delay, delayfetch, delaymember, farewell, quarantine
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import TopicNames
@@ -113,7 +113,7 @@ async def test_whatever_a_call_of_the_client_ends_with_the_relay_goes_on(relay: 
 
 async def test_a_client_that_is_cancelled_from_inside_while_it_closes_does_not_end_the_relay(relay: Relay) -> None:
     """aiokafka's `Fetcher.close` does so in an outage: a membership ends, and closing it leaks a cancellation."""
-    outage = [on("getmany", KafkaConnectionError("gone"), 5), on("stop", asyncio.CancelledError(), 5)]
+    outage = [on("getmany", KafkaConnectionError("gone"), 10), on("stop", asyncio.CancelledError(), 5)]  # two raise until one ends
 
     def harm(call: str) -> None:
         for each in outage:
@@ -201,3 +201,59 @@ async def test_opening_eighteen_thousand_partitions_takes_three_requests(monkeyp
     await running
     assert (cluster.asked["committed"], cluster.asked["starts"], cluster.asked["ends"]) == (1, 1, 1)
     assert len(cluster.committed) == 18_000
+
+
+SECOND = TopicPartition(NAMES.delays[0], 1)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Relay:
+    """With two partitions; a search for an unreadable one, and the wait until it is asked again, take no time."""
+    monkeypatch.setattr(delayfetch, "_ROUND", 0.0)
+    monkeypatch.setattr(delayfetch, "_SEARCH", 0.2)
+    monkeypatch.setattr(quarantine, "_BACK_OFF", (0.01, 0.01))
+    return Relay(monkeypatch, partitions=2)
+
+
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a header name"), ValueError("checksum")], ids=repr)
+async def test_a_record_that_can_t_be_read_holds_its_own_partition_alone(
+    two: Relay, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    two.put(1, 2, 3)
+    two.put(11, 12, 13, partition=SECOND)
+    two.cluster.unreadable[SECOND, 1] = error
+    async with two.running():
+        await two.until(lambda: two.cluster.committed.get(FIRST) == 3 and two.cluster.committed.get(SECOND) == 1)
+        await two.until(lambda: "a partition can't be read" in caplog.text)
+        two.put(4)
+        await two.until(lambda: two.cluster.committed.get(FIRST) == 4)
+        assert set(two.moved) == {1, 2, 3, 4, 11}, "what is before it is moved, and what is behind it waits"
+        del two.cluster.unreadable[SECOND, 1]  # as by a mended replica, or a command that passes it
+        await two.until(lambda: two.cluster.committed.get(SECOND) == 3)
+    assert sorted(two.moved) == [1, 2, 3, 4, 11, 12, 13], "nothing is lost, and nothing moved twice"
+    assert len(two.cluster.clients) == 1
+
+
+async def test_what_was_drained_by_a_fetch_that_raised_is_fetched_again(two: Relay) -> None:
+    two.put(1, 2)
+    two.put(11, partition=SECOND)
+    two.cluster.harm = on("drained", ValueError("odd"))
+    async with two.running():
+        await two.until(lambda: len(two.moved) == 3)
+    assert (sorted(two.moved), len(two.cluster.clients)) == ([1, 2, 11], 1)
+
+
+@pytest.mark.parametrize("puts_more", [True, False], ids=["and-more-comes", "and-nothing-more-comes"])
+async def test_what_the_client_drops_without_a_word_is_fetched_again(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, puts_more: bool
+) -> None:
+    monkeypatch.setattr(delayfetch, "_COMPARE", 1000.0 if puts_more else 0.0)
+    relay.put(1, 2)
+    losses = [True]
+    relay.cluster.drops = lambda: bool(losses) and relay.cluster.clients[0].positions.get(FIRST) == 2 and losses.pop()
+    async with relay.running():
+        await relay.until(lambda: not losses)
+        if puts_more:
+            relay.put(3)
+        await relay.until(lambda: len(relay.moved) == (3 if puts_more else 2))
+    assert relay.moved == ([1, 2, 3] if puts_more else [1, 2])
