@@ -17,7 +17,7 @@ Field = str | int | float | None
 """What a field may hold; `None` leaves it out."""
 
 #: What drivers and brokers may repeat of how they were called: user and password of a URL, a password of a connection string.
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s/]+(?=@)|(?<=password=)[^\s&]+", re.IGNORECASE)
+_CREDENTIALS: Final = re.compile(r"(?<=://)\S+(?=@)|(?<=password=)[^\s&]+", re.IGNORECASE)
 
 #: A text that needs no quotes: no other field can be read into it.
 _PLAIN: Final = re.compile(r"[^\s\"'=]+")

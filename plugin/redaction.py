@@ -16,12 +16,14 @@ _SHOWN_OPTIONS: Final = frozenset(
 
 
 def shown_url(text: str) -> str:
-    """`text` with `***` for the user, the password and the query of a URL. A path stays as it is."""
+    """`text` with `***` for the user, the password and the query of a URL, or for all where they can't be told apart. A path stays."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return text
-    _, at, rest = rest.rpartition("@")  # the last one: a password may hold anything, also what it should not
-    address, query, _ = rest.partition("?")
+    userinfo, at, rest = rest.rpartition("@")  # the last one: a password may hold anything, also what it should not
+    if "=" in userinfo.replace("#", "?").partition("?")[2]:
+        return f"{scheme}://{_HIDDEN}"  # an option with an @ in it, or a password that looks like one: nobody can tell where which ends
+    address, query, _ = rest.replace("#", "?").partition("?")
     return f"{scheme}://{_HIDDEN + at if at else ''}{address}{query + _HIDDEN if query else ''}"
 
 

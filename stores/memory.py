@@ -3,7 +3,6 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult
@@ -64,7 +63,6 @@ class MemoryStore:
 
 def from_url(url: str) -> MemoryStore:
     """A new, empty store for `memory://`. Raises `ConfigurationError` if the URL says more than that."""
-    parts = urlsplit(url)
-    if parts.scheme != "memory" or parts.netloc or parts.path or parts.query:
+    if url != "memory://":
         raise ConfigurationError("the URL of the memory store is memory:// and nothing else; it has no path and no options")
     return MemoryStore()

@@ -257,7 +257,10 @@ def from_url(url: str) -> SQLiteStore:
 
     Options follow as a query: `?synchronous=full&timeout=2.5`. Raises `ConfigurationError`.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as sqlite://[x
+        parts = urlsplit("")
     if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
         raise ConfigurationError("the URL of the SQLite store names no file; write sqlite:///relative/path or sqlite:////absolute/path")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -325,7 +325,10 @@ def from_url(url: str) -> SQLiteInbox:
 
     Raises `ConfigurationError`.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as sqlite://[x
+        parts = urlsplit("")
     if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
         raise ConfigurationError("the URL of the SQLite inbox names no file; write sqlite:///relative/path or sqlite:////absolute/path")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

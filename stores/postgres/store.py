@@ -13,6 +13,7 @@ import asyncpg
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.postgres import checking, cleanup, schema
+from ackwise.stores.postgres.connecting import connect
 from ackwise.stores.postgres.exchanging import exchange_on
 from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict, told
 from ackwise.stores.postgres.tables import Tables
@@ -174,7 +175,7 @@ class PostgresStore:
 
     async def _make_pool(self) -> Pool:
         return await asyncpg.create_pool(
-            self._url, min_size=0, max_size=self._options.max_size, reset=_nothing, **self._connecting(self._session())
+            self._url, min_size=0, max_size=self._options.max_size, reset=_nothing, connect=connect, **self._connecting(self._session())
         )
 
     def _session(self) -> dict[str, str]:
@@ -222,7 +223,7 @@ class PostgresStore:
                 async with self._given.acquire(timeout=self._timeout) as borrowed:
                     yield borrowed
                 return
-            connection = await asyncpg.connect(self._url, command_timeout=_MAINTENANCE_TIMEOUT, **self._connecting(SESSION))
+            connection = await connect(self._url, command_timeout=_MAINTENANCE_TIMEOUT, **self._connecting(SESSION))
             try:
                 yield connection
             finally:

@@ -26,6 +26,12 @@ _DRIVERS = (
 """Options that asyncpg reads, with libpq's meaning. It would take any other one for a setting of the server."""
 
 
+_UNREADABLE = (
+    "the URL of the PostgreSQL store can't be read; write postgresql://user:password@host:5432/database, "
+    "with every special character of the password as %XX"
+)
+
+
 class Options(NamedTuple):
     """What the URL says to us."""
 
@@ -43,10 +49,10 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
-        raise ConfigurationError(
-            "the URL of the PostgreSQL store can't be read; write postgresql://user:password@host:5432/database, "
-            "with every special character of the password as %XX"
-        ) from None
+        raise ConfigurationError(_UNREADABLE) from None
+    # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
+    if "@" in parts.path + parts.query or parts.fragment:
+        raise ConfigurationError(_UNREADABLE)
     if parts.scheme not in ("postgresql", "postgres"):
         raise ConfigurationError("the URL of the PostgreSQL store starts with postgresql:// or postgres://")
     ours = {name: text for name, text in pairs if name in Options._fields}

@@ -21,7 +21,7 @@ def test_the_url_makes_a_new_store() -> None:
     assert isinstance(from_url("memory://"), MemoryStore)
 
 
-@pytest.mark.parametrize("url", ["memory://host", "memory:///path", "memory://?lease=3", "sqlite:///x"])
+@pytest.mark.parametrize("url", ["memory://host", "memory:///path", "memory://?lease=3", "memory://[x", "sqlite:///x"])
 def test_a_url_that_says_more_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="memory://"):
         from_url(url)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -316,3 +319,27 @@ async def test_a_proxy_that_cuts_in_the_middle_of_a_handshake_is_no_reason_to_st
         await store.open()
         await store.close()
     assert isinstance(proxy, Proxy)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_wherever_an_exchange_is_cancelled_the_loop_is_told_of_nothing(postgres_url: str, seed: int) -> None:
+    """Also while it connects, where asyncpg would leave a future behind that nobody looks at."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    chance = random.Random(seed)
+    store = PostgresStore(postgres_url, max_size=3)
+    await store.open()
+    for _ in range(150):
+        under_way = [asyncio.ensure_future(store.exchange(claims(keys(chance.choice((1, 200)))))) for _ in range(3)]
+        for _ in range(chance.randrange(60)):
+            await asyncio.sleep(0)
+        for exchange in under_way:
+            exchange.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+    assert len((await store.exchange(claims(keys(3)))).claims) == 3
+    await store.close()
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:  # connections that were on their way are made, and given up
+        await asyncio.wait(left, timeout=10)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert told == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,11 +21,13 @@ from tests.stores.mysql_database import MySQLDatabase
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
+from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKey, Exchange, Outcome
 from ackwise.middleware.transaction import Finish, Finished, Taken
 from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.redaction import shown_url
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
 from ackwise.stores.sqlite import SQLiteStore
 
@@ -162,6 +165,53 @@ async def test_something_else_that_answers_is_told_of_without_user_and_password(
 async def test_a_password_that_was_not_encoded_is_not_told_either(form: str, spelling: str) -> None:
     url = FORMS[form].format(user=USER, password=SPELLINGS[spelling], at=f"127.0.0.1:{free_port()}")
     await try_everything(url + "?timeout=0.3")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("character", "?/#")
+@pytest.mark.parametrize("options", ["", "?timeout=2", "?timeout=x"])
+def test_no_part_of_a_password_that_ends_an_address_is_told(form: str, character: str, options: str) -> None:
+    """What stands before the character looks like a port, what stands behind it like a path, an option or nothing at all."""
+    url = FORMS[form].format(user="m0llie", password=f"4711{character}90210", at="127.0.0.1:1") + options
+    assert not {"m0llie", "4711", "90210"} & set(re.findall(r"\w+", shown_url(url)))
+    for way in ways(url):
+        with pytest.raises(ConfigurationError) as caught:
+            way(url)
+        assert not re.search("m0llie|4711|90210", said_by(caught.value).replace(url, ""))
+        assert not re.search("m0llie|4711|90210", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://u:p@h/0", "redis://***@h/0"),
+        ("redis://u:a@b@h/0", "redis://***@h/0"),
+        ("redis://u:a/b@h/0", "redis://***@h/0"),
+        ("redis://u:a?b@h/0", "redis://***@h/0"),
+        ("redis://u:a?b=c@h/0", "redis://***"),
+        ("postgresql://h/d?password=a@b", "postgresql://***"),
+        ("postgresql://h/d?password=a", "postgresql://h/d?***"),
+        ("postgresql://h/d#secret", "postgresql://h/d?***"),
+        ("sqlite:///a@b.db", "sqlite://***@b.db"),
+        ("events", "events"),
+    ],
+)
+def test_what_is_shown_of_a_url_holds_no_secret(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize("password", ["a/b", "a?b", "a@b", "a#b", "a:b"])
+def test_the_log_masks_a_password_whatever_it_holds(password: str, caplog: pytest.LogCaptureFixture) -> None:
+    Log().warning("something happened", error=f"can't reach redis://u:{password}@h/0: refused")
+    assert [record.fields for record in caplog.records] == [{"error": "can't reach redis://***@h/0: refused"}]  # type: ignore[attr-defined]  # is ours
+
+
+@pytest.mark.parametrize("url", ["sqlite://[x", "sqlite://[", "memory://[x", "redis://[x", "postgresql://[x", "mysql://[x"])
+def test_a_url_that_can_t_be_taken_apart_is_a_sentence(url: str) -> None:
+    for way in ways(url):
+        with pytest.raises(ConfigurationError) as caught:
+            way(url)
+        assert is_a_sentence(caught.value)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,6 +13,7 @@ from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.transaction import Progress
 from ackwise.stores.inbox.postgres import offsets, schema
 from ackwise.stores.inbox.postgres.transaction import OpenTransaction
+from ackwise.stores.postgres.connecting import connect
 from ackwise.stores.postgres.failures import FAILURES, is_broken, told
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, address_of, parse
@@ -90,7 +91,7 @@ class PostgresInbox:
         pool = self._given
         try:
             if pool is None:
-                pool = await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, **self._connecting())
+                pool = await asyncpg.create_pool(self._url, min_size=0, max_size=self._max_size, connect=connect, **self._connecting())
             async with asyncio.timeout(self._timeout), pool.acquire() as connection:
                 await schema.require_durable(connection, self._address)
                 if await schema.version(connection, self._tables) is None:
@@ -220,7 +221,7 @@ class PostgresInbox:
                 async with self._given.acquire(timeout=self._timeout) as borrowed:
                     yield borrowed
                 return
-            connection = await asyncpg.connect(self._url, command_timeout=_MAINTENANCE_TIMEOUT, **self._connecting())
+            connection = await connect(self._url, command_timeout=_MAINTENANCE_TIMEOUT, **self._connecting())
             try:
                 yield connection
             finally:
