@@ -9,10 +9,11 @@ back has a row in the inbox either way.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
 
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Transaction",
     "TransactionAnswer",
     "TransactionalStore",
+    "take_over_all",
 ]
 
 Place = tuple[str, int, int]
@@ -134,7 +136,11 @@ class TransactionalStore(Protocol):
 
 
 class OffsetsStore(TransactionalStore, Protocol):
-    """A database that can keep offsets as well; its transactions are `OffsetsTransaction`."""
+    """A database that can keep offsets as well; its transactions are `OffsetsTransaction`.
+
+    It may have `async def take_over_many(owner, positions)` besides, which takes a position by topic and partition, and answers a
+    `Progress` for each, with one statement: all are taken over or none. Without it a worker takes them over one after the other.
+    """
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """From now on the partition is ours, and nobody who had it before commits anything for it.
@@ -142,3 +148,28 @@ class OffsetsStore(TransactionalStore, Protocol):
         `position` is where it begins if no offset was ever kept for it. Raises `StoreUnavailable`.
         """
         ...
+
+
+async def take_over_all(store: OffsetsStore, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
+    """Take over many partitions, with the position of each: with one call where `store` has `take_over_many`, else one after the other.
+
+    Leaves out those that can't be taken over now, as while another worker's batch holds one. Raises `StoreUnavailable` if that is all.
+    """
+    many = getattr(store, "take_over_many", None)
+    if many is not None:
+        try:
+            taken: dict[tuple[str, int], Progress] = await many(owner, positions)
+        except StoreUnavailable:
+            if len(positions) == 1:
+                raise
+        else:
+            return taken
+    found, unavailable = {}, None
+    for (topic, partition), position in positions.items():
+        try:
+            found[topic, partition] = await store.take_over(owner, topic, partition, position=position)
+        except StoreUnavailable as error:
+            unavailable = error
+    if unavailable is not None and not found:
+        raise unavailable
+    return found

@@ -24,6 +24,7 @@ from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
 from ackwise.plugin.slots import Policy, Slots
+from ackwise.plugin.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -39,6 +40,9 @@ Usable = Policy | Middleware | Observer
 """What an app can use."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+#: Seconds after `drain_timeout` until the process ends, whatever hangs.
+_EXIT_AFTER: Final = 9.8
 
 
 class App:
@@ -174,14 +178,20 @@ class App:
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
+        Ten seconds after `drain_timeout` the process has ended, whatever hangs.
+
         The process is taken for the app's own: its garbage collector is told to look for cycles less often.
 
         Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
         collect_rarely()
-        asyncio.run(self._serve_until_signalled())
+        watchdog = Watchdog()
+        try:
+            asyncio.run(self._serve_until_signalled(watchdog))
+        finally:
+            watchdog.disarm()
 
-    async def _serve_until_signalled(self) -> None:
+    async def _serve_until_signalled(self, watchdog: Watchdog) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         serving = asyncio.ensure_future(self.serve(stop))
@@ -192,8 +202,10 @@ class App:
                 second.append(number)
                 for each in _SIGNALS:
                     loop.remove_signal_handler(each)
+                watchdog.arm(_EXIT_AFTER, 128 + number)
                 serving.cancel()
             else:
+                watchdog.arm(self.settings.drain_timeout + _EXIT_AFTER, 0)
                 log.info("asked to stop, a signal again stops at once", signal=number.name, at_most=self.settings.drain_timeout)
                 stop.set()
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
-__all__ = ["answer", "ended"]
+__all__ = ["answer", "ended", "until"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,24 @@ async def ended(work: Awaitable[object], *, within: float) -> bool:
         return False
     task.result()
     return True
+
+
+async def until(stop: asyncio.Event, work: Awaitable[T], *, grace: float) -> tuple[T] | None:
+    """What `work` answers, in a tuple; `None` if `stop` was set first, and it did not end within `grace` seconds of that.
+
+    Raises what it raises; what did not end is cancelled and left behind.
+    """
+    task, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        await _wait(task, 0.0)
+        raise
+    finally:
+        stopping.cancel()
+    if not await _wait(task, grace) or (task.cancelled() and stop.is_set()):
+        return None
+    return (task.result(),)
 
 
 async def _wait(task: asyncio.Future[Any], within: float) -> bool:

@@ -1,13 +1,23 @@
-"""What aiokafka's consumer keeps to itself and the host must know: where it stands, and whether it still works."""
+"""What aiokafka's consumer keeps to itself and the host must know: where it stands, whether it still works, and how to be rid of it."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any, Final, cast
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
-__all__ = ["buffered", "has_left_the_group", "has_stopped_fetching", "look_for_topics", "missing_topics", "position_of", "revive"]
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.bounded import ended
+
+__all__ = ["buffered", "has_left_the_group", "has_stopped_fetching", "leave", "look_for_topics", "missing_topics", "position_of", "revive"]
+
+log = Log()
+
+#: Seconds for closing the connections of a client that could not leave its group.
+_CLOSE_TIMEOUT: Final = 0.5
 
 
 def position_of(consumer: Any, partition: TopicPartition) -> int | None:
@@ -55,6 +65,19 @@ def revive(consumer: Any) -> BaseException | None:
     fetcher._pending_tasks.clear()  # the new one would wait for what failed, and fail of it again
     fetcher._fetch_task = asyncio.create_task(fetcher._fetch_requests_routine())
     return asyncio.CancelledError() if ended.cancelled() else ended.exception() or asyncio.CancelledError()
+
+
+async def leave(consumer: Any, *, within: float) -> None:
+    """Leave the group and close the connections, in about so many seconds. Who can't say goodbye is missed when its session is over."""
+    why = f"no answer within {within:.1f} s"
+    try:
+        if await ended(consumer.stop(), within=within):
+            return
+    except (KafkaError, OSError) as error:
+        why = said(error)
+    log.warning("the group could not be left in order, the broker misses this member when its session is over", error=why)
+    with suppress(KafkaError, OSError):
+        await ended(consumer._client.close(), within=_CLOSE_TIMEOUT)
 
 
 def _take_note(task: asyncio.Task[Any]) -> None:

@@ -18,20 +18,38 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventSink
-from ackwise.middleware.log import said
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
-from ackwise.plugin.clientstate import missing_topics
+from ackwise.plugin.bounded import until
+from ackwise.plugin.clientstate import leave, missing_topics
 from ackwise.plugin.delay import DelayRelay
 from ackwise.plugin.fetching import Fetching
-from ackwise.plugin.member import Member
+from ackwise.plugin.member import Member, StoppedWhileStarting
 from ackwise.plugin.opening import Opening
 from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
 from ackwise.plugin.standing import ask
 
 __all__ = ["Host"]
+
+log = Log()
+
+#: Seconds after `drain_timeout` within which a worker has ended, whatever hangs; a little less than is promised.
+_END_AFTER = 9.0
+
+#: Seconds of these for closing store, event log and producer, once the group is left.
+_CLOSE_RESERVE = 2.0
+
+#: Seconds for leaving the group, at least.
+_LEAVE_TIMEOUT = 0.5
+
+#: Seconds for which a start, and a poll, that has begun may go on after a stop; a start that is cut short leaves a connection open.
+_START_GRACE, _POLL_GRACE = 2.0, 1.5
+
+#: Seconds for what a second signal cancels.
+_CANCEL_TIMEOUT = 5.0
 
 #: Milliseconds that the broker keeps a fetch which finds nothing. aiokafka has one fetch to a broker on its way at a time: while
 #: the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
@@ -65,35 +83,77 @@ class Host:
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
 
+        It has returned ten seconds later at the latest, whatever hangs; what is left behind then is cancelled and commits nothing.
+
         Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, what a handler stopped
         the app with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
         """
+        running = asyncio.create_task(self._outcome(), name="ackwise host")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await self._end(running)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait({running}, timeout=_CANCEL_TIMEOUT)
+            raise
+        finally:
+            stopping.cancel()
+        if not running.done() or (running.cancelled() and stop.is_set()):
+            return
+        if running.cancelled():
+            raise AckwiseError("something else than Ackwise has cancelled the worker; it stops, and what is not settled comes again")
+        if (raised := running.result()) is not None:
+            raise raised
+
+    async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
+        """Let it drain and close, as far as there is time."""
+        member = self._member
+        member.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
+        member.stop.set()
+        await asyncio.wait({running}, timeout=member.settings.drain_timeout + _END_AFTER)
+        if not running.done():
+            log.error("the worker did not end in time, what hangs is left behind", group=member.settings.group)
+            running.cancel()
+            await asyncio.wait({running}, timeout=_LEAVE_TIMEOUT)
+
+    async def _outcome(self) -> BaseException | None:
+        """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
         try:
             async with self._member.opened(self._topics):
-                await self._consume(stop)
+                await self._consume()
+        except StoppedWhileStarting:
+            return None
         except KafkaError as error:
-            raise AckwiseError(
+            refused = AckwiseError(
                 f"Kafka refuses this worker of group {self._member.settings.group!r} ({said(error)}); "
                 "ackwise doctor MODULE:APP says what it may do"
-            ) from error
+            )
+            refused.__cause__ = error
+            return refused
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is raised where the caller waits
+            return error
+        return None
 
-    async def _consume(self, stop: asyncio.Event) -> None:
+    async def _consume(self) -> None:
         member = self._member
         self._consumer = self._users_own or AIOKafkaConsumer(**self._consumer_options())
         opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
         member.missing_topics = partial(missing_topics, self._consumer)
         try:
             async with member.working(self._consumer), self._relaying():
-                member.spawn(self._stop_when(stop), "stop")
                 self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
                 member.keep(opening.keep, "assignment")
-                if self._users_own is None:
-                    await self._consumer.start()
-                await Fetching(member, self._consumer, opening).poll()
+                if self._users_own is None and await until(member.stop, self._consumer.start(), grace=_START_GRACE) is None:
+                    return
+                await until(member.stop, Fetching(member, self._consumer, opening).poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
             if self._users_own is None:
-                await self._consumer.stop()
+                await leave(self._consumer, within=max(_LEAVE_TIMEOUT, member.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE))
             else:
                 self._users_own.unsubscribe()
 
@@ -115,18 +175,16 @@ class Host:
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:
-        member, stop = self._member, asyncio.Event()
+        """With the relay, which ends beside the drain, and not after it."""
+        member = self._member
         relay = DelayRelay.of(member)
-        relaying = member.spawn(relay.run(stop), "relay")
+        relaying = member.spawn(relay.run(member.stop), "relay")
         try:
             yield
         finally:
-            stop.set()
-            await asyncio.wait({relaying}, timeout=member.settings.drain_timeout)
-
-    async def _stop_when(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._member.stop.set()
+            member.stop.set()
+            left = member.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
+            await asyncio.wait({relaying}, timeout=max(_LEAVE_TIMEOUT, left))
 
 
 class _Listener(ConsumerRebalanceListener):

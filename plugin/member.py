@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Literal, Protocol, cast
 
 from aiokafka import TopicPartition
@@ -18,7 +18,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import CommitMetadata, decode
-from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable
+from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
@@ -32,17 +32,18 @@ from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
-from ackwise.plugin.bounded import answer, ended
+from ackwise.plugin.bounded import answer, ended, until
 from ackwise.plugin.budget import Budget
 from ackwise.plugin.delaycounts import DelayCounts
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.life import THIS_PROCESS
 from ackwise.plugin.publisher import KafkaPublisher
+from ackwise.plugin.rarely import Rarely
 from ackwise.plugin.routes import Routes
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import TopicNames, ensure_topics
 
-__all__ = ["Client", "Member", "delivery_of", "owner_of"]
+__all__ = ["Client", "Member", "StoppedWhileStarting", "delivery_of", "owner_of"]
 
 log = Log()
 
@@ -65,6 +66,9 @@ _AT_LEAST = 0.5
 #: Seconds for closing what is open, after an error; after a stop it is what is left of its time.
 _CLOSE_TIMEOUT = 5.0
 
+#: Seconds until brokers that are away at the start are asked again, and for which an attempt may go on after a stop.
+_START_AGAIN, _START_GRACE = 2.0, 1.0
+
 #: Seconds until a task of ours begins anew that something else has cancelled.
 _BEGIN_ANEW = 1.0
 
@@ -73,6 +77,10 @@ _LOOK_TIMEOUT = 2.0
 
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
 _BROKER_OFFSETS_EVERY = 30.0
+
+
+class StoppedWhileStarting(AckwiseError):
+    """It was asked to stop before anything had begun."""
 
 
 class Client(Protocol):
@@ -136,7 +144,8 @@ class Member:
         self._foreign = 0  # partitions that came with metadata of others
         self._committing: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
         self._is_ending = False  #: from now on tasks are cancelled by us
-        self.close_by: float | None = None  #: when everything has to be closed, in the time of the event loop
+        self._end_by: float | None = None
+        self._rarely = Rarely()
 
     # -- its parts
 
@@ -154,25 +163,58 @@ class Member:
         publisher = KafkaPublisher(self.settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
-                await self.ensure_topics(sources)
+                await self._insist(lambda: self.ensure_topics(sources))
             parts = [part for part in (self.sink, self._store, self._inbox) if part is not None]
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
             opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
-            await publisher.start()
+            await self._insist(publisher.start)
             self._build_pipelines(publisher)
             yield
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
 
+    def end_by(self, time: float) -> None:
+        """Everything has to be closed at `time` of the event loop."""
+        self._end_by = time
+
+    def time_left(self, otherwise: float) -> float:
+        """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
+        return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
+
+    async def _insist(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
+        now, limit = asyncio.get_running_loop().time, self.settings.start_timeout
+        begun = now()
+        while True:
+            try:
+                if await until(self.stop, call(), grace=_START_GRACE) is None:
+                    raise StoppedWhileStarting
+                return
+            except Unavailable as error:
+                if limit and now() + _START_AGAIN > begun + limit:
+                    raise
+                if self._rarely.is_due("start"):
+                    log.warning(
+                        "the brokers are away, the worker waits for them",
+                        group=self.settings.group,
+                        error=said(error),
+                        at_most=limit or None,
+                        retry_in=_START_AGAIN,
+                    )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_START_AGAIN):
+                    await self.stop.wait()
+            if self.stop.is_set():
+                raise StoppedWhileStarting
+
     async def _close(self, close: Callable[[], Awaitable[None]], what: str, among: int) -> None:
         """Close `what` in its share of the time that is left for it and those after it, `among` in all."""
-        now = asyncio.get_running_loop().time()
-        if self.close_by is None:
-            self.close_by = now + _CLOSE_TIMEOUT
-        if not await ended(close(), within=max(_AT_LEAST, self.close_by - now) / among):
+        if self._end_by is None:
+            self.end_by(asyncio.get_running_loop().time() + _CLOSE_TIMEOUT)
+        if not await ended(close(), within=max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT)) / among):
             log.warning("a part could not be closed in time, it is left behind", group=self.settings.group, part=what)
 
     async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:

@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.transaction import OffsetsStore, Progress
+from ackwise.middleware.transaction import OffsetsStore, Progress, take_over_all
 from ackwise.plugin.member import Member
 from ackwise.plugin.rarely import Rarely
 from ackwise.plugin.standing import Asked, Standing
@@ -169,8 +169,10 @@ class Positions:
         return progress if await self._is_told() else {}
 
     async def _take_over(self, offsets: OffsetsStore, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Progress]:
-        owner = self._member.owner
-        return {partition: await offsets.take_over(owner, *partition, position=at) for partition, at in positions.items()}
+        taken = await take_over_all(
+            offsets, self._member.owner, {(partition.topic, partition.partition): at for partition, at in positions.items()}
+        )
+        return {TopicPartition(*place): progress for place, progress in taken.items()}
 
     def _is_in_log(self, partition: TopicPartition, progress: Progress, position: int, end: int) -> bool:
         """Whether what the database has passed is in the log; `False` if that may become so. Otherwise it speaks of another log."""

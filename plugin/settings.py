@@ -48,6 +48,7 @@ class HostSettings:
     commit_interval: Annotated[float, "how often offsets are committed; 0 is after every batch"] = 5.0
     revoke_timeout: Annotated[float, "how long a running batch may take to finish when its partition is taken away; at most 30 s"] = 25.0
     drain_timeout: Annotated[float, "how long running batches may take to finish when the app stops"] = 25.0
+    start_timeout: Annotated[float, "how long a start waits for brokers that are away; 0 is for as long as it takes"] = 0.0
     session_timeout: Annotated[float, "how long a crashed worker's partitions stay with it"] = 10.0
     clock_skew: Annotated[float, "added to due times, so that a copy is never early on another machine's clock"] = 0.5
     max_buffered_bytes: Annotated[
@@ -64,7 +65,7 @@ class HostSettings:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
-        for name in ("commit_interval", "revoke_timeout", "drain_timeout", "session_timeout", "clock_skew"):
+        for name in ("commit_interval", "revoke_timeout", "drain_timeout", "start_timeout", "session_timeout", "clock_skew"):
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
         parse_brokers(self.brokers)
         _check_group(self.group)
@@ -91,6 +92,7 @@ class LoopSettings(TypedDict, total=False):
     commit_interval: float | str
     revoke_timeout: float | str
     drain_timeout: float | str
+    start_timeout: float | str
     clock_skew: float | str
     max_buffered_bytes: int
 

@@ -9,10 +9,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["WITHIN", "Repeats"]
+__all__ = ["AWAY_WITHIN", "WITHIN", "Repeats"]
 
 #: Seconds in which the same line is printed once.
 WITHIN: Final = 10.0
+
+#: Seconds in which one line is printed of all that say that a broker does not answer: while it is away they come by the hundred.
+AWAY_WITHIN: Final = 60.0
+
+#: How those lines begin, before anything is put into them.
+_AWAY: Final = (
+    "Unable connect to",
+    "Unable to request metadata",
+    "Unable to update metadata",
+    "Failed fetch messages from",
+    "Failed fetch offsets from",
+    "Group Coordinator Request failed",
+    "FindCoordinator Request failed",
+    "Heartbeat send request failed",
+    "Heartbeat session expired",
+    "Heartbeat failed for group %s: coordinator",
+    "Marking the coordinator dead",
+    "Error sending",
+    "LeaveGroup request failed",
+    "Got error produce response",
+    "Could not send",
+)
 
 _REMEMBERED: Final = 1000  # different lines; the oldest are forgotten first, and may then be printed again
 
@@ -25,6 +47,8 @@ class _Line:
 
 class Repeats(logging.Filter):
     """Lets the same line of the client's loggers through once in `WITHIN` seconds, with how many were left out before it.
+
+    All that say that a broker is away are one line, once in `AWAY_WITHIN`.
 
     For a handler: a filter of a logger does not see what the loggers below it say. Lines of other loggers pass. `now`
     is a clock in seconds.
@@ -40,9 +64,10 @@ class Repeats(logging.Filter):
         if not super().filter(record):
             return True
         now, message = self._now(), record.getMessage()
-        key = (record.name, record.levelno, message)
+        is_away = str(record.msg).startswith(_AWAY)
+        key, within = (("aiokafka", 0, ""), AWAY_WITHIN) if is_away else ((record.name, record.levelno, message), WITHIN)
         line = self._lines.pop(key, None)
-        if line is not None and now < line.printed + WITHIN:
+        if line is not None and now < line.printed + within:
             line.left_out += 1
             self._lines[key] = line
             return False

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.logs import LogFormat, LogLevel, print_log
 from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.watchdog import Watchdog
 
 __all__ = ["run"]
+
+#: Seconds after the drain within which the process is gone.
+_EXIT_WITHIN: Final = 2.0
 
 
 def run(
@@ -32,3 +36,4 @@ def run(
     if not isinstance(app, App):
         raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
     app.run()
+    Watchdog().arm(_EXIT_WITHIN, 0)  # a thread of a store or of the event log may hang, and the interpreter waits for it

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -55,8 +55,10 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
 _FORGET: Final = "DELETE FROM ackwise_inbox WHERE place IN (SELECT place FROM ackwise_inbox WHERE kept_until <= ? LIMIT 1000)"
 
 _TAKE_OVER: Final = """
-INSERT INTO ackwise_offsets VALUES (?, ?, ?, ?, 1, ?)
-ON CONFLICT DO UPDATE SET generation = generation + 1 RETURNING next, generation
+INSERT INTO ackwise_offsets
+SELECT ?, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), 1, json_extract(value, '$[2]')
+FROM json_each(?) WHERE TRUE
+ON CONFLICT DO UPDATE SET generation = generation + 1 RETURNING topic, partition, next, generation
 """
 _LOCK: Final = "SELECT next FROM ackwise_offsets WHERE owner = ? AND topic = ? AND partition = ? AND generation = ?"
 _ADVANCE: Final = "UPDATE ackwise_offsets SET next = ? WHERE owner = ? AND topic = ? AND partition = ? AND generation = ?"
@@ -185,13 +187,18 @@ class SQLiteInbox:
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """See `OffsetsStore.take_over`."""
+        return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
+
+    async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
+        """See `OffsetsStore`; one statement."""
         async with self._one_at_a_time:
             connection = self._connection
             if connection is None:
                 raise StoreUnavailable(f"{self._path}: the inbox is not open; open it before the first batch")
             await self._begin(connection)
             try:
-                next, generation = connection.execute(_TAKE_OVER, (owner, topic, partition, position, position)).fetchone()
+                asked = json.dumps([(*place, position) for place, position in positions.items()])
+                taken = connection.execute(_TAKE_OVER, (owner, asked)).fetchall()
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 raise self._unavailable(error) from error
@@ -199,7 +206,7 @@ class SQLiteInbox:
                 if connection.in_transaction:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
-            return Progress(next, generation)
+            return {(topic, partition): Progress(next, generation) for topic, partition, next, generation in taken}
 
     async def close(self) -> None:
         """Wait for the batch under way, and close the file. Closing twice does nothing."""

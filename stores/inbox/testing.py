@@ -37,6 +37,7 @@ from ackwise.middleware.transaction import (
     Transaction,
     TransactionalStore,
     TransactionAnswer,
+    take_over_all,
 )
 
 __all__ = ["InboxConformance", "OffsetsConformance"]
@@ -407,6 +408,17 @@ class OffsetsConformance(InboxConformance):
         assert scene.take_over(_owner(), position=7).next == 7
         assert scene.take_over(owner, position=7, topic="refunds").next == 7
         assert scene.take_over(owner, position=7, partition=4).next == 7
+
+    def test_many_partitions_are_taken_over_together_as_each_would_be_alone(self, scene: _Scene) -> None:
+        owner = _owner()
+        passed = scene.take_over(owner, position=0)
+        scene.advance(owner, passed, next=30)
+        asked = {("orders", 3): 5, ("refunds", 0): 7, ("refunds", 1): 8}
+        taken = scene.run(take_over_all(_offsets(scene.inbox), owner, asked))
+        assert {place: progress.next for place, progress in taken.items()} == {("orders", 3): 30, ("refunds", 0): 7, ("refunds", 1): 8}
+        assert taken["orders", 3].generation > passed.generation
+        again = scene.run(take_over_all(_offsets(scene.inbox), owner, asked))
+        assert all(again[place].generation > taken[place].generation for place in asked)
 
     def test_an_offset_moves_with_the_effects_or_not_at_all(self, scene: _Scene) -> None:
         owner = _owner()

@@ -20,7 +20,7 @@ from ackwise.plugin.cli.root import new_app
 APP = """
 from ackwise import App
 
-app = App("billing", brokers="127.0.0.1:1")
+app = App("billing", brokers="127.0.0.1:1", start_timeout=0.1)
 
 @app.agent("orders")
 async def bill(value: bytes) -> None: ...

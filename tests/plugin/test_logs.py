@@ -21,7 +21,7 @@ from ackwise.plugin.cli.repeats import WITHIN, Repeats
 WORKER = """
 from ackwise import App
 
-app = App("billing", brokers="127.0.0.1:1")
+app = App("billing", brokers="127.0.0.1:1", start_timeout=0.1)
 
 @app.agent("orders")
 async def bill(value: bytes) -> None: ...

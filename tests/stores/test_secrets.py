@@ -259,7 +259,7 @@ async def test_the_events_of_an_app_tell_nothing_of_its_store(form: str, tmp_pat
 APP: Final = """
 from ackwise import App, Dedup, Transactional
 
-app = App("billing", brokers="127.0.0.1:1")
+app = App("billing", brokers="127.0.0.1:1", start_timeout=0.1)
 app.use({policy}({url!r}))
 
 @app.agent("orders")

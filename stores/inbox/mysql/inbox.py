@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -115,13 +115,17 @@ class MySQLInbox:
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """See `OffsetsStore.take_over`; waits up to the timeout for a batch of the owner before."""
+        return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
+
+    async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
+        """See `OffsetsStore`; waits up to the timeout for batches of the owners before."""
         pool = self._pool
         if pool is None:
             raise StoreUnavailable(f"{self._address}: the inbox is not open; open it before the first batch")
         connection = await self._acquire(pool)
         try:
             async with asyncio.timeout(self._timeout):
-                return await offsets.take_over(connection, self._tables.named("offsets"), owner, topic, partition, position)
+                return await offsets.take_over(connection, self._tables.named("offsets"), owner, positions)
         except BaseException as error:
             connection.close()  # it may be in the middle of a transaction, or of an answer
             if isinstance(error, FAILURES):

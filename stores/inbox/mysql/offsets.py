@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.store import ClaimKey
@@ -27,9 +27,9 @@ CREATE TABLE IF NOT EXISTS {} (
 
 _TAKE_OVER: Final = """
 START TRANSACTION;
-INSERT INTO {offsets} VALUES ({owner}, {topic}, {partition}, {position}, 1, {position})
+INSERT INTO {offsets} VALUES {rows}
 ON DUPLICATE KEY UPDATE generation = generation + 1;
-SELECT next_offset, generation FROM {offsets} WHERE {here};
+SELECT topic, part, next_offset, generation FROM {offsets} WHERE owner = {owner} AND (topic, part) IN ({places});
 COMMIT
 """
 
@@ -50,14 +50,20 @@ ORDER BY asked.number
 """
 
 
-async def take_over(connection: Connection, offsets: str, owner: str, topic: str, partition: int, position: int) -> Progress:
-    """The partition is ours from now on; waits for a batch of the owner before. Raises what asyncmy raises."""
+async def take_over(
+    connection: Connection, offsets: str, owner: str, positions: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], Progress]:
+    """The partitions are ours from now on; waits for batches of the owners before. Raises what asyncmy raises.
+
+    In the order of their names, so that two workers never wait for each other.
+    """
+    places = {place: f"{_text(place[0])}, {place[1]:d}" for place in sorted(positions)}
+    rows = ", ".join(f"({_text(owner)}, {spelled}, {positions[place]:d}, 1, {positions[place]:d})" for place, spelled in places.items())
     packet = _TAKE_OVER.format(
-        offsets=offsets, owner=_text(owner), topic=_text(topic), partition=int(partition), position=int(position),
-        here=_here(owner, topic, partition),
-    )  # fmt: skip
-    ((next, generation),) = await rows_of(connection, packet)
-    return Progress(next, generation)
+        offsets=offsets, owner=_text(owner), rows=rows, places=", ".join(f"({spelled})" for spelled in places.values())
+    )
+    found = await rows_of(connection, packet)
+    return {(bytes(topic).decode(), partition): Progress(next, generation) for topic, partition, next, generation in found}
 
 
 async def lock(connection: Connection, offsets: str, owner: str, topic: str, partition: int, generation: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -124,12 +124,16 @@ class PostgresInbox:
 
     async def take_over(self, owner: str, topic: str, partition: int, *, position: int) -> Progress:
         """See `OffsetsStore.take_over`; waits up to the timeout for a batch of the owner before."""
+        return (await self.take_over_many(owner, {(topic, partition): position}))[topic, partition]
+
+    async def take_over_many(self, owner: str, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Progress]:
+        """See `OffsetsStore`; waits up to the timeout for batches of the owners before."""
         pool = self._pool
         if pool is None:
             raise StoreUnavailable(f"{self._address}: the inbox is not open; open it before the first batch")
         connection = await self._acquire(pool)
         try:
-            return await offsets.take_over(connection, self._offsets, owner, topic, partition, position, self._timeout)
+            return await offsets.take_over(connection, self._offsets, owner, positions, self._timeout)
         except FAILURES as error:
             raise self._unavailable(error) from None
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ackwise.middleware.store import ClaimKey
@@ -20,8 +20,10 @@ COLUMNS = """
     PRIMARY KEY (owner, topic, partition)"""
 
 _TAKE_OVER = """
-INSERT INTO {offsets} AS o (owner, topic, partition, next, generation, began) VALUES ($1, $2, $3, $4, 1, $4)
-ON CONFLICT (owner, topic, partition) DO UPDATE SET generation = o.generation + 1 RETURNING next, generation
+INSERT INTO {offsets} AS o (owner, topic, partition, next, generation, began)
+SELECT $1, asked.topic, asked.partition, asked.position, 1, asked.position
+FROM unnest($2::text[], $3::int[], $4::bigint[]) AS asked (topic, partition, position) ORDER BY asked.topic, asked.partition
+ON CONFLICT (owner, topic, partition) DO UPDATE SET generation = o.generation + 1 RETURNING o.topic, o.partition, o.next, o.generation
 """
 
 _LOCK = """
@@ -44,12 +46,16 @@ ORDER BY asked.number
 
 
 async def take_over(
-    connection: PoolConnectionProxy, offsets: str, owner: str, topic: str, partition: int, position: int, timeout: float
-) -> Progress:
-    """The partition is ours from now on; waits for a batch of the owner before. Raises what asyncpg raises."""
-    row = await connection.fetchrow(_TAKE_OVER.format(offsets=offsets), owner, topic, partition, position, timeout=timeout)
-    assert row is not None
-    return Progress(row["next"], row["generation"])
+    connection: PoolConnectionProxy, offsets: str, owner: str, positions: Mapping[tuple[str, int], int], timeout: float
+) -> dict[tuple[str, int], Progress]:
+    """The partitions are ours from now on; waits for batches of the owners before. Raises what asyncpg raises.
+
+    In the order of their names, so that two workers never wait for each other.
+    """
+    topics, partitions = [topic for topic, _ in positions], [partition for _, partition in positions]
+    asked = owner, topics, partitions, list(positions.values())
+    rows = await connection.fetch(_TAKE_OVER.format(offsets=offsets), *asked, timeout=timeout)
+    return {(row["topic"], row["partition"]): Progress(row["next"], row["generation"]) for row in rows}
 
 
 async def lock(
