@@ -14,7 +14,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.log import Log
+from ackwise.middleware.log import Log, said
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.explain import Explanation, explain
@@ -194,6 +194,7 @@ class App:
     async def _serve_until_signalled(self, watchdog: Watchdog) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_take_note)
         serving = asyncio.ensure_future(self.serve(stop))
         second: list[signal.Signals] = []
 
@@ -230,6 +231,17 @@ class App:
         host = self._slots.host(self.settings, agents)
         self._is_started = True
         await host.run(stop)
+
+
+def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The Kafka client shields some calls: one that was given up may fail later, and nobody waits for it any more."""
+    from aiokafka.errors import KafkaError  # the Kafka client is imported by those who run it
+
+    error = context.get("exception")
+    if isinstance(error, KafkaError) and "never retrieved" in str(context.get("message")):
+        log.debug("a call of the Kafka client that was given up has failed", error=said(error))
+    else:
+        loop.default_exception_handler(context)
 
 
 def _refuse_unknown(settings: Mapping[str, object]) -> None:
