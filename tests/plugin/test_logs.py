@@ -16,7 +16,7 @@ import pytest
 
 from ackwise.middleware.log import Log
 from ackwise.plugin.cli.logs import JsonLines
-from ackwise.plugin.cli.repeats import WITHIN, Repeats
+from ackwise.plugin.cli.repeats import AWAY_WITHIN, WITHIN, Repeats
 
 WORKER = """
 from ackwise import App
@@ -100,6 +100,19 @@ def test_the_same_line_of_the_kafka_client_is_printed_once_in_a_while_and_counts
     assert told.say("Topic %s not found", "orders") is None
     told.seconds = 3 * WITHIN
     assert told.say("Topic %s not found", "mails") == "Topic mails not found"
+
+
+def test_all_that_says_that_a_broker_is_away_is_one_line_a_minute() -> None:
+    told = Told()
+    lines = (
+        "Unable connect to node with id %s: %s",
+        "Failed fetch messages from %s: %s",
+        "Heartbeat send request failed: %s. Will retry.%s",
+    )
+    said = [told.say(line, number, "refused") for number in range(100) for line in lines]
+    assert [line for line in said if line is not None] == ["Unable connect to node with id 0: refused"]
+    told.seconds = AWAY_WITHIN
+    assert told.say(lines[1], 1, "refused") == "Failed fetch messages from 1: refused (left out since it was last printed: 299)"
 
 
 def test_a_line_with_a_percent_sign_is_printed_as_it_is() -> None:
