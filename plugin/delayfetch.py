@@ -23,6 +23,7 @@ from ackwise.plugin.clientstate import buffered, has_left_the_group, has_stopped
 from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.member import delivery_of
 from ackwise.plugin.quarantine import Quarantine
+from ackwise.plugin.rawrecords import is_about_a_header, read_raw
 
 __all__ = ["DelayFetch"]
 
@@ -30,6 +31,9 @@ log = Log()
 
 #: Seconds for a fetch, which waits while the group assigns anew; what takes longer hangs.
 _FETCH_TIMEOUT: Final = 180.0
+
+#: Seconds for reading a record batch past the client.
+_RAW_TIMEOUT: Final = 15.0
 
 #: Seconds that partitions are asked singly after an error, to find the one that raises, and between two rounds of that.
 _SEARCH, _ROUND = 10.0, 0.05
@@ -184,7 +188,8 @@ class DelayFetch:
             except (OffsetOutOfRangeError, NoOffsetForPartitionError):
                 raise
             except Exception as error:  # noqa: BLE001  # see `feed`
-                self._doubt(partition, line, error)
+                if not await self._give_raw(partition, line, error):
+                    self._doubt(partition, line, error)
             else:
                 self._quarantine.answered(partition, self._consumer.last_poll_timestamp(partition))
         if is_searching:
@@ -208,6 +213,24 @@ class DelayFetch:
         for _ in range(_FETCH):
             if not await self._take(partition, most=1):
                 return
+
+    async def _give_raw(self, partition: TopicPartition, line: DelayLine, error: Exception) -> bool:
+        """Whether the record batch that the client can't read could be read past it, and was given: it is about a header's name alone."""
+        self._return(partition, line)
+        if not is_about_a_header(error):
+            return False
+        try:
+            found = await answer(read_raw(self._consumer, partition, line.position), within=_RAW_TIMEOUT)
+        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
+            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
+            return False
+        if self._lines.get(partition) is line and partition in self._consumer.assignment():
+            line.offer(map(delivery_of, found.records), is_append_time=all(each.timestamp_type == _APPEND_TIME for each in found.records))
+            self._consumer.seek(partition, found.goes_on_at)
+            self._left_at[partition] = found.goes_on_at
+            self._doubted.discard(partition)
+            self._found_none = False
+        return True
 
     def _doubt(self, partition: TopicPartition, line: DelayLine, error: Exception) -> None:
         """It raised, asked by itself. Asked for a single record it raises of that one, and is left alone."""

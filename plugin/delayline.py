@@ -18,7 +18,7 @@ from ackwise.middleware.message import Delivery
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import MAX_DELAY, DelayLevels
 from ackwise.middleware.watermark import Watermark
-from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, due_ms, parse_copy, shrink, with_due
+from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, dead_letter, due_ms, has_raw_names, parse_copy, shrink, with_due
 from ackwise.plugin.delaycounts import DelayCounts
 from ackwise.plugin.delayhop import Wait, latest_due, next_hop, written_at
 from ackwise.plugin.topics import TopicNames
@@ -162,6 +162,8 @@ class DelayLine:
         """What to publish for `held` now, or the seconds for which it stays."""
         now_ms, record = int(self._clock() * 1000), held.record
         try:
+            if has_raw_names(record.headers):
+                raise ForeignCopy("the name of a header is no UTF-8, and no copy has one")
             asked = due_ms(record.headers, self._names.group)
         except ForeignCopy as error:
             log.error(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import GroupLoadInProgressError, KafkaConnectionError
+from aiokafka.errors import CorruptRecordException, GroupLoadInProgressError, KafkaConnectionError
 from tests.plugin.relayclient import Cluster
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
@@ -19,6 +19,7 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.plugin import delay, delayfetch, delaymember, farewell, quarantine
 from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.rawrecords import RawRecords
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topics import TopicNames
 
@@ -215,7 +216,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Relay:
     return Relay(monkeypatch, partitions=2)
 
 
-@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a header name"), ValueError("checksum")], ids=repr)
+@pytest.mark.parametrize("error", [CorruptRecordException("checksum"), ValueError("odd")], ids=repr)
 async def test_a_record_that_can_t_be_read_holds_its_own_partition_alone(
     two: Relay, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +233,24 @@ async def test_a_record_that_can_t_be_read_holds_its_own_partition_alone(
         await two.until(lambda: two.cluster.committed.get(SECOND) == 3)
     assert sorted(two.moved) == [1, 2, 3, 4, 11, 12, 13], "nothing is lost, and nothing moved twice"
     assert len(two.cluster.clients) == 1
+
+
+async def test_a_header_name_that_is_no_utf_8_makes_a_dead_letter_and_holds_nobody(two: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    two.put(11, 12, 13, partition=SECOND)
+    two.cluster.unreadable[SECOND, 1] = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a header name")
+
+    async def read_raw(client: Any, partition: TopicPartition, position: int) -> RawRecords:
+        assert (partition, position) == (SECOND, 1)
+        record = two.cluster.logs[SECOND][1]
+        record.headers = (("\udcff", b"theirs"), *record.headers)
+        return RawRecords([record], 2)
+
+    monkeypatch.setattr(delayfetch, "read_raw", read_raw)
+    async with two.running():
+        await two.until(lambda: two.cluster.committed.get(SECOND) == 3)
+    assert [(copy.topic, copy.value) for copy in two.sent] == [(NAMES.retry, b"11"), (NAMES.dead_letter, b"12"), (NAMES.retry, b"13")]
+    said = dict(two.sent[1].headers)
+    assert (said["ackwise-reason"], "\udcff" in said) == (b"foreign-copy", False)
 
 
 async def test_what_was_drained_by_a_fetch_that_raised_is_fetched_again(two: Relay) -> None:
