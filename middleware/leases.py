@@ -44,6 +44,7 @@ class Witness(Protocol):
     @property
     def owner(self) -> str:
         """What this process is called in its claims; empty if nobody could tell its death."""
+        ...
 
     def dead(self, owners: Iterable[str]) -> Collection[str]:
         """Those of `owners` whose death is proved. Where it is only likely, it is not."""

@@ -6,6 +6,7 @@ a local file system only; where either is in doubt there is no proof, and claims
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -19,11 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]  # stands for "can't be told"
 
 __all__ = ["THIS_PROCESS", "Life", "is_local"]
 
@@ -58,7 +54,7 @@ class Life:
 
     def _begin(self) -> str:
         boot = _boot()
-        if fcntl is None or not boot:
+        if not boot:
             return ""
         owner = f"{boot}-{os.urandom(8).hex()}"
         try:
@@ -87,7 +83,7 @@ class Life:
         return frozenset(owner for owner in set(owners) if self._is_dead(owner))
 
     def _is_dead(self, owner: str) -> bool:
-        if fcntl is None or not _OWNER.fullmatch(owner) or owner == self._owner or not owner.startswith(f"{_boot()}-"):
+        if not _OWNER.fullmatch(owner) or owner == self._owner or not owner.startswith(f"{_boot()}-"):
             return False
         with suppress(OSError), _opened(self._folder / owner) as file:
             if not _is_named(file, owner) or not is_local(file):

@@ -120,10 +120,11 @@ class World:
 
     async def batch(self, entries: Sequence[Entry], answers: Sequence[Answer] = ()) -> None:
         rest = iter(answers)
-        now: list[Answer] = ["heard"]
+        heard: Answer = "heard"
+        now: list[Answer] = [heard]
 
         def refuses(exchange: Exchange) -> bool:
-            now[0] = next(rest, "heard")
+            now[0] = next(rest, heard)
             return now[0] == "refused"
 
         self.store.fail, self.store.swallow = refuses, lambda exchange: now[0] == "unheard"

@@ -192,7 +192,7 @@ def test_where_no_proof_is_possible_there_is_no_name_and_no_error(tmp_path: Path
     assert Life(tmp_path / "lives").owner == ""
     assert list((tmp_path / "lives").iterdir()) == []
     monkeypatch.undo()
-    monkeypatch.setattr(life, "fcntl", None)
+    monkeypatch.setattr(life, "_BOOT", tmp_path / "missing")
     assert (Life(tmp_path / "lives").owner, Life(tmp_path / "lives").dead(["8d5f3c1a-0123456789abcdef"])) == ("", frozenset())
 
 

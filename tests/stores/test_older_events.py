@@ -38,7 +38,7 @@ def test_a_log_that_an_older_worker_left_is_rolled_without_what_it_never_said(ro
     recovery = recover(root)
     assert not recovery.unreadable
     (file,) = recovery.rolled
-    table = pq.read_table(file, partitioning=None)
+    table = pq.ParquetFile(file).read()
     assert table.schema.equals(SCHEMA)
     assert table["seq"].to_pylist() == list(range(8))
     assert table["exec_id"].to_pylist()[4] == 2**40 + 1
@@ -49,7 +49,7 @@ def test_a_log_that_an_older_worker_left_is_rolled_without_what_it_never_said(ro
 
 def test_a_log_that_an_older_worker_still_writes_is_copied(root: Path, tmp_path: Path) -> None:
     (file,) = snapshot((root / "wal").iterdir(), tmp_path / "copy")
-    assert pq.read_table(file, partitioning=None)["seq"].to_pylist() == list(range(8))
+    assert pq.ParquetFile(file).read()["seq"].to_pylist() == list(range(8))
 
 
 def test_a_file_that_an_older_worker_rolled_says_no_counts(root: Path) -> None:
