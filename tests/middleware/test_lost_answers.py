@@ -119,12 +119,11 @@ class World:
         self.open[offset] = self.spine.entry(offset, value=key, attempt=attempt)
 
     async def batch(self, entries: Sequence[Entry], answers: Sequence[Answer] = ()) -> None:
-        rest = iter(answers)
-        heard: Answer = "heard"
-        now: list[Answer] = [heard]
+        rest = list(answers)
+        now: list[Answer] = ["heard"]
 
         def refuses(exchange: Exchange) -> bool:
-            now[0] = next(rest, heard)
+            now[0] = rest.pop(0) if rest else "heard"
             return now[0] == "refused"
 
         self.store.fail, self.store.swallow = refuses, lambda exchange: now[0] == "unheard"
