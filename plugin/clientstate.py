@@ -12,7 +12,17 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.bounded import ended
 
-__all__ = ["buffered", "has_left_the_group", "has_stopped_fetching", "leave", "look_for_topics", "missing_topics", "position_of", "revive"]
+__all__ = [
+    "buffered",
+    "has_left_the_group",
+    "has_stopped_fetching",
+    "has_stopped_sending",
+    "leave",
+    "look_for_topics",
+    "missing_topics",
+    "position_of",
+    "revive",
+]
 
 log = Log()
 
@@ -47,6 +57,12 @@ def has_left_the_group(consumer: Any) -> bool:
 def has_stopped_fetching(consumer: Any) -> bool:
     """Whether the client's own task that fetches has ended."""
     return bool(consumer._fetcher._fetch_task.done())
+
+
+def has_stopped_sending(producer: Any) -> bool:
+    """Whether a producer's own task that sends, or that learns where to, has ended: nothing begins it anew, and each send waits in vain."""
+    tasks = producer._sender.sender_task, producer.client._sync_task
+    return any(task is not None and task.done() for task in tasks)
 
 
 def buffered(consumer: Any) -> list[TopicPartition]:
