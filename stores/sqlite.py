@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -105,7 +106,7 @@ class SQLiteStore:
             raise ConfigurationError("the path of the SQLite store has a NUL in it, which no file can have; name another")
         if synchronous not in ("normal", "full"):
             raise ConfigurationError(f"synchronous is {synchronous!r} for the SQLite store; it can be normal or full")
-        if timeout <= 0:
+        if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that an exchange may wait for the file, more than 0")
         self._path = Path(path)
         self._synchronous = synchronous

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -102,7 +103,7 @@ class SQLiteInbox:
             raise ConfigurationError("a SQLite inbox needs the path of the file that the handler writes to")
         if "\0" in str(path):
             raise ConfigurationError("the path of the SQLite inbox has a NUL in it, which no file can have; name another")
-        if timeout <= 0:
+        if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that a batch may wait for the file, more than 0")
         self._path = Path(path)
         self._timeout = timeout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -72,7 +73,7 @@ class RedisStore:
     ) -> None:
         if (url is None) == (client is None):
             raise ConfigurationError("the Redis store takes either a URL or a client; give one of them")
-        if timeout <= 0:
+        if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that an exchange with Redis may take, more than 0")
         if layout not in ("plain", "compact"):
             raise ConfigurationError(f"layout is {layout!r} for the Redis store; it can be plain or compact")

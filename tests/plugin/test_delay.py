@@ -44,6 +44,7 @@ NAMES = TopicNames("billing", LEVELS)
     ("now", "due", "level", "hop"),
     [
         pytest.param(0, 40_000, 3, Wait(40_000), id="D04-head-due-in-40s-waits-for-exactly-that"),
+        pytest.param(0, 135_000, 3, Wait(60_000), id="D05-head-due-later-than-its-level-waits-it-out"),
         pytest.param(9_999, 10_000, 2, Wait(10_000), id="a-millisecond-early-waits"),
         pytest.param(10_000, 10_000, 2, Move(0), id="due-now-moves"),
         pytest.param(90_000, 10_000, 2, Move(0), id="D11-overdue-moves-at-once"),

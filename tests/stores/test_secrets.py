@@ -214,6 +214,15 @@ def test_a_url_that_can_t_be_taken_apart_is_a_sentence(url: str) -> None:
         assert is_a_sentence(caught.value)
 
 
+@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("url", ["sqlite:///claims.db", "redis://h", "postgresql://h/d", "mysql://h/d"])
+def test_a_timeout_that_is_no_time_is_a_sentence(url: str, timeout: str) -> None:
+    for way in ways(f"{url}?timeout={timeout}"):
+        with pytest.raises(ConfigurationError, match="timeout is") as caught:
+            way(f"{url}?timeout={timeout}")
+        assert is_a_sentence(caught.value)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "option", [f"password={PASSWORD}", f"pasword={PASSWORD}", f"user={USER}", f"token={PASSWORD}", f"sslpassword={PASSWORD}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class PostgresInbox:
     ) -> None:
         if (url is None) == (pool is None):
             raise ConfigurationError("a PostgreSQL inbox needs a URL, such as postgresql://host/database, or a pool, and not both")
-        if timeout <= 0:
+        if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that a statement of the inbox may take, more than 0")
         if max_size < 1:
             raise ConfigurationError(f"max_size is {max_size}; the PostgreSQL inbox needs at least one connection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -53,7 +54,7 @@ class SQLAlchemyInbox:
     def __init__(
         self, sessions: async_sessionmaker[AsyncSession], *, schema: str | None = None, prefix: str = "ackwise_", timeout: float = 5.0
     ) -> None:
-        if timeout <= 0:
+        if not 0 < timeout < math.inf:
             raise ConfigurationError(f"timeout is {timeout}; give the seconds that a statement of the inbox may take, more than 0")
         self._sessions = sessions
         self._schema, self._prefix, self._timeout = schema, prefix, timeout
