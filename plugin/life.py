@@ -36,10 +36,13 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 class Life:
-    """Proof of life of this process in `folder`; `owner` is what it is called in its claims, empty if nobody could tell its death."""
+    """Proof of life of this process in `folder`, else one among the temporary files.
+
+    `owner` is what it is called in its claims, empty if nobody could tell its death.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or Path(tempfile.gettempdir()) / f"ackwise-{getattr(os, 'getuid', int)()}"
+        self._given = folder
         self._file: int | None = None
         self._process = 0
         self._owner = ""
@@ -52,17 +55,23 @@ class Life:
             self._owner = self._begin()
         return self._owner if self._file is not None and _is_named(self._file, self._owner) else ""
 
+    @property
+    def _folder(self) -> Path:
+        """Raises `OSError` where no temporary file can be written; so it is looked for only when it is needed."""
+        return self._given or Path(tempfile.gettempdir()) / f"ackwise-{getattr(os, 'getuid', int)()}"
+
     def _begin(self) -> str:
         boot = _boot()
         if not boot:
             return ""
         owner = f"{boot}-{os.urandom(8).hex()}"
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            if not _is_ours(self._folder.lstat(), stat.S_ISDIR):
+            folder = self._folder
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not _is_ours(folder.lstat(), stat.S_ISDIR):
                 return ""
-            self._forget_the_old()
-            file = os.open(self._folder / owner, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            _forget_the_old(folder)
+            file = os.open(folder / owner, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return ""
         try:
@@ -73,7 +82,7 @@ class Life:
         except OSError:
             os.close(file)
             with suppress(OSError):
-                (self._folder / owner).unlink()
+                (folder / owner).unlink()
             return ""
         self._file = file
         return owner
@@ -92,12 +101,17 @@ class Life:
             return True
         return False
 
-    def _forget_the_old(self) -> None:
-        for path in self._folder.iterdir():
-            if _OWNER.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _OLD:
-                with suppress(OSError), _opened(path) as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+
+def _forget_the_old(folder: Path) -> None:
+    for path in folder.iterdir():
+        if not _OWNER.fullmatch(path.name):
+            continue
+        with suppress(OSError):  # it is held, or another worker that starts now took it away
+            if time.time() - path.lstat().st_mtime <= _OLD:
+                continue
+            with _opened(path) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 @contextmanager

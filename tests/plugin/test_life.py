@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -194,6 +195,21 @@ def test_where_no_proof_is_possible_there_is_no_name_and_no_error(tmp_path: Path
     monkeypatch.undo()
     monkeypatch.setattr(life, "_BOOT", tmp_path / "missing")
     assert (Life(tmp_path / "lives").owner, Life(tmp_path / "lives").dead(["8d5f3c1a-0123456789abcdef"])) == ("", frozenset())
+
+
+def test_where_no_temporary_file_can_be_written_a_process_has_no_name_and_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_folder() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", no_folder)
+    here = Life()
+    assert here.owner == ""
+    assert here.dead([f"{life._boot()}-{'0' * 16}"]) == frozenset()
+
+
+def test_a_file_that_another_worker_takes_away_at_the_same_time_costs_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([self / f"{life._boot()}-{'0' * 16}"]))
+    assert Life(folder).owner != ""
 
 
 def test_a_lock_that_somebody_closed_is_named_no_more(folder: Path) -> None:
