@@ -50,7 +50,7 @@ class Clocks(NamedTuple):
     uptime: Callable[[], float]
     """Seconds that nobody sets, the same for all processes; they go on while the host sleeps."""
     boot: str
-    """Between which starts of the host uptimes can be compared."""
+    """Uptimes of the same text can be compared. Those of two can if the clocks agree on when the host was started."""
 
 
 class Stamp(NamedTuple):
@@ -99,7 +99,7 @@ def advance(stamp: Stamp | None, wall: float, uptime: float, boot: str) -> Stamp
     """What the file knows now, after `stamp`."""
     if stamp is None:
         return Stamp(wall, wall, uptime, boot)
-    elapsed = _elapsed(stamp, uptime, boot)
+    elapsed = _elapsed(stamp, wall, uptime, boot)
     expected = stamp.now + (elapsed or 0.0)  # how long the host was off, only the wall clock could tell
     if abs(wall - expected) <= _TOLERANCE:
         return Stamp(wall, wall, uptime, boot)
@@ -109,9 +109,11 @@ def advance(stamp: Stamp | None, wall: float, uptime: float, boot: str) -> Stamp
     return Stamp(expected, wall, uptime, boot, doubted) if doubted < _DOUBT else Stamp(wall, wall, uptime, boot)
 
 
-def _elapsed(stamp: Stamp, uptime: float, boot: str) -> float | None:
+def _elapsed(stamp: Stamp, wall: float, uptime: float, boot: str) -> float | None:
     """Seconds since the stamp; `None` if the host was started since."""
-    return uptime - stamp.uptime if boot == stamp.boot and uptime >= stamp.uptime else None
+    # Containers of one host may have boot ids of their own, and its uptime. When it started, their clocks agree on.
+    is_same_start = boot == stamp.boot or abs((wall - uptime) - (stamp.wall - stamp.uptime)) <= _TOLERANCE
+    return uptime - stamp.uptime if is_same_start and uptime >= stamp.uptime else None
 
 
 class FileClock:
@@ -127,7 +129,7 @@ class FileClock:
         if before is None or after.doubted is not None or before.doubted is not None or after.now - before.now >= _STAMP_EVERY:
             connection.execute(_WRITE, (self._part, *after))
         self._tell(after)
-        jump = 0.0 if before is None else after.now - before.now - (_elapsed(before, after.uptime, after.boot) or 0.0)
+        jump = 0.0 if before is None else after.now - before.now - (_elapsed(before, after.wall, after.uptime, after.boot) or 0.0)
         return Instant(after.now, max(after.now, after.wall), jump if abs(jump) > _TOLERANCE else 0.0)
 
     def _tell(self, stamp: Stamp) -> None:

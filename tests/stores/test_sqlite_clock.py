@@ -230,3 +230,23 @@ def test_small_steps_are_followed_and_large_ones_doubted() -> None:
     assert advance(stamp, 50.0, 15.0, "a") == Stamp(105.0, 50.0, 15.0, "a", 0.0)
     assert advance(stamp, 5000.0, 15.0, "b") == Stamp(100.0, 5000.0, 15.0, "b", 0.0)
     assert advance(None, 5000.0, 15.0, "b") == Stamp(5000.0, 5000.0, 15.0, "b")
+
+
+@pytest.mark.parametrize("steps", [(2.0,), (2.0, 0.005)])
+def test_containers_of_one_host_with_boot_ids_of_their_own_count_the_same_time(steps: tuple[float, ...]) -> None:
+    stamp, passed = Stamp(1000.0, 1000.0, 10.0, "a"), 0.0
+    for boot in "ba" * 50:
+        for step in steps:
+            passed += step
+            stamp = advance(stamp, 1000.0 + passed, 10.0 + passed, boot)
+            assert (stamp.now, stamp.doubted) == (1000.0 + passed, None)
+
+
+def test_a_jump_in_containers_of_one_host_is_doubted_for_an_hour() -> None:
+    stamp, passed = Stamp(1000.0, 1000.0, 10.0, "a"), 0.0
+    while passed < HOUR - 60:
+        for boot in "ba":
+            passed += 20
+            stamp = advance(stamp, 1000.0 + 2 * DAY + passed, 10.0 + passed, boot)
+            assert stamp.now == pytest.approx(1000.0 + passed, abs=20)
+            assert stamp.doubted is not None
