@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tests.failures.hostile.fault import Fault
 from tests.failures.hostile.plan import Plan
@@ -12,14 +13,18 @@ from tests.failures.hostile.plan import Plan
 __all__ = ["deal"]
 
 
-def deal(harms: Mapping[str, Sequence[str]], seed: int) -> list[Plan]:
+def deal(harms: Mapping[str, Sequence[str]], seed: int, *, apart: Mapping[str, str] = MappingProxyType({})) -> list[Plan]:
     """Return plans, each with at most one fault of a call, that have every fault of `harms` once: the same for the same seed.
 
-    `harms` has for each call what may become of it, as in a fault behind the colon: `loading`, `late@2`, `corrupt@3x2`.
+    `harms` has for each call what may become of it, as in a fault behind the colon: `loading`, `late@2`, `corrupt@3x2`. A call in
+    `apart` has no fault in a plan that has one of the call that it names there.
     """
     chance = random.Random(seed)
-    piles = [chance.sample(whats, len(whats)) for whats in harms.values()]
     calls = list(harms)
+    piles: list[list[str | None]] = [
+        [*itertools.repeat(None, len(harms.get(apart.get(call, ""), ()))), *chance.sample(whats, len(whats))]
+        for call, whats in harms.items()
+    ]
     return [
         Plan(*(Fault.parse(f"{call}:{what}") for call, what in zip(calls, faults, strict=True) if what is not None))
         for faults in itertools.zip_longest(*piles)
