@@ -8,12 +8,18 @@ from typing import Any, Final, TypeVar
 
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
-__all__ = ["answer", "ended", "until"]
+__all__ = ["answer", "ended", "is_asked_to_end", "until"]
 
 T = TypeVar("T")
 
 #: What was given up and has not ended; the event loop itself would forget such a task.
 _LEFT: Final[set[asyncio.Future[Any]]] = set()
+
+
+def is_asked_to_end() -> bool:
+    """Whether somebody has cancelled the task that asks this. If nobody has, a cancellation comes from inside of what it called."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def answer(call: Coroutine[Any, Any, T], *, within: float) -> T:

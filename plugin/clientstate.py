@@ -1,33 +1,27 @@
-"""What aiokafka's consumer keeps to itself and the host must know: where it stands, whether it still works, and how to be rid of it."""
+"""What aiokafka's consumer keeps to itself and the host must know: where it stands, and whether it still works."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-
-from ackwise.middleware.log import Log, said
-from ackwise.plugin.bounded import ended
+from aiokafka.errors import KafkaConnectionError
 
 __all__ = [
     "buffered",
     "has_left_the_group",
     "has_stopped_fetching",
     "has_stopped_sending",
-    "leave",
+    "keep_awake",
     "look_for_topics",
     "missing_topics",
     "position_of",
     "revive",
 ]
 
-log = Log()
-
-#: Seconds for closing the connections of a client that could not leave its group.
-_CLOSE_TIMEOUT: Final = 0.5
+#: Seconds until the task that learns the metadata begins anew.
+_LEARN_AGAIN: Final = 1.0
 
 
 def position_of(consumer: Any, partition: TopicPartition) -> int | None:
@@ -50,8 +44,33 @@ def look_for_topics(consumer: Any) -> None:
 
 def has_left_the_group(consumer: Any) -> bool:
     """Whether the task that keeps the membership has ended: nothing begins it anew."""
-    task = getattr(consumer._coordinator, "_coordination_task", None)
-    return task is not None and bool(task.done())
+    task = _coordination_of(consumer)
+    return task is not None and task.done()
+
+
+def keep_awake(consumer: Any) -> None:
+    """Let `consumer`, which is started, never wait in silence for a task of its own that something has cancelled.
+
+    aiokafka tells those who wait for an assignment of errors alone, and begins the task that learns the metadata only once.
+    """
+
+    def tell(_: asyncio.Task[None]) -> None:
+        for waiter in consumer._subscription._assignment_waiters:
+            if not waiter.done() and not consumer._closed:
+                waiter.set_exception(KafkaConnectionError("the client has left the group by itself"))
+
+    def restart(_: asyncio.Task[None]) -> None:
+        asyncio.get_running_loop().call_later(_LEARN_AGAIN, learn)
+
+    def learn() -> None:
+        if not consumer._closed and client._sync_task is not None:
+            client._sync_task = asyncio.create_task(client._md_synchronizer())
+            client._sync_task.add_done_callback(restart)
+
+    client = consumer._client
+    for task, act in ((_coordination_of(consumer), tell), (getattr(client, "_sync_task", None), restart)):
+        if task is not None:
+            task.add_done_callback(act)
 
 
 def has_stopped_fetching(consumer: Any) -> bool:
@@ -83,17 +102,8 @@ def revive(consumer: Any) -> BaseException | None:
     return asyncio.CancelledError() if ended.cancelled() else ended.exception() or asyncio.CancelledError()
 
 
-async def leave(consumer: Any, *, within: float) -> None:
-    """Leave the group and close the connections, in about so many seconds. Who can't say goodbye is missed when its session is over."""
-    why = f"no answer within {within:.1f} s"
-    try:
-        if await ended(consumer.stop(), within=within):
-            return
-    except (KafkaError, OSError) as error:
-        why = said(error)
-    log.warning("the group could not be left in order, the broker misses this member when its session is over", error=why)
-    with suppress(KafkaError, OSError):
-        await ended(consumer._client.close(), within=_CLOSE_TIMEOUT)
+def _coordination_of(consumer: Any) -> asyncio.Task[None] | None:
+    return getattr(consumer._coordinator, "_coordination_task", None)
 
 
 def _take_note(task: asyncio.Task[Any]) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError, KafkaTimeoutError
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.bounded import answer
+from ackwise.plugin.clientstate import has_left_the_group, keep_awake
 from ackwise.plugin.delayfetch import DelayFetch
 from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.farewell import part_from
@@ -93,18 +94,26 @@ class DelayMember(ConsumerRebalanceListener):
                 await self._record_broker_offsets(self._sink)
 
     async def _start(self) -> None:
-        """A start that is cut short leaves a connection open in aiokafka, so it is let finish if it is quick."""
+        """A start that is cut short leaves a connection open in aiokafka, so it is let finish if it is quick.
+
+        It ends when the group is joined, and never if the client was cancelled from inside while it joined.
+        """
         starting = asyncio.create_task(self._consumer.start(), name="ackwise relay start")
+        give_up_at = self._clock() + _START_TIMEOUT
         try:
-            await asyncio.wait({starting}, timeout=_START_TIMEOUT)
+            while not starting.done() and not has_left_the_group(self._consumer) and self._clock() < give_up_at:
+                await asyncio.wait({starting}, timeout=_POLL)
         finally:
             if not starting.done():
                 await asyncio.wait({starting}, timeout=_START_GRACE)
             starting.cancel()
             await asyncio.wait({starting}, timeout=_START_GRACE)
+        if has_left_the_group(self._consumer) and (not starting.done() or starting.cancelled()):
+            raise KafkaConnectionError("the relay's client was cancelled from inside while it joined")
         if not starting.done():
             raise KafkaTimeoutError(f"the relay's client did not start within {_START_TIMEOUT:g} s")
         starting.result()
+        keep_awake(self._consumer)
 
     async def close(self) -> None:
         """Let what is being published finish, commit what was acknowledged, and leave the group; in bounded time, whatever hangs."""

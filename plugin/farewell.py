@@ -22,8 +22,10 @@ _TASKS: Final = {
 }
 
 
-async def part_from(consumer: Any, *, within: float) -> None:
-    """Leave the group and close the connections of `consumer`, for at most `within` seconds and one more. Raises nothing of the client's.
+async def part_from(consumer: Any, *, within: float) -> BaseException | None:
+    """Leave the group and close the connections of `consumer`, for at most `within` seconds and one more.
+
+    Return what kept it from closing by itself, if anything did. Raise nothing of the client's.
 
     aiokafka gives up half-way where one of its requests failed: its `Fetcher.close` raises what these end with, cancellation
     included, and neither its connections nor its heartbeats end then.
@@ -32,8 +34,10 @@ async def part_from(consumer: Any, *, within: float) -> None:
     try:
         await answer(consumer.stop(), within=within)
         is_closed = True
+        return None
     except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it, and the broker misses a member that said no goodbye
         log.debug("a Kafka client did not close by itself", error=said(error))
+        return error
     finally:
         if not is_closed:
             await _tear_from(consumer)

@@ -18,12 +18,13 @@ from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaE
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.budget import size_of
-from ackwise.plugin.clientstate import has_left_the_group, look_for_topics, position_of, revive
+from ackwise.plugin.clientstate import has_left_the_group, keep_awake, look_for_topics, position_of, revive
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.member import Member
 from ackwise.plugin.opening import Opening
 from ackwise.plugin.quarantine import Quarantine
 from ackwise.plugin.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.refusal import is_refusal
 
 __all__ = ["Fetching"]
 
@@ -83,10 +84,15 @@ class Fetching:
         self._doubted: dict[TopicPartition, Lane] = {}  #: those that raised once in this search
         self._next_look = 0.0  #: when it is looked again whether topics are missing
         self._missing: Sequence[str] = ()
+        self._has_joined = False  #: the group; nothing is fetched before
         self._left_at: dict[TopicPartition, tuple[Lane, int]] = {}  #: the client's positions after the fetch that returned last
 
     async def poll(self) -> None:
-        """Feed the lanes until the member stops. Raises `AckwiseError` if the client has left the group for good."""
+        """Feed the lanes until the member stops.
+
+        Raises `AckwiseError` if the client has left the group for good, and what Kafka refuses a member with that has never joined.
+        """
+        keep_awake(self._consumer)
         while not self._member.stop.is_set():
             self._look_for_topics()
             polled, is_any_full = self._regulate()
@@ -221,6 +227,7 @@ class Fetching:
             raise _FetchFailed(error) from error  # from within the client: nobody asked us to end
         except Exception as error:
             raise _FetchFailed(error) from error
+        self._has_joined = True
         for partition, records in fetched.items():
             self._feed(partition, records, begun.get(partition))
         for partition, lane in begun.items():
@@ -285,6 +292,11 @@ class Fetching:
         for partition, (lane, *_) in self._member.lanes.items():
             self._return(partition, lane)
         self._require_membership()
+        if not self._has_joined and not self._consumer.assignment():
+            if is_refusal(error):
+                raise error
+            await self._back_off(error)
+            return
         was_searching = self._clock() < self._searching_until
         self._searching_until = self._clock() + _SEARCH
         if was_searching:  # asked singly, none of them raises it

@@ -16,19 +16,21 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
-from ackwise.plugin.bounded import until
-from ackwise.plugin.clientstate import leave, missing_topics
+from ackwise.plugin.bounded import answer, until
+from ackwise.plugin.clientstate import missing_topics
 from ackwise.plugin.delay import DelayRelay
+from ackwise.plugin.farewell import part_from
 from ackwise.plugin.fetching import Fetching
 from ackwise.plugin.member import Member, StoppedWhileStarting
 from ackwise.plugin.opening import Opening
+from ackwise.plugin.refusal import is_refusal
 from ackwise.plugin.settings import REBALANCE_TIMEOUT, HostSettings
 from ackwise.plugin.standing import ask
 
@@ -39,14 +41,17 @@ log = Log()
 #: Seconds after `drain_timeout` within which a worker has ended, whatever hangs; a little less than is promised.
 _END_AFTER = 9.0
 
-#: Seconds of these for closing store, event log and producer, once the group is left.
-_CLOSE_RESERVE = 2.0
+#: Seconds of these for closing store, event log and producer, once the group is left, and for a client that does not close by itself.
+_CLOSE_RESERVE, _TEAR_RESERVE = 2.0, 1.0
 
 #: Seconds for leaving the group, at least.
 _LEAVE_TIMEOUT = 0.5
 
-#: Seconds for which a start, and a poll, that has begun may go on after a stop; a start that is cut short leaves a connection open.
-_START_GRACE, _POLL_GRACE = 2.0, 1.5
+#: Seconds for a client to connect, which may try several addresses.
+_START_TIMEOUT = 60.0
+
+#: Seconds for which a start, and a poll, that has begun may go on after a stop. A member that starts waits for a second.
+_START_GRACE, _POLL_GRACE = 0.25, 1.5
 
 #: Seconds for what a second signal cancels.
 _CANCEL_TIMEOUT = 5.0
@@ -140,22 +145,47 @@ class Host:
 
     async def _consume(self) -> None:
         member = self._member
-        self._consumer = self._users_own or AIOKafkaConsumer(**self._consumer_options())
+        if self._users_own is None:
+            await member.insist(self._connect)
+        else:
+            self._consumer = self._users_own
         opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
         member.missing_topics = partial(missing_topics, self._consumer)
         try:
             async with member.working(self._consumer), self._relaying():
                 self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
                 member.keep(opening.keep, "assignment")
-                if self._users_own is None and await until(member.stop, self._consumer.start(), grace=_START_GRACE) is None:
-                    return
                 await until(member.stop, Fetching(member, self._consumer, opening).poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
             if self._users_own is None:
-                await leave(self._consumer, within=max(_LEAVE_TIMEOUT, member.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE))
+                await self._leave()
             else:
                 self._users_own.unsubscribe()
+
+    async def _connect(self) -> None:
+        """Connect a client. It joins the group once it is polled: waiting for that here, it would say nothing of what keeps it from it."""
+        consumer = AIOKafkaConsumer(**self._consumer_options())
+        is_connected = False
+        try:
+            if await until(self._member.stop, answer(consumer.start(), within=_START_TIMEOUT), grace=_START_GRACE) is None:
+                raise StoppedWhileStarting
+            is_connected = True
+        except (KafkaError, OSError) as error:
+            if is_refusal(error):
+                raise
+            raise Unavailable(f"the brokers {self._member.settings.brokers!r} do not answer a consumer ({type(error).__name__})") from error
+        finally:
+            if not is_connected:
+                await part_from(consumer, within=_LEAVE_TIMEOUT)
+        self._consumer = consumer
+
+    async def _leave(self) -> None:
+        """Leave the group. Everything is settled or given up by now: whatever the client does here ends nobody."""
+        within = max(_LEAVE_TIMEOUT, self._member.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
+        if (error := await part_from(self._consumer, within=within)) is not None:
+            spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
+            log.warning("the group could not be left in order, the broker misses this member when its session is over", error=spoken)
 
     def _consumer_options(self) -> dict[str, Any]:
         settings = self._member.settings

@@ -163,13 +163,13 @@ class Member:
         publisher = KafkaPublisher(self.settings)
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
-                await self._insist(lambda: self.ensure_topics(sources))
+                await self.insist(lambda: self.ensure_topics(sources))
             parts = [part for part in (self.sink, self._store, self._inbox) if part is not None]
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
             opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
-            await self._insist(publisher.start)
+            await self.insist(publisher.start)
             self._build_pipelines(publisher)
             yield
         log.info("stopped", group=group)
@@ -184,7 +184,7 @@ class Member:
         """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
         return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
 
-    async def _insist(self, call: Callable[[], Awaitable[None]]) -> None:
+    async def insist(self, call: Callable[[], Awaitable[None]]) -> None:
         """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
         now, limit = asyncio.get_running_loop().time, self.settings.start_timeout
         begun = now()

@@ -15,22 +15,28 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import IncompatibleBrokerVersion, InvalidPartitionsError, KafkaError, for_code
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.addresses import require_broker
+from ackwise.plugin.bounded import answer, is_asked_to_end
 from ackwise.plugin.settings import HostSettings
 from ackwise.plugin.topicnames import TopicNames
 from ackwise.plugin.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
 
 __all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics", "set_append_time"]
 
+log = Log()
+
 #: Seconds until the brokers must have made the topics and told each other.
 _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
+_CLOSE_TIMEOUT: Final = 2.0
 
 #: The source of a setting that was made for its topic.
 _SET_FOR_TOPIC: Final = 1
 
+_UNKNOWN: Final = -1  #: an error of the broker's own
 _NO_ERROR, _UNKNOWN_TOPIC, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 36, 41
 
 _SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas", TIMESTAMP_TYPE)
@@ -117,13 +123,18 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
             f"the brokers {settings.brokers!r} can't describe or create topics on request; set create_topics to 'broker', "
             "so that they are created when first used"
         ) from None
-    except (KafkaError, OSError, TimeoutError) as error:
+    except (KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_asked_to_end():
+            raise
         raise Unavailable(
             f"the brokers {settings.brokers!r} take connections and do not answer questions about topics ({type(error).__name__}); "
             "check that they are Kafka, that they are not overloaded, and the credentials in client_options"
         ) from error
     finally:
-        await admin.close()
+        try:
+            await answer(admin.close(), within=_CLOSE_TIMEOUT)
+        except Exception as error:  # noqa: BLE001  # what was asked is answered, and nobody can mend this
+            log.debug("the connections of a Kafka client could not be closed", error=said(error))
 
 
 def _admin(settings: HostSettings) -> AIOKafkaAdminClient:
@@ -203,6 +214,8 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
         for code, message, _, topic, entries in response.resources:
             if code == _NO_ERROR:
                 found[topic] = {name: value for name, value, *_ in entries}
+            elif _may_pass(code) and code != _UNKNOWN_TOPIC:
+                raise Unavailable(f"the settings of topic {topic!r} can't be read now ({_why(code, message)})")
             elif code != _UNKNOWN_TOPIC:
                 raise ConfigurationError(
                     f"the settings of topic {topic!r} can't be read ({_why(code, message)}); allow this client to describe its "
@@ -228,6 +241,8 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
         [NewTopic(topic, like.partitions, like.replication, topic_configs=configs) for topic, configs in made.items()]
     )
     for topic, code, *message in response.topic_errors:
+        if _may_pass(code) and code != _NOT_CONTROLLER:
+            raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, *message)})")
         if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
             raise ConfigurationError(
                 f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {like.partitions} partitions and "
@@ -281,6 +296,10 @@ def _compare(counts: Mapping[str, int], names: TopicNames, sources: Collection[s
 def _listed(topics: Sequence[str]) -> str:
     more = f" and {len(topics) - 3} more" if len(topics) > 3 else ""
     return ", ".join(map(repr, topics[:3])) + more
+
+
+def _may_pass(code: int) -> bool:
+    return code == _UNKNOWN or bool(for_code(code).retriable)
 
 
 def _why(code: int, message: str | None = None) -> str:

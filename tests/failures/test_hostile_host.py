@@ -47,10 +47,12 @@ HARMS: Final[dict[str, Sequence[str]]] = {
     ),
     "worker.commit": ("raises-after@3", "never@3", "cancelled@3", "cancelled-after@3"),
     "worker.Heartbeat": ("raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled"),
-    "worker.JoinGroup": ("raises", "raises-after", "late", "unknown-member"),
+    "worker.JoinGroup": ("raises", "raises-after", "late", "unknown-member", "unknown"),
     "worker.SyncGroup": ("raises-after", "rebalancing"),
     "worker.FindCoordinator": ("raises", "no-coordinator"),
-    "worker.LeaveGroup": ("raises", "unknown-member"),
+    "worker.LeaveGroup": ("raises", "unknown-member", "cancelled"),
+    "worker.close": ("cancelled-after", "raises-after"),
+    "worker.leave": ("cancelled-after", "raises-after"),
     "worker.Produce": ("raises", "raises-after", "late", "twice", "unknown", "few-replicas", "not-leader-one", "no-topic-one", "cancelled"),
     "worker.send": ("raises-after@2", "cancelled@2", "cancelled-after@2"),
     "relay.Fetch": ("raises-after@3", "cancelled@3", "corrupt@3", "out-of-range@3", "short@3", "unknown@3"),
@@ -65,10 +67,12 @@ HARMS: Final[dict[str, Sequence[str]]] = {
     "relay.close": ("cancelled-after", "raises-after"),
     "relay.leave": ("cancelled-after", "raises-after"),
     "relay.Heartbeat": ("raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled"),
-    "relay.JoinGroup": ("raises", "raises-after", "late", "unknown-member"),
-    "relay.SyncGroup": ("raises-after", "rebalancing"),
-    "relay.FindCoordinator": ("raises", "no-coordinator"),
+    "relay.JoinGroup": ("raises", "raises-after", "late", "unknown-member", "unknown", "cancelled"),
+    "relay.SyncGroup": ("raises-after", "rebalancing", "cancelled-after"),
+    "relay.FindCoordinator": ("raises", "no-coordinator", "cancelled"),
     "relay.LeaveGroup": ("raises", "unknown-member"),
+    "topics.Metadata": ("cancelled",),
+    "topics.DescribeConfigs": ("unknown", "cancelled-after"),
 }  # fmt: skip
 
 #: A client that could not leave its group is never asked to close its fetcher.
@@ -78,6 +82,9 @@ APART: Final = {"relay.leave": "relay.close", "worker.leave": "worker.close"}
 AT_START: Final[dict[str, Sequence[str]]] = {
     "topics.Metadata": ("raises", "empty", "short", "late"),
     "topics.DescribeConfigs": ("raises", "empty", "short", "unknown"),
+    "worker.JoinGroup": ("cancelled", "cancelled-after"),
+    "worker.SyncGroup": ("cancelled", "cancelled-after"),
+    "worker.FindCoordinator": ("cancelled",),
 }
 
 

@@ -52,7 +52,7 @@ class Client:
         self.is_stopped = False
         self.is_closed = False
         self._coordinator = self._client = self
-        self._coordination_task = None
+        self._coordination_task: Any = None
         self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future(), _pending_tasks=(), _records=cluster.logs)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=self._state)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException, GroupLoadInProgressError, KafkaConnectionError
-from tests.plugin.relayclient import Cluster
+from tests.plugin.relayclient import Client, Cluster
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery, Origin
@@ -276,3 +276,27 @@ async def test_what_the_client_drops_without_a_word_is_fetched_again(
             relay.put(3)
         await relay.until(lambda: len(relay.moved) == (3 if puts_more else 2))
     assert relay.moved == ([1, 2, 3] if puts_more else [1, 2])
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_joins_is_replaced_at_once(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka's start waits for an assignment then, for ever."""
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def client() -> Client:
+        made = relay.cluster.client()
+        if len(relay.cluster.clients) == 1:
+            monkeypatch.setattr(made, "start", never)
+            made._coordination_task = asyncio.get_running_loop().create_future()
+            made._coordination_task.cancel()
+        return made
+
+    monkeypatch.setattr(relay.relay, "_consumer", client)
+    monkeypatch.setattr(delaymember, "_START_GRACE", 0.0)
+    relay.put(1)
+    async with relay.running():
+        await relay.until(lambda: relay.moved == [1])
+    assert len(relay.cluster.clients) == 2

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    InconsistentGroupProtocolError,
+    KafkaConnectionError,
+    KafkaError,
+    UnsupportedVersionError,
+)
 from tests.plugin.logs import Logs, batch, corrupt, reading
 
 from ackwise.middleware.agent import Agent
@@ -320,3 +326,73 @@ async def test_a_defect_of_ours_is_not_taken_for_one_of_the_client(monkeypatch: 
     with pytest.raises(ValueError, match="ours"):
         await desk.fetching.poll()
     await desk.close()
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_joins_does_not_keep_its_worker_waiting() -> None:
+    """aiokafka tells those who wait for an assignment of errors alone."""
+    desk = Desk(Logs({}))
+    coordination = asyncio.get_running_loop().create_future()
+    desk.consumer._coordinator._coordination_task = coordination
+    desk.consumer._subscription._subscription = None
+    task = asyncio.create_task(desk.fetching.poll())
+    await desk.until(lambda: bool(desk.consumer._subscription._assignment_waiters))
+    coordination.cancel()
+    with pytest.raises(AckwiseError, match="has left the group and does not come back; the worker stops"):
+        async with asyncio.timeout(5):
+            await task
+    await desk.close()
+
+
+def joining(patch: pytest.MonkeyPatch, error: KafkaError) -> Desk:
+    """Fetches nothing yet, since joining the group comes to `error` once."""
+    desk, errors = Desk(Logs({})), [error]
+
+    def check() -> None:
+        if errors:
+            raise errors.pop()
+
+    patch.setattr(desk.consumer._coordinator, "check_errors", check)
+    return desk
+
+
+@pytest.mark.parametrize("refusal", [GroupAuthorizationFailedError("billing"), InconsistentGroupProtocolError(), UnsupportedVersionError()])
+async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pytest.MonkeyPatch, refusal: KafkaError) -> None:
+    desk = joining(monkeypatch, refusal)
+    with pytest.raises(type(refusal)):
+        async with asyncio.timeout(5):
+            await desk.fetching.poll()
+    await desk.close()
+
+
+@pytest.mark.parametrize("error", [KafkaError("UnknownError()"), KafkaConnectionError("gone")], ids=repr)
+async def test_a_worker_that_can_t_join_now_says_so_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch, error: KafkaError, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = joining(monkeypatch, error)
+    polling = asyncio.create_task(desk.fetching.poll())
+    await desk.until(lambda: desk.fetching._has_joined or polling.done())
+    desk.member.stop.set()
+    await polling
+    await desk.close()
+    assert caplog.text.count("fetching failed, nothing is lost") == 1
+
+
+async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_inside_learns_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.clientstate._LEARN_AGAIN", 0.0)
+    desk = Desk(Logs({}))
+    client: Any = desk.logs
+
+    async def synchronize() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    client._md_synchronizer = synchronize
+    first = client._sync_task = asyncio.create_task(synchronize())
+    polling = asyncio.create_task(desk.fetching.poll())
+    await asyncio.sleep(0)
+    first.cancel()
+    await desk.until(lambda: client._sync_task is not first)
+    assert not client._sync_task.done()
+    desk.member.stop.set()
+    await polling
+    await desk.close()
+    client._sync_task.cancel()

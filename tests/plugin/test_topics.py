@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -294,3 +294,53 @@ async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on(emb
     await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
     with pytest.raises(ConfigurationError, match="set create_topics to 'broker'"):
         await ensure_topics(replace(settings, create_topics="auto"), NAMES, ["orders"], levels=LEVELS)
+
+
+class Admin:
+    """An admin client of aiokafka, all of whose calls are cancelled from inside, or wait for ever."""
+
+    def __init__(self, cancelled: str) -> None:
+        self._cancelled = cancelled
+
+    async def start(self) -> None:
+        self._call("start")
+
+    async def list_topics(self) -> list[str]:
+        self._call("list_topics")
+        await asyncio.get_running_loop().create_future()
+        return []
+
+    async def close(self) -> None:
+        self._call("close")
+
+    def _call(self, call: str) -> None:
+        if call == self._cancelled:
+            raise asyncio.CancelledError
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    async def listening(_: str) -> None: ...
+
+    def use(cancelled: str) -> None:
+        monkeypatch.setattr("ackwise.plugin.topics.AIOKafkaAdminClient", lambda **_: Admin(cancelled))
+
+    monkeypatch.setattr("ackwise.plugin.topics.require_broker", listening)
+    return use
+
+
+@pytest.mark.parametrize("call", ["start", "list_topics"])
+async def test_a_call_that_is_cancelled_from_inside_is_brokers_that_do_not_answer(admin: Callable[[str], None], call: str) -> None:
+    admin(call)
+    with pytest.raises(Unavailable, match="do not answer questions about topics"):
+        await ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["orders"], levels=LEVELS)
+
+
+async def test_a_look_at_topics_that_somebody_cancels_is_cancelled_whatever_the_client_closes_with(admin: Callable[[str], None]) -> None:
+    admin("close")
+    looking = asyncio.create_task(ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["orders"], levels=LEVELS))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    looking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looking
