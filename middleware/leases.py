@@ -105,7 +105,7 @@ class Leases:
             if first or first_marks:  # what is released or completed and what is claimed never share a trip
                 await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
                 first, first_marks = [], []
-            owner = self._witness.owner if claims and self._witness is not None else ""
+            owner = self._witness.owner if (claims or renews) and self._witness is not None else ""
             result = await self._trip(
                 Exchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention, owner, gone)
             )

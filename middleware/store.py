@@ -97,8 +97,8 @@ class Exchange:
     lease: float = 30.0  #: seconds
     retention: float = 86400.0  #: seconds that a completed or sent-back record is remembered
     owner: str = ""
-    """The process that asks, as others on its host can tell whether it lives; kept beside the token of what it claims. Up to 64
-    letters, digits and hyphens; empty if nobody can tell."""
+    """The process that asks, as others on its host can tell whether it lives; kept beside the token of what it claims
+    or renews. Up to 64 letters, digits and hyphens; empty if nobody can tell."""
     gone: Sequence[str] = ()
     """Owners whose death is proved: their claims may be taken over before the lease ends."""
 

@@ -164,6 +164,11 @@ class Scene:
         asked = Exchange([Claim(key, token)], lease=self.lease, retention=self.retention, owner=owner, gone=gone)
         return self.run(self.store.exchange(asked)).claims[0]
 
+    def renew_as(self, owner: str, key: ClaimKey, token: int) -> Ack:
+        """Renew one key as a process that has a name, or none any more."""
+        asked = Exchange(renews=[Renew(key, token)], lease=self.lease, retention=self.retention, owner=owner)
+        return self.run(self.store.exchange(asked)).renews[0]
+
     def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK) -> Ack:
         """Complete one key."""
         return self.exchange(completes=[Complete(key, token, outcome)]).completes[0]
@@ -716,7 +721,8 @@ class StoreConformance(abc.ABC):
         scene.claim(unnamed)
         for key in (renewed, released, back):
             scene.claim_as(_ONE, key, MINE)
-        scene.exchange(releases=[Release(released, MINE), Release(back, MINE, 2)], renews=[Renew(renewed, MINE)])
+        scene.exchange(releases=[Release(released, MINE), Release(back, MINE, 2)])
+        scene.renew_as(_ONE, renewed, MINE)
         for key in (unnamed, renewed):
             assert isinstance(scene.claim_as(_OTHER, key, YOURS, gone=[_OTHER, "", "9d5f3c1a-0123456789abcdef"]), Busy)
         assert isinstance(scene.claim_as(_OTHER, unnamed, YOURS, gone=[_ONE]), Busy)
@@ -724,6 +730,19 @@ class StoreConformance(abc.ABC):
         assert scene.claim_as(_OTHER, back, YOURS, gone=[_ONE]) == Stale()
         if scene.features.owners:
             assert scene.claim_as(_OTHER, renewed, YOURS, gone=[_ONE]) == Acquired(2, lost=1, took_unreleased=True)
+
+    def test_a_renewal_says_anew_who_holds_the_claim(self, scene: Scene) -> None:
+        renamed, unnamed = scene.keys(2)
+        for key, owner in ((renamed, _OTHER), (unnamed, "")):
+            scene.claim_as(_ONE, key, MINE)
+            assert scene.renew_as(owner, key, MINE) is Ack.OK
+        for key, owner in ((renamed, _OTHER), (unnamed, "")):
+            answer = scene.claim_as(_OTHER, key, YOURS, gone=[_ONE])
+            assert isinstance(answer, Busy), "the one that is gone does not hold it any more"
+            assert not scene.features.owners or answer.owner == owner
+        assert scene.renew(unnamed) is Ack.OK
+        if scene.features.owners:
+            assert scene.claim_as(_ONE, renamed, YOURS, gone=[_OTHER]) == Acquired(2, lost=1, took_unreleased=True)
 
     def test_closing_twice_does_nothing(self, scene: Scene) -> None:
         scene.run(scene.store.close())

@@ -133,15 +133,15 @@ def release(record: Record | None, token: int, sent_back: int | None, now: float
     return Record(_RELEASED, record.epoch, next_attempt, lost, False, None, now, now + retention), Ack.OK
 
 
-def renew(record: Record | None, token: int, now: float, lease: float, retention: float) -> tuple[Record | None, Ack]:
-    """The holder of `token` is still at work. An expired lease starts again as long as nobody took over."""
+def renew(record: Record | None, token: int, now: float, lease: float, retention: float, owner: str = "") -> tuple[Record | None, Ack]:
+    """The holder of `token` is still at work, and called `owner` from now on. An expired lease starts again as long as nobody took over."""
     record = _remembered(record, now)
     if record is None or record.outcome is not None or record.token != token:
         return record, Ack.LOST
     leased_until = now + lease
     kept_until = leased_until + retention
     fields = (token, record.epoch, record.next_attempt, record.lost, record.took_unreleased)
-    return Record(*fields, None, leased_until, kept_until).held_by(record.owner), Ack.OK
+    return Record(*fields, None, leased_until, kept_until).held_by(owner), Ack.OK
 
 
 def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: float) -> tuple[ExchangeResult, dict[Place, Record]]:
@@ -173,7 +173,7 @@ def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: floa
     for key, token in exchange.renews:
         place = key[:2]
         before = written.get(place) or find(place)
-        after, ack = renew(before, token, now, lease, retention)
+        after, ack = renew(before, token, now, lease, retention, owner)
         if after is not before and after is not None:
             written[place] = after
         renews.append(ack)

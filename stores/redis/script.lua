@@ -1,6 +1,6 @@
 -- Answers a part of an exchange; the table is that of stores/transitions.py, and so are the names.
 -- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the requests, 13 bytes each: kind or outcome, token, attempt.
--- ARGV[3]: the owner of what is claimed. What follows are owners that are gone.
+-- ARGV[3]: the owner of what is claimed or renewed. What follows are owners that are gone.
 -- The answer is one string: a byte for each complete, release and renew, then nine for each claim, and the holder's name behind a
 -- claim that is busy.
 --
@@ -173,7 +173,7 @@ local function renew(value, token)
   if owner ~= token then
     return nil, LOST
   end
-  return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased, string.sub(value, OWNER)), OK
+  return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased, mine), OK
 end
 
 local values = {}

@@ -122,3 +122,22 @@ async def test_without_a_proof_the_store_is_asked_once(make_spine: Any, host: Ho
     await second.run([second.entry(100)])
     assert len([trip for trip in first.store.trips[before:] if trip.claims]) == 1
     assert host.asked == ["a"]
+
+
+async def test_what_a_worker_renews_after_it_lost_its_proof_has_no_owner(make_spine: Any, host: Host, succeed: Any) -> None:
+    spine = make_spine(hang, dedup=True)
+    spine.leases._witness = witness = host.witness("a")
+    entry = spine.entry(100)
+    running = asyncio.create_task(spine.run([entry]))
+    await spine.store.claimed.wait()
+    host.gone = {"a"}
+    assert await spine.leases.renew([entry]) == []
+    assert [trip.owner for trip in spine.store.trips if trip.renews] == ["a"]
+    witness.owner = ""  # something in it closed its descriptors, and it lives
+    assert await spine.leases.renew([entry]) == []
+    second = successor(make_spine, host, spine, succeed)
+    entries = [second.entry(100)]
+    await second.run(entries)
+    assert (entries[0].stage, host.asked) == (Stage.FETCHED, [])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
