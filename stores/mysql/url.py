@@ -10,10 +10,14 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.urls import may_hold_an_at_sign
 
 __all__ = ["Address", "Options", "parse"]
 
-_FORM = "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX"
+_FORM = (
+    "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX, "
+    "and an @ in an option behind the question mark as %40"
+)
 _MODES = ("disable", "require", "verify-ca", "verify-full")
 
 
@@ -109,11 +113,16 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
 def _split(url: str) -> SplitResult:
     parts = _readable(url)
     # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
-    if parts is None or "@" in parts.path + parts.query or parts.fragment:
+    if parts is None or "@" in parts.path or parts.fragment or _hides_a_password(parts):
         raise ConfigurationError(f"the URL of the MySQL store can't be read; write {_FORM}")
     if parts.scheme not in ("mysql", "mariadb"):
         raise ConfigurationError("the URL of the MySQL store starts with mysql:// or mariadb://")
     return parts
+
+
+def _hides_a_password(parts: SplitResult) -> bool:
+    known = (*Options._fields, *_Tls._fields)
+    return "@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known)
 
 
 def _readable(url: str) -> SplitResult | None:

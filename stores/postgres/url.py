@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.urls import may_hold_an_at_sign
 
 __all__ = ["Options", "address_of", "parse"]
 
@@ -28,7 +29,7 @@ _DRIVERS = (
 
 _UNREADABLE = (
     "the URL of the PostgreSQL store can't be read; write postgresql://user:password@host:5432/database, "
-    "with every special character of the password as %XX"
+    "with every special character of the password as %XX, and an @ in an option behind the question mark as %40"
 )
 
 
@@ -51,7 +52,8 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
     except ValueError:
         raise ConfigurationError(_UNREADABLE) from None
     # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
-    if "@" in parts.path + parts.query or parts.fragment:
+    known = (*Options._fields, *_DRIVERS)
+    if "@" in parts.path or parts.fragment or ("@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known)):
         raise ConfigurationError(_UNREADABLE)
     if parts.scheme not in ("postgresql", "postgres"):
         raise ConfigurationError("the URL of the PostgreSQL store starts with postgresql:// or postgres://")

@@ -45,7 +45,7 @@ class Address:
             parts = urlsplit(url)
         except ValueError:
             raise ConfigurationError(f"the URL of the Redis store can't be read; write {_FORMS}, with special characters as %XX") from None
-        if "@" in parts.path or parts.fragment:  # what stands before it would be taken for host and port, and shown
+        if "@" in parts.path + parts.query or parts.fragment:  # what stands before it would be taken for host and port, and shown
             raise ConfigurationError(f"the URL of the Redis store can't be read; write {_FORMS}, with special characters as %XX")
         userinfo, _, places = parts.netloc.rpartition("@")
         username, _, password = userinfo.partition(":")

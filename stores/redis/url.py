@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.redis.store import RedisStore
+from ackwise.stores.urls import may_hold_an_at_sign
 
 __all__ = ["from_url"]
 
@@ -33,8 +34,11 @@ def from_url(url: str) -> RedisStore:
     Options follow as a query: `?timeout=2&layout=compact`. Raises `ConfigurationError`, which never repeats user or password.
     """
     address, _, query = url.partition("?")
-    if "@" in query:
-        raise ConfigurationError("the URL of the Redis store has its host after a question mark; write one in a password as %3F")
+    if "@" in query and not may_hold_an_at_sign(query, address, _OPTIONS):
+        raise ConfigurationError(
+            "the URL of the Redis store has an @ after a question mark; "
+            "write a question mark in a password as %3F, and an @ in an option as %40"
+        )
     options: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS:

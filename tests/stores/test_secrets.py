@@ -29,6 +29,7 @@ from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.redaction import shown_url
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
+from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 
 USER, PASSWORD = "m0llie", "hunter2"
@@ -169,16 +170,45 @@ async def test_a_password_that_was_not_encoded_is_not_told_either(form: str, spe
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("character", "?/#")
+@pytest.mark.parametrize("before", ["4711", "47@4711"])
 @pytest.mark.parametrize("options", ["", "?timeout=2", "?timeout=x"])
-def test_no_part_of_a_password_that_ends_an_address_is_told(form: str, character: str, options: str) -> None:
+def test_no_part_of_a_password_that_ends_an_address_is_told(form: str, character: str, before: str, options: str) -> None:
     """What stands before the character looks like a port, what stands behind it like a path, an option or nothing at all."""
-    url = FORMS[form].format(user="m0llie", password=f"4711{character}90210", at="127.0.0.1:1") + options
+    url = FORMS[form].format(user="m0llie", password=f"{before}{character}90210", at="127.0.0.1:1") + options
     assert not {"m0llie", "4711", "90210"} & set(re.findall(r"\w+", shown_url(url)))
     for way in ways(url):
         with pytest.raises(ConfigurationError) as caught:
             way(url)
         assert not re.search("m0llie|4711|90210", said_by(caught.value).replace(url, ""))
         assert not re.search("m0llie|4711|90210", str(caught.value))
+
+
+@pytest.mark.parametrize("url", ["redis://u:77?ret@h/0", "redis://:77?ret@h", "redis+cluster://u:77?ret@h", "redis://u:77#ret@h/0"])
+def test_a_redis_store_of_its_own_class_tells_no_digits_of_a_password_either(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RedisStore(url)
+    assert not re.search("77|ret@", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p@h/db?application_name=me@host",
+        "postgresql://u:p@h/db?sslrootcert=/a@b&timeout=2",
+        "mysql://u:p@h/db?sslrootcert=/a@b",
+        "rediss://u:p@h/0?ca=/a@b&timeout=2",
+    ],
+)
+def test_an_at_sign_in_an_option_is_no_end_of_a_password(url: str) -> None:
+    for way in ways(url):
+        assert "//h" in repr(way(url))
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/db?application_name=me@host", "mysql://h/db?sslrootcert=/a@b", "rediss://h/0?ca=/a@b"])
+def test_a_url_that_could_be_a_password_to_its_question_mark_is_refused_with_what_to_write(url: str) -> None:
+    for way in ways(url):
+        with pytest.raises(ConfigurationError, match="an @ in an option"):
+            way(url)
 
 
 @pytest.mark.parametrize(
