@@ -146,6 +146,7 @@ class Entry:
         """It would have died with others, and runs again in a batch of `at_most`: same claim, same attempt."""
         self.stage = Stage.ADMITTED
         self.disposition = self.send_back = None
+        self.began = False
         self.at_most = at_most
 
     def forget_claim(self) -> None:

@@ -230,11 +230,14 @@ class Leases:
         return until is not None and self._clock() < until
 
     async def renew(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Renew the claims of `entries`; answers those that are lost. Raises `StoreUnavailable`."""
+        """Renew the claims of `entries`; answers those that are lost. Raises `StoreUnavailable`.
+
+        An answer about a claim that an entry does not have any more says nothing of the one that it has by then.
+        """
         asked_at = self._clock()
-        owned = [(entry, entry.key) for entry in entries if entry.key is not None and entry.token]
-        result = await self.exchange(renews=[Renew(key, entry.token) for entry, key in owned])
-        answered = [(entry, ack is Ack.OK) for (entry, _), ack in zip(owned, result.renews, strict=True)]
+        owned = [(entry, Renew(entry.key, entry.token)) for entry in entries if entry.key is not None and entry.token]
+        result = await self.exchange(renews=[asked for _, asked in owned])
+        answered = [(entry, ack is Ack.OK) for (entry, asked), ack in zip(owned, result.renews, strict=True) if entry.token == asked.token]
         self._extend([entry for entry, is_ours in answered if is_ours], asked_at)
         return [entry for entry, is_ours in answered if not is_ours]
 
@@ -249,14 +252,14 @@ class Leases:
     async def beat(self) -> None:
         """One round of renewal: claims older than a third of the lease."""
         now = self._clock()
-        aged = [entry for entry in self._held.values() if now - entry.renewed_at >= self.lease / 3 * 0.9]
+        aged = {token: entry for token, entry in self._held.items() if now - entry.renewed_at >= self.lease / 3 * 0.9}
         if not aged:
             return
         try:
             async with asyncio.timeout(self.lease / 3):
-                lost = await self.renew(aged)
+                lost = await self.renew(list(aged.values()))
         except (StoreUnavailable, TimeoutError) as error:
-            lost = [entry for entry in aged if self.expired(entry)]
+            lost = [entry for token, entry in aged.items() if entry.token == token and self.expired(entry)]
             log.warning("claims could not be renewed", claims=len(aged), lost=len(lost), error=said(error))
         for entry in lost:
             self._lose(entry)
