@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 from aiokafka import TopicPartition
@@ -428,7 +429,9 @@ class Member:
         self.lanes[partition] = lanes
         for lane in lanes:
             lane.committed = from_commit
-            self.detach(lane.start())
+            task = lane.start()
+            task.add_done_callback(partial(self._has_ended, lane))
+            self.detach(task)
         found = decode(metadata)
         self._foreign += bool(metadata) and found is None
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
@@ -630,6 +633,15 @@ class Member:
                 group=self.settings.group,
                 error=f"no answer within {within:g} s",
             )
+
+    def _has_ended(self, lane: Lane, _: asyncio.Task[None]) -> None:
+        """After its cut-off nothing comes up again in `lane`: the claims of what is left there go back with the next trip.
+
+        A drain that did not wait for it could not see them, and they would be renewed for ever.
+        """
+        if self.leases is not None and lane.cut_off:
+            for entry in lane.unsettled():
+                self.leases.give_back(entry)
 
     def abandon_lanes(self) -> list[Lane]:
         """After an error of ours there was no drain: what is left publishes and commits nothing."""

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
+from ackwise.middleware.disposition import Later
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.leases import Leases
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import Busy, Claim, ClaimKey
 from ackwise.plugin.lane import LaneEntry
 from ackwise.plugin.member import Member
 from ackwise.plugin.settings import HostSettings
+from ackwise.stores.memory import MemoryStore
 
 READY, HUNG = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -51,6 +55,7 @@ class Handler:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.cancelled = False
+        self.fate = Stage.SETTLED  #: of what ends after the cut-off
 
     async def __call__(self, entries: list[Entry], lane: Any) -> None:
         if self.cancelled:
@@ -58,7 +63,7 @@ class Handler:
         if lane.partition == HUNG.partition:
             await self.go.wait()
         for entry in entries:
-            entry.stage = Stage.SETTLED
+            entry.stage = self.fate if lane.cut_off else Stage.SETTLED
 
 
 class Scene:
@@ -145,6 +150,31 @@ async def test_a_lane_that_is_replaced_is_cut(scene: Scene) -> None:
     await scene.until(lambda: old.running)
     new = scene.assign(HUNG)
     assert (old.cut_off, new.cut_off) == (True, False)
+
+
+@pytest.mark.parametrize("ends_by", ["a drain", "another assignment"])
+@pytest.mark.parametrize("fate", [Stage.RULED, Stage.PUBLISHED, Stage.RECORDED], ids=["no copy", "no event log", "no store"])
+async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_given_back_and_not_renewed(
+    scene: Scene, ends_by: str, fate: Stage
+) -> None:
+    store = MemoryStore()
+    scene.member.leases = leases = Leases(store)
+    hung = scene.assign(HUNG)
+    await scene.until(lambda: hung.running)
+    entry = hung.running[0].entry
+    entry.key, entry.token, entry.disposition = ClaimKey(bytes(16), None, 1), 7, Later()
+    await leases.claim([Claim(entry.key, entry.token)])
+    leases.hold([entry], 0.0)
+    if ends_by == "a drain":
+        await scene.member.drain([HUNG], 0.0)
+    else:
+        scene.assign(HUNG)
+    assert len(leases) == 1, "it still runs"
+    scene.handler.fate = fate
+    scene.handler.go.set()
+    await scene.until(lambda: hung.task is not None and hung.task.done() and not leases)
+    await leases.flush()
+    assert not isinstance((await Leases(store).claim([Claim(entry.key, 8)]))[0], Busy)
 
 
 async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_sentence(scene: Scene) -> None:
