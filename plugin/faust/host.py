@@ -236,7 +236,7 @@ class FaustHost:
                 opened.enter_context(numbers.shown(member))
             positions = Positions(member, functools.partial(consumer.call, ask, settings.group))
             self._opening = Opening(member, positions, self._begin)
-            member.spawn(self._opening.keep(), "assignment")
+            member.keep(self._opening.keep, "assignment")
             member.spawn(self._watch(member), "watch")
             self._opened = opened.pop_all()
 

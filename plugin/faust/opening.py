@@ -46,6 +46,8 @@ class Opening:
 
     async def keep(self) -> None:
         """Open what was noted, for as long as it is ours and not opened. Raises `ConfigurationError`."""
+        if self._waiting:  # begun anew: what was noted before is cleared, and not opened
+            self._noted.set()
         while True:
             await self._noted.wait()
             self._noted.clear()

@@ -106,3 +106,16 @@ async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pyt
             await asyncio.sleep(0)
         assert partition not in here.host.cursors
         assert not here.host.is_full(TP(*partition))
+
+
+async def test_what_opens_begins_anew_with_what_waits_when_something_else_has_cancelled_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.member._BEGIN_ANEW", 0.0)
+    partition = MANY[0]
+    async with desk(monkeypatch, declare) as here:
+        coordinator = Coordinator(here)
+        await here.host.assigned([TP(*partition)])
+        await until(here, lambda: bool(coordinator.asked))
+        coordinator.answers[-1].cancel()
+        await until(here, lambda: len(coordinator.asked) == 2)
+        coordinator.say(7, partition)
+        await until(here, lambda: partition in here.host.cursors)

@@ -214,3 +214,19 @@ async def test_a_position_is_looked_after_without_the_one_who_fetches_and_a_brok
     scene.known = {ORDERS: at(5)}
     await scene.until(lambda: not scene.opening.is_halted(ORDERS))
     assert scene.member.fatal is None
+
+
+async def test_partitions_are_opened_though_something_else_has_cancelled_the_task_that_opens_them(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.member._BEGIN_ANEW", 0.0)
+    find, leaks = scene.opening._positions.find, [asyncio.CancelledError()]
+
+    async def leaking(partitions: Collection[TopicPartition]) -> Any:
+        if leaks:
+            raise leaks.pop()
+        return await find(partitions)
+
+    monkeypatch.setattr(scene.opening._positions, "find", leaking)
+    await opened(scene)
+    assert (leaks, scene.consumer.stopped) == ([], set())
