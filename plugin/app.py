@@ -24,7 +24,7 @@ from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
 from ackwise.plugin.slots import Policy, Slots
-from ackwise.plugin.watchdog import Watchdog
+from ackwise.plugin.watchdog import AT_EXIT, Watchdog, code_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -43,6 +43,9 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 #: Seconds after `drain_timeout` until the process ends, whatever hangs.
 _EXIT_AFTER: Final = 9.8
+
+#: Seconds after an error until the tasks of the worker have ended, and those after the end of the main thread until its threads have.
+_ENDS_WITHIN: Final = 5.0
 
 
 class App:
@@ -178,16 +181,21 @@ class App:
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
-        Ten seconds after `drain_timeout` the process has ended, whatever hangs.
+        Ten seconds after `drain_timeout` the process has ended, whatever hangs. After an error no thread that hangs, such as one of
+        a store, keeps the process once its main thread has ended.
 
         The process is taken for the app's own: its garbage collector is told to look for cycles less often.
 
         Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
         collect_rarely()
+        AT_EXIT.disarm()
         watchdog = Watchdog()
         try:
             asyncio.run(self._serve_until_signalled(watchdog))
+        except BaseException as error:
+            AT_EXIT.arm(_ENDS_WITHIN, code_of(error))
+            raise
         finally:
             watchdog.disarm()
 
@@ -218,6 +226,9 @@ class App:
             if not second:
                 raise
             raise SystemExit(128 + second[0]) from None
+        except BaseException as error:
+            watchdog.arm(_ENDS_WITHIN, code_of(error))  # the event loop waits for tasks and threads before anybody learns of it
+            raise
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Run in the event loop of the caller until `stop` is set, then drain and return.

@@ -1,16 +1,19 @@
-"""Ends a process that was asked to stop and does not: a thread or a task that hangs would keep it for ever."""
+"""Ends a process that is to end and does not: a thread or a task that hangs would keep it for ever."""
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # see `_at_the_end_of_main`
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, Final
 
 from ackwise.middleware.log import Log
 
-__all__ = ["Watchdog"]
+__all__ = ["AT_EXIT", "AtExit", "Watchdog", "code_of"]
 
 log = Log()
 
@@ -35,7 +38,60 @@ class Watchdog:
             self._timer.cancel()
 
     def _end(self, seconds: float, code: int) -> None:
-        log.error("the process did not end in time, what hangs is cut off; nothing unsettled is committed", seconds=seconds, code=code)
-        with suppress(Exception):
-            sys.stderr.flush()
-        self._leave(code)
+        _end(seconds, code, self._leave)
+
+
+class AtExit:
+    """Ends the process if threads keep it after its main thread has ended; who still has something to do there does it in peace."""
+
+    def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
+        self._leave = leave
+        self._asked: tuple[float, int] | None = None
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def arm(self, seconds: float, code: int) -> None:
+        """End the process with `code` so many seconds after its main thread, if it has not ended. The last call counts."""
+        self._asked = seconds, code
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="ackwise exit", daemon=True)
+            self._thread.start()
+            _at_the_end_of_main(self._is_over.set)
+
+    def disarm(self) -> None:
+        """End nothing."""
+        self._asked = None
+
+    def _watch(self) -> None:
+        self._is_over.wait()
+        if (asked := self._asked) is not None:
+            time.sleep(asked[0])
+            _end(*asked, self._leave)
+
+
+#: That of this process.
+AT_EXIT: Final = AtExit()
+
+
+def code_of(error: BaseException) -> int:
+    """Return the code that a process exits with which `error` ends."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _at_the_end_of_main(call: Callable[[], object]) -> None:
+    """Do `call` when the main thread has ended, before the interpreter waits for others.
+
+    `atexit` comes after those, and so does the end of a `join` of the main thread where an executor's hang. Executors use this, and it is
+    asked the other way round than it was told: so they must have told it before.
+    """
+    threads: Any = threading
+    threads._register_atexit(call)
+
+
+def _end(seconds: float, code: int, leave: Callable[[int], object]) -> None:
+    log.error("the process did not end in time, what hangs is cut off; nothing unsettled is committed", seconds=seconds, code=code)
+    with suppress(Exception):
+        sys.stderr.flush()
+    leave(code)

@@ -6,15 +6,18 @@ from typing import Annotated, Final
 
 import typer
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.logs import LogFormat, LogLevel, print_log
 from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.watchdog import Watchdog
+from ackwise.plugin.watchdog import AT_EXIT, Watchdog, code_of
 
 __all__ = ["run"]
 
 #: Seconds after the drain within which the process is gone.
 _EXIT_WITHIN: Final = 2.0
+
+#: The exit code of what the command line says in one sentence.
+_SAID: Final = 2
 
 
 def run(
@@ -35,5 +38,9 @@ def run(
     app = find_app(target)
     if not isinstance(app, App):
         raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
-    app.run()
+    try:
+        app.run()
+    except BaseException as error:
+        AT_EXIT.arm(_EXIT_WITHIN, _SAID if isinstance(error, AckwiseError) else code_of(error))
+        raise
     Watchdog().arm(_EXIT_WITHIN, 0)  # a thread of a store or of the event log may hang, and the interpreter waits for it

@@ -27,15 +27,17 @@ _IN_ORDER: Final = 9.0
 
 
 def bound(app: faust.App, drain_timeout: Callable[[], float], *, end: Callable[[int], Any] = os._exit) -> None:
-    """Let `app.stop()` end the worker process, if it has not ended `drain_timeout` and some seconds later.
+    """Let `app.stop()` end the worker process, if it has not ended `drain_timeout` and some seconds later. A crash stops the app as well.
 
     What was settled is durable by then, and what was not comes again, as after any other end.
     """
     anything: Any = app
-    stop = anything.stop
+    stop, is_bounded = anything.stop, False
 
     async def stopping() -> None:
-        if anything.in_worker and not anything.should_stop:
+        nonlocal is_bounded
+        if anything.in_worker and not is_bounded:
+            is_bounded = True  # `should_stop` would not do: it is true already where the app has crashed
             seconds = drain_timeout() + _IN_ORDER
             timer = threading.Timer(seconds, _end, (app, seconds, end))
             timer.daemon = True

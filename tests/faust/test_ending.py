@@ -55,6 +55,19 @@ async def test_a_worker_that_does_not_come_to_its_end_is_ended_nine_seconds_afte
     assert codes == [code]
 
 
+async def test_an_app_that_has_crashed_before_it_stops_is_ended_as_well_and_once(timers: list[Any]) -> None:
+    async def stop() -> None: ...
+
+    app, codes = app_that(stop, should_stop=True), list[int]()
+    app._crashed.set()
+    bound(app, lambda: 5.0, end=codes.append)
+    await app.stop()
+    await app.stop()
+    (timer,) = timers
+    timer.end()
+    assert codes == [1]
+
+
 async def test_an_app_that_is_no_worker_process_ends_nobody(timers: list[Any]) -> None:
     async def stop() -> None: ...
 
