@@ -182,6 +182,7 @@ class DelayFetch:
         for partition in suspects:
             line = self._lines[partition]
             if self._quarantine.holds(partition, line):
+                self._found_none = False  # an error that the client had for it before it was paused may be what raised
                 continue
             try:
                 await self._take_one(partition, line)
@@ -201,9 +202,16 @@ class DelayFetch:
         isolated = {partition: (line,) for partition in self._isolated if (line := self._lines.get(partition)) is not None}
         again = self._quarantine.asked_again(isolated)
         self._isolated = {partition for partition, (line,) in isolated.items() if line.unreadable is not None}
-        for partition in again:
-            self._consumer.resume(partition)
+        for partition, (line,) in isolated.items():
+            if partition in again:
+                self._consumer.resume(partition)
+            elif self._quarantine.holds(partition, line):  # its probation may have ended undecided
+                self._leave_alone(partition)
         return again
+
+    def _leave_alone(self, partition: TopicPartition) -> None:
+        if partition in self._consumer.assignment():
+            self._consumer.pause(partition)
 
     async def _take_one(self, partition: TopicPartition, line: DelayLine) -> None:
         """Of a partition that raised, record by record: what is before the one that raises is given."""
@@ -239,7 +247,7 @@ class DelayFetch:
             self._doubted.add(partition)
             return
         self._found_none = False
-        self._consumer.pause(partition)
+        self._leave_alone(partition)
         self._isolated.add(partition)
         self._quarantine.admit(partition, line, error)
 
