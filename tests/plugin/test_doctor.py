@@ -74,6 +74,12 @@ def test_every_codec_comes_with_the_plain_install() -> None:
     assert client.startswith("aiokafka[snappy,lz4,zstd]")
 
 
+def test_no_release_of_the_client_is_installed_that_may_have_other_private_parts() -> None:
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]
+    (client,) = (line for line in declared if line.startswith("aiokafka"))
+    assert client.endswith(">=0.14,<0.15")
+
+
 def test_every_extra_that_a_user_may_install_is_listed_with_its_packages() -> None:
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert {extra.name for extra in EXTRAS} == declared.keys() - {"bench", "dev"}
