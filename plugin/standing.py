@@ -24,7 +24,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 
 from ackwise.plugin.bounded import answer
 
-__all__ = ["Asked", "Committed", "Standing", "ask"]
+__all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "reaches"]
 
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
@@ -51,6 +51,13 @@ class Standing(NamedTuple):
     end: int
 
 
+class Reach(NamedTuple):
+    """One partition's log, from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
 class Asked(NamedTuple):
     """What is known of the partitions that were asked for, and of the others why it is not. Each is in one of the two."""
 
@@ -66,20 +73,38 @@ async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition],
     asked = sorted(partitions)
     if not asked:
         return Asked({}, {})
-    committed, starts, ends = await asyncio.gather(
-        _committed(consumer, group, asked, within),
-        _look(consumer.beginning_offsets, asked, within),
-        _look(consumer.end_offsets, asked, within),
+    committed, (reached, unknown) = await asyncio.gather(
+        _committed(consumer, group, asked, within), reaches(consumer, asked, within=within)
     )
     found = Asked({}, {})
     for partition in asked:
-        said = committed[partition], starts[partition], ends[partition]
-        error = next((each for each in said if isinstance(each, KafkaError)), None)
-        if error is not None:
-            found.unknown[partition] = error
+        said = committed[partition]
+        if isinstance(said, KafkaError):
+            found.unknown[partition] = said
+        elif partition in unknown:
+            found.unknown[partition] = unknown[partition]
         else:
-            found.known[partition] = Standing(*said)  # type: ignore[arg-type]  # none of them is an error
+            found.known[partition] = Standing(said, *reached[partition])
     return found
+
+
+async def reaches(
+    consumer: Any, partitions: Collection[TopicPartition], *, within: float = _WITHIN
+) -> tuple[dict[TopicPartition, Reach], dict[TopicPartition, KafkaError]]:
+    """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked."""
+    asked = sorted(partitions)
+    starts, ends = await asyncio.gather(_look(consumer.beginning_offsets, asked, within), _look(consumer.end_offsets, asked, within))
+    known: dict[TopicPartition, Reach] = {}
+    unknown: dict[TopicPartition, KafkaError] = {}
+    for partition in asked:
+        start, end = starts[partition], ends[partition]
+        if isinstance(start, KafkaError):
+            unknown[partition] = start
+        elif isinstance(end, KafkaError):
+            unknown[partition] = end
+        else:
+            known[partition] = Reach(start, end)
+    return known, unknown
 
 
 # -- what was committed

@@ -25,8 +25,9 @@ from ackwise.plugin.faust.patience import insist
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.quarantine import Quarantine
+from ackwise.plugin.rarely import Rarely
 from ackwise.plugin.rawrecords import is_about_a_header, read_raw
-from ackwise.plugin.standing import ask
+from ackwise.plugin.standing import reaches
 
 __all__ = ["Cursor", "Fetched", "Reading", "ReliableThread"]
 
@@ -54,7 +55,8 @@ _COMMIT: Final = 10.0
 #: Seconds that leaving the group may take.
 _LEAVE: Final = 3.0
 
-#: Seconds that brokers have to say what their logs hold, and until they are asked again. The other partitions wait for that answer.
+#: Seconds at least until brokers that did not say what their logs hold are asked again, and no fewer than that answer took: the other
+#: partitions wait for it.
 _LOOK: Final = 1.0
 
 
@@ -99,6 +101,10 @@ class ReliableThread(AIOKafkaConsumerThread):
     @cached_property
     def _quarantine(self) -> Quarantine:
         return Quarantine(self._clock)
+
+    @cached_property
+    def _rarely(self) -> Rarely:
+        return Rarely(clock=self._clock)
 
     @property
     def _reading(self) -> Reading:
@@ -280,12 +286,32 @@ class ReliableThread(AIOKafkaConsumerThread):
         """
         now = self._clock()
         due = [partition for partition, cursor in cursors.items() if now >= cursor.look_at]
-        known, unknown = await ask(consumer, self.app.conf.id, due, within=_LOOK) if due else ({}, {})
-        for partition in unknown:
-            cursors[partition].look_at = self._clock() + _LOOK
+        known, unknown = await reaches(consumer, due) if due else ({}, {})
+        if unknown:
+            self._wait_for_brokers(cursors, unknown, now)
         for partition, standing in known.items():
             cursors[partition].is_lost = not standing.start <= cursors[partition].resume <= standing.end
         return set(known)
+
+    def _wait_for_brokers(
+        self, cursors: Mapping[TopicPartition, Cursor], unknown: Mapping[TopicPartition, KafkaError], asked: float
+    ) -> None:
+        """Fetch nothing of these until they are asked for again, as it is not known what their logs hold; asked at `asked`."""
+        now = self._clock()
+        again = max(_LOOK, now - asked)
+        for partition in unknown:
+            cursors[partition].look_at = now + again
+        if self._rarely.is_due():
+            partition, error = min(unknown.items())
+            log.warning(
+                "what logs hold can't be read now, their partitions wait and it is asked again",
+                group=self.app.conf.id,
+                partitions=len(unknown),
+                topic=partition.topic,
+                partition=partition.partition,
+                error=said(error),
+                retry_in=again,
+            )
 
     async def seek_to_committed(self) -> Any:
         """As Faust's, without asking for what Ackwise reads: each fetch of that begins at its cursor. One request for the rest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -75,11 +76,11 @@ async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: 
         state.position = 9
         return {}
 
-    async def ask(client: object, group: str, partitions: list[TopicPartition], **_: object) -> Asked:
+    async def ask(client: object, partitions: list[TopicPartition], **_: object) -> Asked:
         return Asked(dict.fromkeys(partitions, Standing(None, start, 9)), {})
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", ask)
+    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
     cursor = Cursor(3)
     cursor.expected = 3
     fetched = await thread_of(orders=cursor)._fetch_records(client_of(assignment=lambda: {ORDERS}, _subscription=at(state)), {ORDERS})
@@ -87,7 +88,9 @@ async def test_a_position_that_moved_without_a_record_is_looked_at(monkeypatch: 
     assert fetched.after == ({} if is_lost else {ORDERS: (cursor, 9)})
 
 
-async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     calm, sought, asked = TopicPartition("calm", 0), [], []
 
     async def fetch(self: object, consumer: object, partitions: set[Any], **_: object) -> dict[Any, Any]:
@@ -96,13 +99,13 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_th
 
     answers = iter([KafkaConnectionError(), None])
 
-    async def ask(client: object, group: str, partitions: list[TopicPartition], **_: object) -> Asked:
+    async def ask(client: object, partitions: list[TopicPartition], **_: object) -> Asked:
         if (error := next(answers)) is not None:
             return Asked({}, dict.fromkeys(partitions, error))
         return Asked(dict.fromkeys(partitions, Standing(None, 3, 3)), {})
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
-    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", ask)
+    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
     cursors = {"orders": Cursor(3), "calm": Cursor(3)}
     cursors["calm"].expected = 3
     thread, now = thread_of(**cursors), [100.0]
@@ -119,6 +122,33 @@ async def test_a_broker_that_does_not_say_what_a_log_holds_is_asked_again_and_th
     assert (await thread._fetch_records(client, {ORDERS, calm})).after.keys() == {ORDERS, calm}
     assert sought == [(ORDERS, 3)]
     assert asked == [{calm}, {calm}, {ORDERS, calm}]
+    assert caplog.text.count("what logs hold can't be read now") == 1
+
+
+async def test_a_broker_that_is_slow_to_say_what_a_log_holds_keeps_the_others_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    async def reaches(client: object, partitions: list[TopicPartition]) -> Any:
+        now[0] += 5.0
+        return {}, dict.fromkeys(partitions, KafkaConnectionError())
+
+    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", reaches)
+    cursor = Cursor(3)
+    thread = thread_of(orders=cursor)
+    thread._clock = lambda: now[0]
+    assert await thread._look_for(client_of(), {ORDERS: cursor}) == set()
+    assert cursor.look_at == 110.0
+
+
+async def test_what_a_log_holds_is_known_while_the_coordinator_is_away() -> None:
+    async def said(offset: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, offset)
+
+    cursor = Cursor(3)
+    thread = thread_of(orders=cursor)
+    client = client_of(beginning_offsets=partial(said, 5), end_offsets=partial(said, 9), _coordinator=None)
+    assert await thread._look_for(client, {ORDERS: cursor}) == {ORDERS}
+    assert cursor.is_lost, "it begins at 5"
 
 
 async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,14 +222,14 @@ def consumer_of(app: SimpleNamespace) -> Any:
 async def test_a_partition_that_is_taken_away_while_the_broker_is_asked_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assigned = {ORDERS}
 
-    async def ask(client: object, group: str, partitions: list[TopicPartition], **_: object) -> Asked:
+    async def ask(client: object, partitions: list[TopicPartition], **_: object) -> Asked:
         assigned.clear()
         return Asked(dict.fromkeys(partitions, Standing(None, 0, 9)), {})
 
     def seek(partition: TopicPartition, offset: int) -> None:
         raise AssertionError("it is not assigned")
 
-    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", ask)
+    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", ask)
     cursor = Cursor(3)
     assert await thread_of(orders=cursor)._stand(client_of(assignment=lambda: assigned, seek=seek), [ORDERS]) == {}
     assert cursor.expected is None

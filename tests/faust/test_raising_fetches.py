@@ -102,7 +102,7 @@ class Desk:
             while not condition():
                 await self.poll()
 
-    async def ask(self, consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float) -> Asked:
+    async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
         return Asked({partition: Standing(None, 0, self.logs.logs[partition][-1][0]) for partition in partitions}, {})
 
     def gaps(self) -> list[tuple[str | None, int | None, int | None, bool | None]]:
@@ -114,7 +114,7 @@ async def reads(monkeypatch: pytest.MonkeyPatch, logs: Logs, **options: Any) -> 
     desk = Desk(logs, **options)
     for name in ("_POLL_AGAIN", "_LOOK_AGAIN"):
         monkeypatch.setattr(f"ackwise.plugin.faust.thread.{name}", 0.0)
-    monkeypatch.setattr("ackwise.plugin.faust.thread.ask", desk.ask)
+    monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", desk.ask)
     try:
         yield desk
     finally:
