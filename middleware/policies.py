@@ -179,9 +179,10 @@ class Events:
     def __post_init__(self) -> None:
         if self.mode not in ("before_settle", "async"):
             raise ConfigurationError(f"mode of Events is {self.mode!r}; it is 'before_settle' or 'async'")
-        if _FILE_MODE.fullmatch(self.file_mode) is None:
+        if not isinstance(self.file_mode, str) or _FILE_MODE.fullmatch(self.file_mode) is None:
             raise ConfigurationError(
-                f"file_mode of Events is {self.file_mode!r}; write it in octal, such as '0640': its owner reads and writes, nobody executes"
+                f"file_mode of Events is {self.file_mode!r}; write it in octal, such as '0640', as a text: "
+                "its owner reads and writes, nobody executes"
             )
 
     @property

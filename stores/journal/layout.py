@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from ackwise.middleware.log import Log
+
 __all__ = [
     "FILE_MODE",
     "create_regular",
@@ -34,11 +36,19 @@ __all__ = [
     "writer_and_first_seq",
 ]
 
+log = Log("ackwise.events")
+
 #: Of files that nobody says more about: users' texts are in them.
 FILE_MODE: Final = 0o640
 
 # A link would lead out of the folder, and opening a pipe would wait for whoever writes to it.
 _NEVER: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+#: How a file system says that it keeps no permissions: FAT, and some behind FUSE.
+_KEEPS_NONE: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+#: File systems that were told of.
+_told: Final[set[int]] = set()
 
 _DAMAGED = ".damaged"
 _LOG_NAME = re.compile(r"([0-9a-f]{16})-(\d{12,})\.wal(?:\.damaged)?")
@@ -106,19 +116,40 @@ def make_directory(directory: Path, file_mode: int) -> None:
         if not directory.is_dir():
             raise
     else:
-        directory.chmod(folder_mode(file_mode))  # as it is said, whatever the umask
+        _permit(directory, directory, folder_mode(file_mode))
 
 
 def create_regular(path: Path, file_mode: int) -> int:
     """A descriptor of an empty file that we may read and write. Raises `OSError`, also if something else has its name."""
-    descriptor = _checked(path, os.O_RDWR | os.O_CREAT, file_mode)
+    try:
+        descriptor, is_new = _checked(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, file_mode), True
+    except FileExistsError:  # somebody was killed before it was finished
+        descriptor, is_new = _checked(path, os.O_RDWR | os.O_CREAT, file_mode), False
     try:
         os.ftruncate(descriptor, 0)
-        os.fchmod(descriptor, file_mode)
+        if is_new or os.fstat(descriptor).st_uid == os.geteuid():
+            _permit(descriptor, path, file_mode)
+        else:
+            os.fchmod(descriptor, file_mode)  # who made it could let anybody read it
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _permit(target: int | Path, path: Path, mode: int) -> None:
+    """Let those read what we made who are said, whatever the umask; where nobody can say, the file system does."""
+    try:
+        os.chmod(target, mode)
+    except OSError as error:
+        if error.errno not in _KEEPS_NONE:
+            raise
+        device = os.stat(target).st_dev
+        if device not in _told:
+            _told.add(device)
+            log.warning(
+                "the file system of the event log keeps no permissions, its mount says who may read the files", folder=str(path.parent)
+            )
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,8 @@ from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.eventlog import EventBuffer, LogHeader, Unreadable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import Events
-from ackwise.stores.journal import Journal, read_log, recover
-from ackwise.stores.journal.layout import open_regular, read_regular
+from ackwise.stores.journal import Journal, layout, read_log, recover
+from ackwise.stores.journal.layout import create_regular, open_regular, read_regular
 from ackwise.stores.journal.log import LogWriter
 
 LOG = "0000000000abcdef-000000000000.wal"
@@ -89,6 +91,54 @@ def test_the_option_of_a_policy_is_octal(mode: str) -> None:
 def test_a_mode_that_its_owner_could_not_write_with_is_refused(mode: str) -> None:
     with pytest.raises(ConfigurationError, match="write it in octal, such as '0640'"):
         Events("events", file_mode=mode)
+
+
+@pytest.mark.parametrize("mode", [0o640, 640, None])
+def test_a_mode_that_is_no_text_is_refused_with_a_sentence(mode: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"is {mode}; write it in octal, such as '0640', as a text"):
+        Events("events", file_mode=mode)
+
+
+@pytest.fixture
+def no_permissions(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """As on a file system that keeps none."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    monkeypatch.setattr(layout, "_told", set())
+
+
+@pytest.mark.parametrize("no_permissions", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS], indirect=True)
+@pytest.mark.usefixtures("no_permissions")
+async def test_a_file_system_that_keeps_no_permissions_takes_events_and_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = await journal_of(tmp_path / "events")
+    await made.close()
+    assert list((tmp_path / "events").rglob("*.parquet"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the file system of the event log keeps no permissions, its mount says who may read the files: folder=" + str(tmp_path)
+    ]
+
+
+@pytest.mark.parametrize("no_permissions", [errno.EIO], indirect=True)
+@pytest.mark.usefixtures("no_permissions")
+def test_permissions_that_can_t_be_set_for_another_reason_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        create_regular(tmp_path / "x", 0o640)
+
+
+@pytest.mark.parametrize("no_permissions", [errno.EPERM], indirect=True)
+@pytest.mark.usefixtures("no_permissions")
+def test_a_file_that_somebody_else_made_is_written_only_with_our_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").touch()
+    os.close(create_regular(tmp_path / "x", 0o640))
+    monkeypatch.setattr(os, "geteuid", lambda: (tmp_path / "x").stat().st_uid + 1)
+    with pytest.raises(PermissionError):
+        create_regular(tmp_path / "x", 0o640)
 
 
 def a_pipe(path: Path) -> None:
