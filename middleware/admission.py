@@ -17,7 +17,7 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import STOPS
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Outcome, Stale
+from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Outcome, Stale
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.wire import has_raw_names
 from ackwise.middleware.worker import Worker
@@ -150,7 +150,16 @@ class Admission:
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
             self._without_store(claimants, self._leases, error)
             return
-        answered = list(zip(claimants, answers, strict=True))
+        answered: list[tuple[Entry, ClaimAnswer]] = []
+        unanswered: list[tuple[Entry, StoreUnavailable]] = []
+        for entry, answer in zip(claimants, answers, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                unanswered.append((entry, answer))
+            else:
+                answered.append((entry, answer))
+        if unanswered and self._on_store_down != "fail_open":  # nothing overtakes what a dead process began
+            self._await_store(claimants, unanswered[0][1])
+            return
         busy = [answer.retry_after for entry, answer in answered if isinstance(answer, Busy) and not entry.elsewhere]
         if busy:
             where = claimants[0].delivery
@@ -168,15 +177,19 @@ class Admission:
                 self._grant(entry, answer, self._leases)
             else:
                 self._refuse(entry, answer)
+        if unanswered:  # others may run them by now; the tokens stay here too
+            self._await_store([entry for entry, _ in unanswered], unanswered[0][1])
 
     def _without_store(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable) -> None:
-        match self._on_store_down:
-            case "fail_open":
-                self._run_unprotected(claimants, leases, error)
-            case "fail_closed":
-                raise StoreUnavailable(f"{error}; on_store_down is fail_closed: the app stops, and nothing is run or committed") from error
-            case _:
-                self._worker.hold(claimants, "the store is not available", error)
+        if self._on_store_down == "fail_open":
+            self._run_unprotected(claimants, leases, error)
+        else:
+            self._await_store(claimants, error)
+
+    def _await_store(self, claimants: Sequence[Entry], error: StoreUnavailable) -> None:
+        if self._on_store_down == "fail_closed":
+            raise StoreUnavailable(f"{error}; on_store_down is fail_closed: the app stops, and nothing is run or committed") from error
+        self._worker.hold(claimants, "the store is not available", error)
 
     def _run_unprotected(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable | None = None) -> None:
         """They run without a claim. But what succeeded in this process is not run again, store or not, and a killer waits.

@@ -84,7 +84,10 @@ class Execution:
         return run
 
     def begin(self, ready: Sequence[Entry], transaction: Transaction | None = None) -> list[Entry]:
-        """Those of `ready` whose execution begins now: not what succeeded here since it was granted, nor what runs here already."""
+        """Those of `ready` whose execution begins now.
+
+        Not what succeeded here since it was granted, nor what runs here already, nor what waited until its claim had run out.
+        """
         beginning = list(ready) if self._leases is None else [entry for entry in ready if self._may_begin(entry, self._leases)]
         now = self._worker.monotonic()
         for entry in beginning:
@@ -98,6 +101,10 @@ class Execution:
             return True
         if leases.succeeded(entry.key.id):
             entry.rule(Duplicate())
+        elif entry.token and not entry.unprotected and leases.expired(entry):  # it waited too long: another worker may run it by now
+            leases.give_back(entry)
+            entry.forget_claim()
+            entry.hold(self._worker.monotonic(), "its claim had run out before it began")
         elif leases.begin(entry):
             return True
         else:

@@ -116,17 +116,23 @@ class Leases:
             raise
         return replace(result, completes=result.completes[: len(completes)]) if marks else result
 
-    async def claim(self, claims: Sequence[Claim]) -> list[ClaimAnswer]:
-        """Ask for claims; those that a process holds whose death is proved are taken over. Raises `StoreUnavailable`."""
-        answers = (await self.exchange(claims=claims)).claims
+    async def claim(self, claims: Sequence[Claim]) -> list[ClaimAnswer | StoreUnavailable]:
+        """Ask for claims; those that a process holds whose death is proved are taken over. Raises `StoreUnavailable`.
+
+        One that was to be taken over when the store went away may be ours or not: its answer is why, the others stand.
+        """
+        answers: list[ClaimAnswer | StoreUnavailable] = [*(await self.exchange(claims=claims)).claims]
         owners = {answer.owner for answer in answers if isinstance(answer, Busy) and answer.owner}
         gone = sorted(self._witness.dead(owners)) if owners and self._witness is not None else []
         if not gone:
             return answers
         orphans = [number for number, answer in enumerate(answers) if isinstance(answer, Busy) and answer.owner in gone]
         log.info("a process of this host died, its claims are taken over", claims=len(orphans))
-        # Where that answer is lost all are asked again, with their tokens: some may be ours by now.
-        taken = (await self.exchange(claims=[claims[number] for number in orphans], gone=gone)).claims
+        taken: Sequence[ClaimAnswer | StoreUnavailable]
+        try:
+            taken = (await self.exchange(claims=[claims[number] for number in orphans], gone=gone)).claims
+        except StoreUnavailable as error:
+            taken = [error] * len(orphans)
         for number, answer in zip(orphans, taken, strict=True):
             answers[number] = answer
         return answers

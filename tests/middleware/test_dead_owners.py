@@ -10,6 +10,7 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.entry import Stage
+from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
 
 
 class Host:
@@ -113,6 +114,33 @@ async def test_a_take_over_whose_answer_is_lost_is_asked_again_with_its_token(ma
     await second.run(entries)
     assert [claim.token for claim in first.store.trips[-2].claims] == tokens
     assert ([entry.stage for entry in entries], second.watermark.commit) == ([Stage.SETTLED] * 2, 102)
+
+
+async def test_a_store_that_goes_away_before_a_take_over_leaves_its_other_answers_as_they_are(make_spine: Any, host: Host) -> None:
+    ran: list[int] = []
+
+    async def handler(batch: Batch[bytes]) -> None:
+        ran.extend(message.offset for message in batch)
+
+    spine = make_spine(handler, dedup={"on_store_down": "fail_open"})
+    spine.leases._witness = host.witness("b")
+    host.gone = {"a"}
+    entries = done, elsewhere, orphan, _ = spine.entries(4)
+    spine.pipeline._admission.prepare(entries)
+    others = [(done, "c"), (elsewhere, "c"), (orphan, "a")]
+    for entry, owner in others:
+        await spine.store.inner.exchange(Exchange([Claim(entry.key, 7)], owner=owner))
+    await spine.store.inner.exchange(Exchange(completes=[Complete(done.key, 7, Outcome.OK)]))
+    spine.store.fail = lambda exchange: bool(exchange.gone)
+    await spine.run(entries)
+    assert (ran, spine.pipeline.unprotected) == ([103], 0)
+    assert [entry.stage for entry in entries] == [Stage.SETTLED, Stage.FETCHED, Stage.FETCHED, Stage.SETTLED]
+    assert (elsewhere.token, orphan.why) == (0, "the store is not available")
+    assert orphan.token, "its claim may be ours by now: the same is asked for again"
+    spine.store.fail = lambda exchange: False
+    spine.clock.now += 2
+    await spine.run([orphan])
+    assert (ran, orphan.took_unreleased) == ([103, 102], True)
 
 
 async def test_without_a_proof_the_store_is_asked_once(make_spine: Any, host: Host, succeed: Any) -> None:

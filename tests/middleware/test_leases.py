@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import Duplicate
 from ackwise.middleware.entry import Stage
+from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
-from ackwise.middleware.store import Exchange
+from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
+from ackwise.middleware.streaming import StreamingPipeline
 
 
 async def rest() -> None:
@@ -98,3 +101,49 @@ async def test_what_runs_again_in_smaller_batches_and_was_not_begun_there_is_not
         await spine.run(entries)
     await spine.leases.flush()
     assert [release.key for trip in spine.store.trips for release in trip.releases] == [entries[2].key, entries[3].key]
+
+
+@pytest.mark.parametrize("kind", ["batch", "message"])
+async def test_what_waited_until_its_claim_had_run_out_is_not_begun_and_claimed_anew(make_spine: Any, kind: str) -> None:
+    ran: list[int] = []
+
+    async def handler(given: Any) -> None:
+        ran.extend(message.offset for message in (given if kind == "batch" else [given]))
+        spine.clock.now += 60  # it blocks the loop: nothing is renewed meanwhile
+
+    spine = make_spine(handler, kind=kind, dedup=True)
+    first, second = spine.entries(2)
+    second.at_most = 1
+    assert await spine.run([first, second]) == [Stage.SETTLED, Stage.FETCHED]
+    assert (ran, second.token, second.not_before) == ([100], 0, spine.clock.now)
+    await spine.store.inner.exchange(Exchange([Claim(second.key, 7)]))
+    await spine.store.inner.exchange(Exchange(completes=[Complete(second.key, 7, Outcome.OK)]))
+    assert await spine.run([second]) == [Stage.SETTLED]
+    assert (ran, second.disposition) == ([100], Duplicate())
+
+
+async def test_a_loop_does_not_take_what_waited_until_its_claim_had_run_out(make_spine: Any) -> None:
+    spine = make_spine(None, dedup=True)
+    given: list[InFlight] = []
+    pipeline = StreamingPipeline(spine.agent, spine.worker, hand_over=given.extend, flush=rest)
+    spine.partition.turn = asyncio.Lock()
+    entry = spine.entry(100)
+    running = asyncio.create_task(pipeline([entry], spine.partition))
+    await rest()
+    spine.clock.now += 31
+    assert not given[0].take(spine.clock.now)
+    await running
+    assert (entry.stage, entry.token, spine.sink.codes(100)) == (Stage.FETCHED, 0, [])
+
+
+async def test_what_runs_without_a_claim_needs_none_that_lasts(make_spine: Any) -> None:
+    ran: list[int] = []
+
+    async def handler(message: Message[bytes]) -> None:
+        ran.append(message.offset)
+        spine.clock.now += 60
+
+    spine = make_spine(handler, kind="message", dedup={"on_store_down": "fail_open"})
+    spine.store.fail = lambda exchange: True
+    assert await spine.run(spine.entries(2)) == [Stage.SETTLED] * 2
+    assert ran == [100, 101]
