@@ -16,7 +16,7 @@ from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.policies import Dedup, Transactional
-from ackwise.middleware.rulings import STOPS
+from ackwise.middleware.rulings import stops
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Outcome, Stale
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.wire import has_raw_names
@@ -66,17 +66,17 @@ class Admission:
                 continue
             try:
                 entry.message = self._message(entry.delivery)
-            except STOPS as error:
-                return error
             except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
+                if stops(error):
+                    return error
                 entry.prepared = True
                 entry.rule(Dead(Reason.UNDECODABLE, Failure.of(error)))
                 continue
             try:
                 self._identify(entry, entry.message)
-            except STOPS as error:
-                return error
             except BaseException as error:  # noqa: BLE001  # the key function is the user's: as if the handler had raised
+                if stops(error):
+                    return error
                 entry.prepared = True
                 unidentified.append((entry, error))
                 if (raised := decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)) is not None:

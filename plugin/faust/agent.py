@@ -20,7 +20,7 @@ from ackwise.middleware.disposition import Reject
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import STOPS
+from ackwise.middleware.rulings import stops
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.faust.stream import Stream, is_cancelled
 
@@ -77,13 +77,13 @@ class Agent(faust.Agent):
                         raise
                     return await self._give_way(aref, error)
                 rest = await self._fail(root, error, rest)  # raised by user code, of something else that was cancelled
-            except STOPS as error:
-                told = [stream.halt(error) for stream in _chain(root)]
-                await self._leave(root, Stream.forsake)
-                if not any(told):
-                    raise
-                return None
-            except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
+            except BaseException as error:
+                if stops(error):
+                    told = [stream.halt(error) for stream in _chain(root)]
+                    await self._leave(root, Stream.forsake)
+                    if not any(told):
+                        raise
+                    return None
                 await self._tell(error)
                 rest = await self._fail(root, error, rest)
             else:

@@ -15,7 +15,7 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import STOPS, Raised, Returned
+from ackwise.middleware.rulings import Raised, Returned, stops
 from ackwise.plugin.around import wrap
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.declared import is_fed, undecoded
@@ -147,9 +147,9 @@ async def _call(declared: Handler, work: Work) -> None:
         if is_cancelled():
             raise
         result = Raised(error)
-    except STOPS as error:
-        work.stop(error)
-        return
-    except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
+    except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
+        if stops(error):
+            work.stop(error)
+            return
         result = Raised(error)
     work.conclude(result, keep_ack_index_on_error=declared.keep_ack_index_on_error)

@@ -24,7 +24,7 @@ from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
-from ackwise.middleware.rulings import STOPS
+from ackwise.middleware.rulings import stops
 from ackwise.middleware.whereabouts import where_raised
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
@@ -424,10 +424,10 @@ class Stream(faust.Stream[Any]):
                 await self.next_value(self._forwarding)
             except StopAsyncIteration:
                 return None
-            except STOPS as error:
-                self.halt(error)
-                return None
             except BaseException as error:  # a key function or a filter of the user's, or a broker that refuses
+                if stops(error):
+                    self.halt(error)
+                    return None
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
                 log.debug("what forwarding raised", raised=error, at=where_raised(error))

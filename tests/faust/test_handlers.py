@@ -272,7 +272,11 @@ async def test_a_send_that_fails_fails_its_message_whatever_was_ruled(monkeypatc
 # -- what it raises
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), BaseExceptionGroup("all", [SystemExit(3)])],
+    ids=lambda error: type(error).__name__,
+)
 @pytest.mark.parametrize("kind", ["handler", "loop"])
 async def test_what_stops_a_program_rules_on_nothing_begins_nothing_more_and_ends_the_worker(
     monkeypatch: pytest.MonkeyPatch, kind: str, error: BaseException

@@ -196,6 +196,21 @@ async def test_a_claim_that_is_lost_once_its_message_is_decided_does_not_end_the
     assert (hand.saw, entries[1].stage) == ([100, 101], SETTLED)
 
 
+@pytest.mark.parametrize("where", ["decoder", "key function"])
+async def test_a_group_of_nothing_but_what_stops_a_program_is_no_failure_of_the_message(make_spine: Any, succeed: Any, where: str) -> None:
+    error = BaseExceptionGroup("all", [SystemExit(3), KeyboardInterrupt()])
+
+    def stop(_: object) -> str:
+        raise error
+
+    options = {"decode": stop} if where == "decoder" else {"dedup": {"key": stop}}
+    spine = make_spine(succeed, **options)
+    entries = spine.entries(1)
+    with pytest.raises(HandlerStopped) as stopped:
+        await spine.run(entries)
+    assert (stopped.value.error, entries[0].disposition, spine.sent()) == (error, None, [])
+
+
 # -- a key that succeeded here, or runs here
 
 
