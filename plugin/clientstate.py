@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import FetchError
 from aiokafka.errors import KafkaConnectionError
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "missing_topics",
     "position_of",
     "revive",
+    "stands_before_an_error",
 ]
 
 #: Seconds until the task that learns the metadata begins anew.
@@ -87,6 +89,15 @@ def has_stopped_sending(producer: Any) -> bool:
 def buffered(consumer: Any) -> list[TopicPartition]:
     """The partitions of which the client has records, or an error, that nobody has taken."""
     return list(consumer._fetcher._records)
+
+
+def stands_before_an_error(consumer: Any, partition: TopicPartition) -> bool:
+    """Whether the client has an error of `partition` that nobody was told of yet.
+
+    Its position says nothing then: of bytes that are no whole record batch it moves one further without having read anything. And a
+    seek would drop the error, so that nobody ever hears of it.
+    """
+    return isinstance(consumer._fetcher._records.get(partition), FetchError) and position_of(consumer, partition) is not None
 
 
 def revive(consumer: Any) -> BaseException | None:

@@ -20,7 +20,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.bounded import answer
-from ackwise.plugin.clientstate import has_left_the_group, position_of, revive
+from ackwise.plugin.clientstate import has_left_the_group, position_of, revive, stands_before_an_error
 from ackwise.plugin.faust.patience import insist
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.lane import Lane
@@ -96,6 +96,7 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     _is_fetching = False
     _searching_until = 0.0
+    _left_at: Mapping[TopicPartition, int] = {}  #: the client's positions as the asking that returned last of each has left them
     _clock: Callable[[], float] = staticmethod(time.monotonic)
 
     @cached_property
@@ -148,12 +149,15 @@ class ReliableThread(AIOKafkaConsumerThread):
         theirs = {partition for partition in readable if partition not in self._reading.cursors}
         most = (max_records or _FETCHED) if cursors else max_records
         is_searching = self._clock() < self._searching_until
-        alone = {partition: cursor for partition, cursor in cursors.items() if is_searching or partition in singly}
+        raising = {partition for partition in (*cursors, *theirs) if stands_before_an_error(consumer, partition)}
+        alone = {partition: cursor for partition, cursor in cursors.items() if is_searching or partition in singly or partition in raising}
+        theirs_alone = theirs if is_searching else theirs & raising
+        self._left_at = {}
         fetched = Fetched(await self._ask_singly(consumer, alone))
-        if together := {*cursors.keys() - alone.keys(), *(() if is_searching else theirs)}:
+        if together := {*cursors.keys() - alone.keys(), *(theirs - theirs_alone)}:
             fetched.update(await self._ask(consumer, together, 0.0 if alone else timeout, most))
-        if is_searching and theirs:
-            fetched.update(await self._ask_theirs(consumer, theirs, max_records))
+        if theirs_alone:
+            fetched.update(await self._ask_theirs(consumer, theirs_alone, max_records))
         if not (fetched or (together and not alone)):
             await asyncio.sleep(_LOOK_AGAIN)
         _put_behind(consumer, fetched)
@@ -177,7 +181,10 @@ class ReliableThread(AIOKafkaConsumerThread):
     # -- ask
 
     async def _ask(self, consumer: Any, partitions: Collection[Any], timeout: float | None, most: int | None) -> Mapping[Any, Any]:
-        return cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
+        fetched = cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
+        asked = (partition for partition in partitions if not stands_before_an_error(consumer, partition))
+        self._left_at = {**self._left_at, **_positions(consumer, asked)}  # now: the client may move by itself in whatever is awaited next
+        return fetched
 
     async def _ask_singly(self, consumer: Any, cursors: dict[TopicPartition, Cursor]) -> dict[Any, Any]:
         """Ask each by itself, and leave alone which raises; it is taken out of `cursors`."""
@@ -219,6 +226,7 @@ class ReliableThread(AIOKafkaConsumerThread):
             return None
         if partition in consumer.assignment():
             consumer.seek(partition, found.goes_on_at)
+            self._left_at = {**self._left_at, partition: found.goes_on_at}
         return found.records
 
     def _doubt(self, partition: TopicPartition, cursor: Cursor, error: BaseException, *, came: bool) -> None:
@@ -241,7 +249,10 @@ class ReliableThread(AIOKafkaConsumerThread):
     # -- positions
 
     async def _stand(self, consumer: Any, partitions: Iterable[Any]) -> dict[TopicPartition, Cursor]:
-        """The cursors of those of `partitions` that the client stands at; it is sought back where something moved it."""
+        """The cursors of those of `partitions` that the client stands at; it is sought back where something moved it.
+
+        But not before an error that it has still to raise.
+        """
         assigned, cursors = consumer.assignment(), dict(self._reading.cursors)
         ours = {
             TopicPartition(*partition): cursors[partition] for partition in partitions if partition in cursors and partition in assigned
@@ -249,7 +260,8 @@ class ReliableThread(AIOKafkaConsumerThread):
         moved = {
             partition: cursor
             for partition, cursor in ours.items()
-            if cursor.expected is None or position_of(consumer, partition) != cursor.expected
+            if cursor.expected is None
+            or (position_of(consumer, partition) != cursor.expected and not stands_before_an_error(consumer, partition))
         }
         for partition in moved.keys() - await self._look_for(consumer, moved):
             del ours[partition]
@@ -262,12 +274,12 @@ class ReliableThread(AIOKafkaConsumerThread):
     async def _prove(self, consumer: Any, cursors: Mapping[TopicPartition, Cursor], fetched: Fetched) -> None:
         """Where a fetch did not begin at its cursor there is a hole, or the client has begun elsewhere by itself: the log says which.
 
-        What a broker does not say that of is fetched again.
+        What a broker does not say that of is fetched again. Positions are those that the fetch itself has left: the client may begin
+        elsewhere while the broker is asked.
         """
+        left_at = self._left_at
         stood = {partition: cursor for partition, cursor in cursors.items() if cursor.expected is not None}
-        begun = {
-            partition: found[0].offset if (found := fetched.get(partition)) else position_of(consumer, partition) for partition in stood
-        }
+        begun = {partition: found[0].offset if (found := fetched.get(partition)) else left_at.get(partition) for partition in stood}
         jumped = {partition: cursor for partition, cursor in stood.items() if begun[partition] not in (None, cursor.resume)}
         for partition in jumped.keys() - await self._look_for(consumer, jumped):
             fetched.pop(partition, None)
@@ -275,7 +287,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         fetched.after = {
             partition: (cursor, position)
             for partition, cursor in cursors.items()
-            if not cursor.is_lost and cursor.expected is not None and (position := position_of(consumer, partition)) is not None
+            if not cursor.is_lost and cursor.expected is not None and (position := left_at.get(partition)) is not None
         }
         fetched.lost = [partition for partition, cursor in cursors.items() if cursor.is_lost]
 

@@ -22,7 +22,7 @@ class Client:
         self._assigned = set(assigned)
         self._closed = False
         self._coordinator = SimpleNamespace()
-        self._fetcher = SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False))
+        self._fetcher = SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False), _records={})
         state = SimpleNamespace(position=0, has_valid_position=True)
         assignment = SimpleNamespace(state_value=lambda partition: state)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))

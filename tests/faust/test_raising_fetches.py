@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CorruptRecordException, KafkaConnectionError
+from aiokafka.errors import CorruptRecordException, KafkaConnectionError, RecordTooLargeError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
-from tests.plugin.logs import Logs, batch, corrupt, reading
+from tests.plugin.logs import Logs, batch, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry, Stage
@@ -206,6 +206,57 @@ async def test_an_error_that_is_about_no_partition_puts_none_in_quarantine(monke
         assert desk.gaps() == []
 
 
+async def test_bytes_without_a_whole_batch_are_not_passed_while_another_partition_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client moves one further for them without having read anything, and raises only once nothing else is there."""
+    busy = [batch(first, *VALUES) for first in range(0, 8000, 10)]
+    logs = Logs({GOOD: busy, BAD: [batch(0, *VALUES), endless(batch(10, *VALUES)), batch(20, *VALUES)]})
+    async with reads(monkeypatch, logs) as desk:
+        (lane,) = desk.member.lanes[BAD]
+        await desk.until(lambda: lane.unreadable is not None and len(desk.given[GOOD]) == 8000)
+        assert lane.unreadable == "RecordTooLargeError"
+        assert desk.given[BAD] == [*range(10)]
+        assert (desk.host.cursors[BAD].resume, desk.gaps()) == (10, [])
+        logs.logs[BAD][1] = batch(10, *VALUES)
+        desk.now += 1.01
+        await desk.until(lambda: len(desk.given[BAD]) == 30)
+        assert (desk.given[BAD], desk.gaps()) == ([*range(30)], [])
+
+
+async def test_a_position_that_an_error_has_moved_while_another_partition_was_drained_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reads(monkeypatch, Logs({GOOD: [batch(0, *VALUES)], BAD: [endless(batch(0, *VALUES))]})) as desk:
+        records, fetched_records = desk.consumer._fetcher._records, desk.consumer._fetcher.fetched_records
+
+        async def at_last(*args: Any, **options: Any) -> Any:
+            while len(records) < 2:
+                await asyncio.sleep(0)
+            records.move_to_end(BAD)
+            return await fetched_records(*args, **options)
+
+        desk.consumer._fetcher.fetched_records = at_last
+        await desk.poll()
+        assert desk.given[GOOD] == [*range(10)]
+        assert (desk.host.cursors[BAD].resume, desk.gaps()) == (0, [])
+
+
+async def test_a_client_that_begins_elsewhere_while_the_broker_is_asked_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs({GOOD: [batch(5, *VALUES), batch(15, *VALUES), batch(25, *VALUES)]})  # compacted before
+    async with reads(monkeypatch, logs) as desk:
+        ask = desk.ask
+
+        async def moving(*args: Any, **options: Any) -> Asked:
+            if desk.given[GOOD] == []:
+                desk.consumer.seek(GOOD, 25)
+            return await ask(*args, **options)
+
+        monkeypatch.setattr("ackwise.plugin.faust.thread.ask", moving)
+        monkeypatch.setattr("ackwise.plugin.faust.thread._FETCHED", 5)
+        desk.host.cursors[GOOD].expected = 0  # it stands there: the first to ask is who proves the hole
+        await desk.until(lambda: desk.given[GOOD][-1:] == [34])
+        assert desk.given[GOOD] == [*range(5, 35)]
+
+
 async def test_what_faust_reads_itself_is_sought_back_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs({CHANGES: [batch(0, *VALUES), batch(10, *VALUES)], BAD: [batch(0, *VALUES), corrupt(batch(10, *VALUES))]})
     async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
@@ -218,6 +269,24 @@ async def test_what_faust_reads_itself_and_can_not_read_raises_as_in_faust(monke
     async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
         with pytest.raises(CorruptRecordException):
             await desk.until(lambda: False)
+
+
+async def test_a_record_of_faust_that_makes_no_whole_batch_is_not_passed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs({GOOD: [batch(0, *VALUES)], CHANGES: [endless(batch(0, b"x")), batch(1, *VALUES)]})
+    async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
+        records, fetched_records = desk.consumer._fetcher._records, desk.consumer._fetcher.fetched_records
+
+        async def at_last(*args: Any, **options: Any) -> Any:
+            while len(records) < 2:
+                await asyncio.sleep(0)
+            records.move_to_end(CHANGES)
+            desk.consumer._fetcher.fetched_records = fetched_records
+            return await fetched_records(*args, **options)
+
+        desk.consumer._fetcher.fetched_records = at_last
+        with pytest.raises(RecordTooLargeError):
+            await desk.until(lambda: bool(desk.faust))
+        assert (desk.faust, desk.given[GOOD]) == ([], [*range(10)])
 
 
 async def test_a_task_of_the_client_that_ended_by_itself_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 
-__all__ = ["Logs", "batch", "corrupt", "reading"]
+__all__ = ["Logs", "batch", "corrupt", "endless", "reading"]
 
 
 class _Raw(str):
@@ -44,6 +44,12 @@ def corrupt(made: tuple[int, bytes]) -> tuple[int, bytes]:
     """The batch with a byte that is not what the checksum says."""
     after, raw = made
     return after, raw[:-1] + bytes([raw[-1] ^ 0xFF])
+
+
+def endless(made: tuple[int, bytes]) -> tuple[int, bytes]:
+    """The batch as if it were longer than all that follows: the client can't cut it out."""
+    after, raw = made
+    return after, raw[:8] + (2**30).to_bytes(4, "big") + raw[12:]
 
 
 class Logs:
