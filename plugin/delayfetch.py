@@ -19,7 +19,7 @@ from aiokafka.errors import (
 
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.bounded import answer
-from ackwise.plugin.clientstate import buffered, has_left_the_group, has_stopped_fetching, position_of
+from ackwise.plugin.clientstate import buffered, has_left_the_group, has_stopped_fetching, position_of, stands_before_an_error
 from ackwise.plugin.delayline import DelayLine
 from ackwise.plugin.member import delivery_of
 from ackwise.plugin.quarantine import Quarantine
@@ -49,6 +49,10 @@ _APPEND_TIME: Final = 1
 
 #: Asked where nobody has a line yet: it answers nothing, and shows the group that this member is alive.
 _NOBODYS: Final = TopicPartition("", -1)
+
+
+#: What a fetch found, and the client's positions after that, as far as they are known.
+_Drained = tuple[dict[TopicPartition, Any], dict[TopicPartition, int | None]]
 
 
 class DelayFetch:
@@ -104,23 +108,27 @@ class DelayFetch:
     async def _take(self, *partitions: TopicPartition, wait: float = 0.0, most: int = _FETCH) -> bool:
         """Take what the client has of `partitions`, or of all; answers whether it had anything."""
         begun = {partition: position_of(self._consumer, partition) for partition in self._jumped}
-        fetched: dict[TopicPartition, Any] = await answer(
-            self._consumer.getmany(*partitions, timeout_ms=round(wait * 1000), max_records=most), within=_FETCH_TIMEOUT
-        )
+        fetched, left_at = await answer(self._drain(*partitions, wait=wait, most=most), within=_FETCH_TIMEOUT)
         for partition, records in fetched.items():
             if (line := self._lines.get(partition)) is not None:
-                self._give(partition, line, records, is_proved=begun.get(partition) == line.position)
+                self._give(partition, line, records, left_at.get(partition), is_proved=begun.get(partition) == line.position)
         return bool(fetched)
 
-    def _give(self, partition: TopicPartition, line: DelayLine, records: list[Any], *, is_proved: bool) -> None:
+    async def _drain(self, *partitions: TopicPartition, wait: float, most: int) -> _Drained:
+        """What the client has, and where that leaves it: taken at once, since it may move by itself in whatever is awaited next."""
+        fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=round(wait * 1000), max_records=most)
+        known = [partition for partition in fetched if not stands_before_an_error(self._consumer, partition)]
+        return fetched, {partition: position_of(self._consumer, partition) for partition in known}
+
+    def _give(self, partition: TopicPartition, line: DelayLine, records: list[Any], left_at: int | None, *, is_proved: bool) -> None:
         if records[0].offset > line.position and not is_proved and records[0].offset != self._left_at.get(partition):
             self._jumped.add(partition)
             self._return(partition, line)
             return
         self._jumped.discard(partition)
         line.offer(map(delivery_of, records), is_append_time=all(record.timestamp_type == _APPEND_TIME for record in records))
-        if (position := position_of(self._consumer, partition)) is not None:
-            self._left_at[partition] = position
+        if left_at is not None:
+            self._left_at[partition] = left_at
         if line.is_full(paused=False):
             self._full.add(partition)
             self._consumer.pause(partition)
@@ -143,6 +151,8 @@ class DelayFetch:
             return
         self._next_compare = self._clock() + _COMPARE
         for partition, line in self._lines.items():
+            if stands_before_an_error(self._consumer, partition):
+                continue  # it is raised first; what raised is sought back then
             if position_of(self._consumer, partition) not in (line.position, self._left_at.get(partition)):
                 self._return(partition, line)
 

@@ -18,7 +18,7 @@ from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaE
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.budget import size_of
-from ackwise.plugin.clientstate import has_left_the_group, keep_awake, look_for_topics, position_of, revive
+from ackwise.plugin.clientstate import has_left_the_group, keep_awake, look_for_topics, position_of, revive, stands_before_an_error
 from ackwise.plugin.lane import Lane
 from ackwise.plugin.member import Member
 from ackwise.plugin.opening import Opening
@@ -247,6 +247,8 @@ class Fetching:
             if self._quarantine.holds(partition, lane):
                 continue
             begun[partition] = lane
+            if stands_before_an_error(self._consumer, partition):
+                continue  # it is raised first; what raised is sought back then
             lane_left, left_at = self._left_at.get(partition, (None, 0))
             if position_of(self._consumer, partition) != (left_at if lane_left is lane else lane.position):
                 self._return(partition, lane)
@@ -275,6 +277,8 @@ class Fetching:
 
     def _remember(self, partition: TopicPartition, lane: Lane) -> None:
         """Where this fetch has left the client: beyond `lane` too, where the log has nothing that is given to anybody."""
+        if stands_before_an_error(self._consumer, partition):
+            return
         position = position_of(self._consumer, partition)
         if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
             self._left_at[partition] = lane, position

@@ -17,7 +17,7 @@ from aiokafka.errors import (
     KafkaError,
     UnsupportedVersionError,
 )
-from tests.plugin.logs import Logs, batch, corrupt, reading
+from tests.plugin.logs import Logs, batch, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry, Stage
@@ -170,6 +170,44 @@ async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passe
     assert desk.given == {GOOD: [*range(40)], BAD: [*range(10)], OTHER: [*range(40)]}
     assert desk.gaps() == []
     assert lane.unreadable is not None
+
+
+async def test_bytes_without_a_whole_batch_put_their_partition_in_quarantine_and_are_not_passed(caplog: pytest.LogCaptureFixture) -> None:
+    values = [b"%d" % number for number in range(10)]
+    logs = Logs(
+        {
+            GOOD: [batch(first, *values) for first in range(0, 6000, 10)],
+            BAD: [batch(0, *values), endless(batch(10, *values)), batch(20, *values)],
+        }
+    )
+    async with polling(logs) as desk:
+        await desk.until(lambda: "a partition can't be read" in caplog.text and len(desk.given[GOOD]) == 6000)
+        (lane,) = desk.member.lanes[BAD]
+        assert lane.unreadable == "RecordTooLargeError"
+        assert desk.given[BAD] == [*range(10)]
+        logs.logs[BAD][1] = batch(10, *values)
+        desk.now += 1.01
+        await desk.until(lambda: len(desk.given[BAD]) == 30)
+    assert desk.given[BAD] == [*range(30)]
+    assert desk.gaps() == []
+
+
+async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_by_a_seek() -> None:
+    """The poll that finds it drains another partition first, and the position has moved for it."""
+    values = [b"%d" % number for number in range(10)]
+    logs = Logs({GOOD: [batch(0, *values)], BAD: [endless(batch(0, *values))]})
+    desk = Desk(logs)
+    while len(desk.consumer._fetcher._records) < 2:
+        desk.fetching._stand(desk.member.lanes)
+        await asyncio.sleep(0)
+    desk.fetching._stand(desk.member.lanes)
+    desk.consumer._fetcher._records.move_to_end(BAD)
+    assert await desk.fetching._ask(timeout_ms=0)
+    assert BAD not in desk.fetching._left_at
+    with pytest.raises(Exception, match="larger than the fetch size"):
+        await desk.fetching._ask(timeout_ms=0)
+    assert desk.given[BAD] == []
+    await desk.close()
 
 
 async def test_a_partition_in_quarantine_is_asked_again_with_back_off_and_goes_on_where_it_stood(caplog: pytest.LogCaptureFixture) -> None:
