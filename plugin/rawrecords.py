@@ -25,8 +25,9 @@ _TIMEOUT: Final = 10.0
 _HEADER: Final = struct.Struct(">qi4xb4x2xi")
 _LENGTH: Final = 12
 
-#: Where a record batch says which version of the format it has.
+#: Where a record batch says which version of the format it has, and how long its head is in the version of today.
 _MAGIC: Final = 16
+_HEAD: Final = 61
 
 _Batch: Any = default_records._DefaultRecordBatchPy  # final for type checkers alone
 _Memory: Any = memory_records._MemoryRecordsPy
@@ -88,30 +89,61 @@ class RawBatches(NamedTuple):
         make: Any = aiokafka_fetcher.PartitionRecords
         return make(self.partition, _Batches(self.raw), self.aborted, self.position, None, None, True, self.isolation)
 
-    def bounds(self, offset: int) -> tuple[int, int]:
-        """Of the batch with `offset`, the first offset and the one behind the last, by its header alone."""
-        at = 0
-        while at + _HEADER.size <= len(self.raw):
-            base, length, magic, delta = _HEADER.unpack_from(self.raw, at)
-            end = base + delta + 1 if magic >= 2 else base + 1  # the old formats say no more
-            if offset < end:
-                return min(base, offset), end
-            if length <= 0:
-                break
-            at += _LENGTH + length
-        return offset, offset + 1
+    def is_cut(self) -> bool:
+        """Whether there are bytes, and not one whole batch: the client never gives any of them."""
+        return bool(self.raw) and not _Batches(self.raw).has_next()
+
+    def claim(self, at: int) -> tuple[int, int] | None:
+        """The first offset and the one behind the last that the batch at byte `at` says it has; `None` if its head is not there.
+
+        Who can't read a batch may not believe it: no checksum holds of what it says.
+        """
+        if len(self.raw) < at + _HEADER.size:
+            return None
+        base, _, magic, delta = _HEADER.unpack_from(self.raw, at)
+        return base, base + delta + 1 if magic >= 2 else base + 1  # the old formats say no more
+
+    def next_whole(self, at: int, beyond: int) -> int | None:
+        """The smallest first offset greater than `beyond` of all batches behind byte `at` whose checksum holds; `None` without one.
+
+        They are looked for byte by byte, since the length of a broken batch may be what is broken.
+        """
+        found = None
+        magic = self.raw.find(2, at + 1 + _MAGIC)
+        while magic >= 0:
+            base = self._whole_at(magic - _MAGIC)
+            if base is not None and base > beyond and (found is None or base < found):
+                found = base
+            magic = self.raw.find(2, magic + 1)
+        return found
+
+    def _whole_at(self, at: int) -> int | None:
+        """The first offset of the batch at byte `at`, if there is one whose checksum holds."""
+        if len(self.raw) < at + _HEAD:
+            return None
+        base, length, _, delta = _HEADER.unpack_from(self.raw, at)
+        end = at + _LENGTH + length
+        if base < 0 or delta < 0 or length < _HEAD - _LENGTH or end > len(self.raw):
+            return None
+        return int(base) if _Batch(bytearray(self.raw[at:end])).validate_crc() else None
 
 
 class _Batches(_Memory):  # type: ignore[misc]
     """What a broker answered, batch by batch, up to the one that is at work when `is_last` is set."""
 
     is_last = False
+    at = 0  #: where the batch begins that is at work, or that can't be cut out
+    _next_at = 0
+
+    def _cache_next(self, *args: Any) -> None:
+        self._next_at = self._pos
+        super()._cache_next(*args)
 
     def has_next(self) -> bool:
         return not self.is_last and bool(super().has_next())
 
     def next_batch(self) -> Any:
-        raw = self._next_slice
+        raw, self.at = self._next_slice, self._next_at
         made = super().next_batch()
         return _LenientBatch(raw) if raw is not None and raw[_MAGIC] >= 2 else made
 

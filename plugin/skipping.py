@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, RecordTooLargeError, for_code
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.events import Event, EventCode, EventSink
@@ -142,10 +142,12 @@ async def _where_it_stands(consumer: Any, partition: TopicPartition, committed: 
             )
         raw = await fetch_raw(consumer, partition, position)
         reading = raw.records()
+        if raw.is_cut():  # what the client says of that, too
+            return await _stuck(consumer, raw, 0, position, end, RecordTooLargeError())
         try:
             record = next(reading, None)
         except Exception as error:  # noqa: BLE001  # whatever a parser raises
-            return _stuck(raw, reading.next_fetch_offset, error)
+            return await _stuck(consumer, raw, reading._records.at, reading.next_fetch_offset, end, error)
         if record is not None:
             raise ConfigurationError(
                 f"{place}/{record.offset} can be read and is not done; start a worker, which does what comes before the record that "
@@ -157,9 +159,30 @@ async def _where_it_stands(consumer: Any, partition: TopicPartition, committed: 
     raise ConfigurationError(f"{place} has nothing from {committed} on that can't be read; nothing has to be passed")
 
 
-def _stuck(raw: RawBatches, at: int, error: Exception) -> _Stuck:
-    base, end = raw.bounds(at)
-    return _Stuck(at, base, end, type(error).__name__)
+async def _stuck(consumer: Any, raw: RawBatches, begins: int, at: int, log_end: int, error: Exception) -> _Stuck:
+    """Reading stands at offset `at`, in the batch that begins at byte `begins` of `raw`.
+
+    What that batch says of itself may be wrong as well: it ends no later than the next one begins that is whole, or than the log.
+    """
+    base, claimed = raw.claim(begins) or (at, at)
+    whole = raw.next_whole(begins, at)
+    if whole is None:
+        whole = await _next_whole(consumer, raw.partition, at, log_end)
+    ends = [max(log_end, at), *(each for each in (claimed, whole) if each > at)]
+    return _Stuck(at, base if 0 <= base <= at else at, min(ends), type(error).__name__)
+
+
+async def _next_whole(consumer: Any, partition: TopicPartition, at: int, log_end: int) -> int:
+    """Where the first whole batch beyond `at` begins of which the broker is asked by its offset; the end of the log without one."""
+    found, low, high = log_end, at + 1, log_end
+    while low < high:
+        middle = (low + high) // 2
+        whole = (await fetch_raw(consumer, partition, middle)).next_whole(-1, at)
+        if whole is None:
+            low = middle + 1
+        else:
+            found, high = min(found, whole), middle
+    return found
 
 
 def _require_within(passage: Passage, committed: int, stuck: _Stuck) -> None:
