@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaConnectionError, RecordTooLargeError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
-from tests.plugin.logs import Logs, batch, corrupt, endless, reading
+from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry, Stage
@@ -229,8 +229,7 @@ async def test_a_position_that_an_error_has_moved_while_another_partition_was_dr
         records, fetched_records = desk.consumer._fetcher._records, desk.consumer._fetcher.fetched_records
 
         async def at_last(*args: Any, **options: Any) -> Any:
-            while len(records) < 2:
-                await asyncio.sleep(0)
+            await buffers(desk.consumer, 2)
             records.move_to_end(BAD)
             return await fetched_records(*args, **options)
 
@@ -250,7 +249,7 @@ async def test_a_client_that_begins_elsewhere_while_the_broker_is_asked_is_not_b
                 desk.consumer.seek(GOOD, 25)
             return await ask(*args, **options)
 
-        monkeypatch.setattr("ackwise.plugin.faust.thread.ask", moving)
+        monkeypatch.setattr("ackwise.plugin.faust.thread.reaches", moving)
         monkeypatch.setattr("ackwise.plugin.faust.thread._FETCHED", 5)
         desk.host.cursors[GOOD].expected = 0  # it stands there: the first to ask is who proves the hole
         await desk.until(lambda: desk.given[GOOD][-1:] == [34])
@@ -277,8 +276,7 @@ async def test_a_record_of_faust_that_makes_no_whole_batch_is_not_passed_without
         records, fetched_records = desk.consumer._fetcher._records, desk.consumer._fetcher.fetched_records
 
         async def at_last(*args: Any, **options: Any) -> Any:
-            while len(records) < 2:
-                await asyncio.sleep(0)
+            await buffers(desk.consumer, 2)
             records.move_to_end(CHANGES)
             desk.consumer._fetcher.fetched_records = fetched_records
             return await fetched_records(*args, **options)

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 
-__all__ = ["Logs", "batch", "corrupt", "endless", "reading"]
+__all__ = ["Logs", "batch", "buffers", "corrupt", "endless", "reading"]
 
 
 class _Raw(str):
@@ -94,3 +94,11 @@ def reading(logs: Logs) -> AIOKafkaConsumer:
     consumer._coordinator = SimpleNamespace(check_errors=lambda: None)
     consumer._closed = False
     return consumer  # type: ignore[no-any-return]
+
+
+async def buffers(consumer: Any, partitions: int) -> None:
+    """Wait until the client has records, or an error, of so many partitions."""
+    while True:
+        if len(consumer._fetcher._records) >= partitions:
+            return
+        await asyncio.sleep(0)

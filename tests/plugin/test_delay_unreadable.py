@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import TopicPartition
-from tests.plugin.logs import Logs, batch, endless, reading
+from tests.plugin.logs import Logs, batch, buffers, endless, reading
 
 from ackwise.plugin.delayfetch import DelayFetch
 
@@ -76,8 +76,7 @@ async def test_bytes_without_a_whole_batch_put_their_partition_in_quarantine_and
 
 async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_when_positions_are_compared() -> None:
     async with relaying(Logs({BAD: [endless(batch(0, *TEN))]})) as desk:
-        while not desk.consumer._fetcher._records:
-            await asyncio.sleep(0)
+        await buffers(desk.consumer, 1)
         desk.fetch._compare()
         assert BAD in desk.consumer._fetcher._records
 
