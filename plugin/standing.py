@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_UNCOMMITTED, Fetcher
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     KafkaConnectionError,
@@ -85,7 +87,40 @@ async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition],
             found.unknown[partition] = unknown[partition]
         else:
             found.known[partition] = Standing(said, *reached[partition])
+    return await _past_open_transactions(consumer, found, within)
+
+
+async def _past_open_transactions(consumer: Any, found: Asked, within: float) -> Asked:
+    """`found`, with the true ends of logs that seem to end before what was committed.
+
+    A client that reads what is committed is told where the first open transaction begins. A group that used to read everything may
+    have committed behind that, and its log has lost nothing.
+    """
+    behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)
+    if not behind:
+        return found
+    for partition, end in (await _look(partial(_true_ends, consumer), behind, within)).items():
+        standing = found.known.pop(partition)
+        if isinstance(end, KafkaError):
+            found.unknown[partition] = end
+        else:
+            found.known[partition] = standing._replace(end=max(end, standing.end))
     return found
+
+
+async def _true_ends(consumer: Any, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+    fetcher: Any = _Unisolated(consumer._fetcher)
+    ends: Mapping[TopicPartition, int] = await fetcher.end_offsets(partitions, round(_WITHIN * 1000))
+    return ends
+
+
+class _Unisolated(Fetcher):
+    """Asks as the fetcher of a client does that reads what is not committed, and fetches nothing."""
+
+    def __init__(self, fetcher: Any) -> None:
+        self._client = fetcher._client
+        self._retry_backoff = fetcher._retry_backoff
+        self._isolation_level = READ_UNCOMMITTED
 
 
 async def reaches(

@@ -53,7 +53,14 @@ class Client:
         self.is_closed = False
         self._coordinator = self._client = self
         self._coordination_task: Any = None
-        self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future(), _pending_tasks=(), _records=cluster.logs)
+        self._fetcher = SimpleNamespace(
+            _fetch_task=asyncio.get_running_loop().create_future(),
+            _pending_tasks=(),
+            _records=cluster.logs,
+            _client=self,
+            _retry_backoff=0.0,
+        )
+        self.cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=self._state)))
 
     # -- what a consumer does
@@ -127,6 +134,16 @@ class Client:
 
     def _state(self, partition: TopicPartition) -> Any:
         return SimpleNamespace(position=self.positions.get(partition), has_valid_position=partition in self.positions)
+
+    async def _maybe_wait_metadata(self) -> None: ...
+
+    async def send(self, node: int, request: Any) -> Any:
+        """Where the logs end, whatever transaction is open."""
+        topics = [
+            (topic, [(number, 0, -1, len(self._cluster.logs[TopicPartition(topic, number)])) for number, _ in partitions])
+            for topic, partitions in request._topics
+        ]
+        return SimpleNamespace(API_VERSION=2, topics=topics)
 
     async def ensure_coordinator_known(self) -> None: ...
 

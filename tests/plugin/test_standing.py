@@ -64,7 +64,7 @@ class Brokers:
 
 async def test_where_to_begin_is_asked_for_all_partitions_with_one_request_of_each_kind() -> None:
     brokers = Brokers()
-    brokers.committed = [(number, number, "", 0) for number in range(1000)]
+    brokers.committed = [(number, 7, "", 0) for number in range(1000)]
     known, unknown = await brokers.answer(TopicPartition("orders", number) for number in range(1000))
     assert (len(known), unknown) == (1000, {})
     assert sorted(brokers.asked) == ["committed", "ends", "starts"]
@@ -186,3 +186,37 @@ async def test_who_is_cancelled_while_it_waits_for_an_answer_is_cancelled() -> N
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+@pytest.mark.parametrize(("true_end", "end"), [(12, 12), (8, 9)], ids=["a-transaction-is-open", "the-log-lost-its-end"])
+async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins(true_end: int, end: int) -> None:
+    brokers: Any = Brokers()
+    brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
+    requests: list[Any] = []
+
+    async def send(node: int, request: Any) -> Any:
+        requests.append(request)
+        return SimpleNamespace(API_VERSION=2, topics=[("orders", [(0, 0, -1, true_end)])])
+
+    async def know() -> None: ...
+
+    cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
+    brokers._fetcher = SimpleNamespace(_client=SimpleNamespace(_maybe_wait_metadata=know, cluster=cluster, send=send), _retry_backoff=0.0)
+    known, _ = await brokers.answer()
+    assert known == {ORDERS: Standing(Committed(11, ""), 3, end), OTHERS: Standing(Committed(7, ""), 3, 9)}
+    (request,) = requests
+    assert (request._isolation_level, request._topics) == (0, [("orders", [(0, -1)])]), "asked of that one alone, and of all records"
+
+
+async def test_a_commit_behind_an_end_that_nobody_can_say_truly_is_not_believed_to_be_outside() -> None:
+    brokers: Any = Brokers()
+    brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
+
+    async def know() -> None:
+        raise KafkaConnectionError
+
+    brokers._fetcher = SimpleNamespace(
+        _client=SimpleNamespace(_maybe_wait_metadata=know, force_metadata_update=lambda: None), _retry_backoff=0.0
+    )
+    known, unknown = await brokers.answer()
+    assert (known.keys(), unknown.keys()) == ({OTHERS}, {ORDERS})
