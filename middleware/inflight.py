@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ackwise.middleware.disposition import DONE, Disposition
 from ackwise.middleware.entry import Entry, Run
 from ackwise.middleware.message import Message
+from ackwise.middleware.settlement import Assignment
 
 __all__ = ["Flight", "InFlight", "Where"]
 
@@ -27,7 +28,7 @@ class Where(enum.Enum):
 class InFlight(Run):
     """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
 
-    __slots__ = ("_begin", "_flight", "again_until", "company", "disposition", "entry", "error", "limit", "message", "where")
+    __slots__ = ("_begin", "_flight", "again_until", "assignment", "company", "disposition", "entry", "error", "limit", "message", "where")
 
     def __init__(
         self,
@@ -37,9 +38,11 @@ class InFlight(Run):
         *,
         again_until: float | None = None,
         begin: Callable[[Entry], bool] | None = None,
+        assignment: Assignment | None = None,
     ) -> None:
-        """`begin` is asked when the loop takes it: `False` if it must not run any more."""
+        """`begin` is asked when the loop takes it: `False` if it must not run any more. `assignment` is where it is from."""
         super().__init__()
+        self.assignment = assignment
         self._begin = begin
         self.entry = entry
         self.message = message

@@ -92,18 +92,23 @@ class StreamingPipeline(Pipeline):
             run.called_off = True
             self._execution.give_up(admitted, run)
         else:
-            self._give_to(flight, admitted)
+            self._give_to(flight, admitted, stretch)
         return flight
 
     def _begin(self, entry: Entry) -> bool:
         return bool(self._execution.begin([entry]))
 
-    def _give_to(self, flight: Flight, entries: Sequence[Entry], *, again_until: float | None = None) -> None:
+    def _give_to(self, flight: Flight, entries: Sequence[Entry], stretch: Stretch, *, again_until: float | None = None) -> None:
         """The loop may take `entries`, in no larger company than each of them bears."""
         members = []
         for entry in entries:
             entry.run = member = InFlight(
-                entry, cast(Message[object], entry.message), self._company(entry), again_until=again_until, begin=self._begin
+                entry,
+                cast(Message[object], entry.message),
+                self._company(entry),
+                again_until=again_until,
+                begin=self._begin,
+                assignment=stretch,
             )
             members.append(member)
         flight.join(members)
@@ -157,7 +162,7 @@ class StreamingPipeline(Pipeline):
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
         tell_spared(self.agent.name, [member.entry for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
-            self._give_to(flight, [member.entry for member in doomed], again_until=until)
+            self._give_to(flight, [member.entry for member in doomed], stretch, again_until=until)
             return known
         for member in doomed:
             member.disposition = None

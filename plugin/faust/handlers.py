@@ -14,6 +14,7 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.execution import Undecided, current_assignment
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, stops
 from ackwise.plugin.around import wrap
@@ -141,12 +142,16 @@ async def _call_in_a_loop(stream: Any) -> None:
 
 async def _call(declared: Handler, work: Work) -> None:
     call = cast(Callable[[Batch[Any] | Message[Any]], Awaitable[object]], declared.call)
+    current_assignment.set(work.members[0].assignment)  # what is called together is of one partition
     try:
         result: Returned | Raised = Returned(await call(work.batch if declared.kind == "batch" else work.batch[0]))
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
         result = Raised(error)
+    except Undecided:
+        work.forsake()
+        return
     except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
         if stops(error):
             work.stop(error)

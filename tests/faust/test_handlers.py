@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import faust
@@ -17,7 +17,7 @@ from ackwise.middleware.entry import Entry
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.around import CallNext
+from ackwise.plugin.around import CallNext, inspect_middleware, wrap
 from ackwise.plugin.faust import App, current_batch, handler
 from ackwise.plugin.faust.handlers import _call
 from ackwise.plugin.faust.work import Work
@@ -342,6 +342,37 @@ async def test_a_handler_that_is_cancelled_with_its_actor_decides_nothing_and_le
     with pytest.raises(asyncio.CancelledError):
         await actor
     assert (member.where, member.disposition) == (Where.TAKEN, None)
+
+
+async def test_a_middleware_that_tries_again_begins_nothing_after_the_cut_off_and_no_attempt_is_counted() -> None:
+    partition = Partition()
+    saw: list[int] = []
+
+    async def bill(batch: Batch[bytes]) -> None:
+        saw.append(len(batch))
+        partition.cut_off = True
+        raise ConnectionError
+
+    async def again(batch: Batch[bytes], call_next: CallNext) -> object:
+        try:
+            return await call_next(batch)
+        except ConnectionError:
+            return await call_next(batch)
+
+    delivery = Delivery("orders", 3, 100, 0, None, b"v", (), Origin("orders", 3, 100, 0))
+    member = InFlight(Entry(delivery), Message(delivery, b"v"), 1, assignment=partition)
+    member.take(0.0)
+    call = wrap(bill, [inspect_middleware(again)])
+    await _call(Handler("bill", ("orders",), "batch", call, lambda value: value), Work([member], "bill"))
+    assert (saw, member.where, member.disposition) == ([1], Where.BACK, None)
+
+
+class Partition:
+    """A partition that may be cut off."""
+
+    cut_off = is_stopping = False
+
+    def finish(self, entries: Iterable[Entry]) -> None: ...
 
 
 async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
