@@ -44,8 +44,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Seconds after `drain_timeout` until the process ends, whatever hangs.
 _EXIT_AFTER: Final = 9.8
 
-#: Seconds after an error until the tasks of the worker have ended, and those after the end of the main thread until its threads have.
-_ENDS_WITHIN: Final = 5.0
+#: Seconds after an error until the tasks of the worker have ended, and after the end of the main thread until its threads have.
+_TASKS_END, _THREADS_END = 5.0, 5.0
 
 
 class App:
@@ -194,7 +194,7 @@ class App:
         try:
             asyncio.run(self._serve_until_signalled(watchdog))
         except BaseException as error:
-            AT_EXIT.arm(_ENDS_WITHIN, code_of(error))
+            AT_EXIT.arm(_THREADS_END, code_of(error))
             raise
         finally:
             watchdog.disarm()
@@ -227,7 +227,7 @@ class App:
                 raise
             raise SystemExit(128 + second[0]) from None
         except BaseException as error:
-            watchdog.arm(_ENDS_WITHIN, code_of(error))  # the event loop waits for tasks and threads before anybody learns of it
+            watchdog.arm(_TASKS_END, code_of(error))  # the event loop waits for tasks and threads before anybody learns of it
             raise
 
     async def serve(self, stop: asyncio.Event) -> None:

@@ -21,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 import ackwise.plugin.cli.run
 from ackwise import AckwiseError, App
 from ackwise.plugin import app as module
-module._ENDS_WITHIN = sys.modules["ackwise.plugin.cli.run"]._EXIT_WITHIN = 0.1
+module._THREADS_END = sys.modules["ackwise.plugin.cli.run"]._EXIT_WITHIN = 0.1
+if "in the event loop" in sys.argv:
+    module._TASKS_END = 0.1
 
 async def serve(stop):
     if "in the event loop" in sys.argv:
