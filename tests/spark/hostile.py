@@ -26,7 +26,7 @@ from ackwise import App, Batch, ConsumeLater, DeadLetter, Dedup, Events, Message
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.wire import Copy
-from ackwise.plugin import delay, host, member
+from ackwise.plugin import delay, delaymember, host, member
 from ackwise.plugin.config import Config
 from ackwise.plugin.lane import Lane, LaneEntry
 from ackwise.plugin.publisher import KafkaPublisher
@@ -133,7 +133,7 @@ def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     patch.setattr(delay, "AIOKafkaConsumer", consumer)
     patch.setattr(member, "KafkaPublisher", functools.partial(_Publisher, {*faults.copy_unsent}))
     patch.setattr(member, "_BROKER_OFFSETS_EVERY", _OFTEN)
-    patch.setattr(delay, "_BROKER_OFFSETS_EVERY", _OFTEN)
+    patch.setattr(delaymember, "_BROKER_OFFSETS_EVERY", _OFTEN)
     patch.setattr(sink, "Journal", functools.partial(sink.Journal, roll_events=_ROLL, heartbeat_seconds=_OFTEN))
     patch.setattr(Routes, "from_source", _unrouting(Routes.from_source, {*faults.unrouted}))
     patch.setattr(Lane, "_run", _naming_its_lane(Lane._run))
