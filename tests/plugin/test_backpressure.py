@@ -32,7 +32,7 @@ class Consumer:
         self.stopped: set[TopicPartition] = set()
         self.polls: list[tuple[tuple[TopicPartition, ...], int]] = []
         self.records: dict[TopicPartition, Any] = {}
-        self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future())
+        self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future(), _records={})
         self._subscription = SimpleNamespace(subscription=None)
         self._coordinator = SimpleNamespace()
         self._closed = False
