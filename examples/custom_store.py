@@ -1,6 +1,6 @@
 """A claim store of one's own in one file, and an app that uses it: run it with `ackwise run custom_store:app` in this folder.
 
-A store decides who may run a message. The decisions are in `ackwise.stores.transitions`, for every store the same; what is
+A store decides who may run a message. The decisions are in `ackwise.stores.protocol.transitions`, for every store the same; what is
 left to do is to keep records, safely. This one keeps them in a JSON file that it writes anew for every batch: fine for
 some thousand keys and one process. That it is right says `ackwise.stores.testing`, the suite that every store passes.
 
@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from ackwise import App, ConfigurationError, Dedup, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
-from ackwise.stores.transitions import Place, Record, decide
+from ackwise.stores.protocol.transitions import Place, Record, decide
 
 
 class JsonFileStore:

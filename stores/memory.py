@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.transitions import Place, Record, decide
+from ackwise.stores.protocol.transitions import Place, Record, decide
 
 __all__ = ["MemoryStore", "from_url"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pytest_addoption", "pytest_configure"]
 
-_SUITE: Final = Path(__file__).parent / "suite.py"
+_SUITE: Final = Path(__file__).parent / "testing" / "suite.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,10 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import pytest
 
-    pytest.register_assert_rewrite("ackwise.stores.testing", "ackwise.stores.suite")
+    pytest.register_assert_rewrite("ackwise.stores.testing")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        from ackwise.stores.suite import CHOSEN, choose
+        from ackwise.stores.testing.suite import CHOSEN, choose
     except ModuleNotFoundError as error:
         raise pytest.UsageError(f"the suite of Ackwise's stores needs {error.name}; install it") from None
     config.stash[CHOSEN] = choose(target, str(config.getoption("--ackwise-store-features")))

@@ -20,7 +20,7 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 # Before anything imports them: what fails in a suite of ours shows both of its sides.
-pytest.register_assert_rewrite("ackwise.stores.testing", "ackwise.stores.inbox.testing")
+pytest.register_assert_rewrite("ackwise.stores.testing")
 
 #: A test that asks for one of these is marked by that, so that `make check` can leave it out.
 MARKERS = {

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from benchmarks.claiming.way import Step
 
 from ackwise.middleware.store import Acquired, Claim, ClaimKey, ClaimStore, Complete, Exchange, ExchangeResult, Outcome
-from ackwise.stores.coalescer import Coalescer
+from ackwise.stores.protocol.coalescer import Coalescer
 
 __all__ = ["coalesced", "one_trip", "two_trips"]
 

@@ -25,11 +25,9 @@ from benchmarks.claiming.way import BASE, Step, Turn, Way, take
 from redis.asyncio import Redis
 
 from ackwise.middleware.store import ClaimStore
-from ackwise.stores.inbox.mysql import MySQLInbox
-from ackwise.stores.inbox.postgres import PostgresInbox
 from ackwise.stores.memory import MemoryStore
-from ackwise.stores.mysql import MySQLStore
-from ackwise.stores.postgres import PostgresStore
+from ackwise.stores.mysql import MySQLInbox, MySQLStore
+from ackwise.stores.postgres import PostgresInbox, PostgresStore
 from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 

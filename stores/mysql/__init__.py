@@ -1,12 +1,13 @@
-"""Claims in MariaDB or MySQL, on asyncmy."""
+"""MariaDB and MySQL, on asyncmy: claims for `Dedup`, and an inbox for `Transactional`."""
 
 from ackwise.middleware.errors import ConfigurationError
 
 try:
-    from ackwise.stores.mysql.store import MySQLStore, from_url
+    from ackwise.stores.mysql.claims import MySQLStore, from_url
+    from ackwise.stores.mysql.inbox import MySQLInbox
 except ModuleNotFoundError as error:
     if error.name != "asyncmy":
         raise
     raise ConfigurationError("the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'") from None
 
-__all__ = ["MySQLStore", "from_url"]
+__all__ = ["MySQLInbox", "MySQLStore", "from_url"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from asyncmy.cursors import Cursor
 
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores import asking
-from ackwise.stores.asking import Answer
 from ackwise.stores.mysql import statements
 from ackwise.stores.mysql.statements import MARIADB, MYSQL, Row
 from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.protocol import requests as asking
+from ackwise.stores.protocol.requests import Answer
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection

@@ -1,6 +1,6 @@
 """One exchange as SQL: the transition table in one INSERT, and the reading of its answer.
 
-Nothing here connects. `stores/transitions.py` says what the statement has to answer.
+Nothing here connects. `stores/protocol/transitions.py` says what the statement has to answer.
 
 How it works: every request, of any kind, is a row to insert. For a key that has a record already, ON DUPLICATE KEY UPDATE locks
 that record, waits for whoever holds it, and only then decides: its assignments run from left to right and see each other, so the
@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Exchange, Outcome, Stale
-from ackwise.stores.asking import Answer, Asked, Kind
 from ackwise.stores.mysql.tables import Tables
-from ackwise.stores.transitions import Place
+from ackwise.stores.protocol.requests import Answer, Asked, Kind
+from ackwise.stores.protocol.transitions import Place
 
 __all__ = ["AT_ONCE", "MARIADB", "MYSQL", "Dialect", "Row", "answer", "statement"]
 

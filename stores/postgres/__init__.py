@@ -1,12 +1,13 @@
-"""Claims in PostgreSQL, on asyncpg."""
+"""PostgreSQL, on asyncpg: claims for `Dedup`, and an inbox for `Transactional`."""
 
 from ackwise.middleware.errors import ConfigurationError
 
 try:
-    from ackwise.stores.postgres.store import PostgresStore, from_url
+    from ackwise.stores.postgres.claims import PostgresStore, from_url
+    from ackwise.stores.postgres.inbox import PostgresInbox
 except ModuleNotFoundError as error:
     if error.name != "asyncpg":
         raise
     raise ConfigurationError("the PostgreSQL store needs asyncpg; install it with pip install 'ackwise[postgres]'") from None
 
-__all__ = ["PostgresStore", "from_url"]
+__all__ = ["PostgresInbox", "PostgresStore", "from_url"]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores import asking
-from ackwise.stores.asking import Answer, Asked
 from ackwise.stores.postgres import statements
 from ackwise.stores.postgres.statements import Row
 from ackwise.stores.postgres.tables import Tables
+from ackwise.stores.protocol import requests as asking
+from ackwise.stores.protocol.requests import Answer, Asked
 
 if TYPE_CHECKING:
     from asyncpg import Connection

@@ -1,7 +1,7 @@
 """One exchange as SQL: the transition table in one statement, its arguments, and the reading of its answer.
 
 Nothing here connects. A statement can be run on any asyncpg connection, in a transaction or not, as long as it reads what
-is committed (READ COMMITTED): `stores/transitions.py` says what it has to answer.
+is committed (READ COMMITTED): `stores/protocol/transitions.py` says what it has to answer.
 
 How it works: `seen` looks up each key once; `changed` updates the records that a transition writes, and checks them again on
 the newest version of the row, which it waits for; `added` inserts what is unknown and waits for others who insert the same key.
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ackwise.middleware.store import Ack, Acquired, Exchange, Outcome
-from ackwise.stores import transitions
-from ackwise.stores.asking import Answer, Asked, Kind
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.transitions import Record
+from ackwise.stores.protocol import transitions
+from ackwise.stores.protocol.requests import Answer, Asked, Kind
+from ackwise.stores.protocol.transitions import Record
 
 __all__ = ["AT_ONCE", "Row", "answer", "arguments", "statement"]
 

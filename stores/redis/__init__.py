@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("its driver is not installed: pip install 'ackwise[redis]'", name=error.name) from None
 
-from ackwise.stores.redis.store import RedisStore
+from ackwise.stores.redis.claims import RedisStore
 from ackwise.stores.redis.url import from_url
 
 __all__ = ["RedisStore", "from_url"]

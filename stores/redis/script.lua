@@ -1,4 +1,4 @@
--- Answers a part of an exchange; the table is that of stores/transitions.py, and so are the names.
+-- Answers a part of an exchange; the table is that of stores/protocol/transitions.py, and so are the names.
 -- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the requests, 13 bytes each: kind or outcome, token, attempt.
 -- ARGV[3]: the owner of what is claimed or renewed. What follows are owners that are gone.
 -- The answer is one string: a byte for each complete, release and renew, then nine for each claim, and the holder's name behind a

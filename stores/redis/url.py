@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.redis.store import RedisStore
+from ackwise.stores.redis.claims import RedisStore
 from ackwise.stores.urls import may_hold_an_at_sign
 
 __all__ = ["from_url"]

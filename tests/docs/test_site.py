@@ -32,7 +32,7 @@ def functions(path: Path, owner: str) -> set[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def tests() -> set[tuple[str, str]]:
     """Every test, as the pages name it."""
-    found = functions(CHECKOUT / "stores" / "testing.py", "StoreConformance")
+    found = functions(CHECKOUT / "stores" / "testing" / "claims.py", "StoreConformance")
     for path in (CHECKOUT / "tests").rglob("test_*.py"):
         found |= functions(path, path.stem)
     return found

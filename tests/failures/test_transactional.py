@@ -18,7 +18,7 @@ from tests.databases.postgres import USER
 from tests.databases.server import Server
 from tests.failures.transacting import account_of
 from tests.servers import RawKafka
-from tests.stores.mysql_database import mysql_database
+from tests.stores.mysql.database import mysql_database
 
 from ackwise.plugin.localbroker import LocalKafka
 

@@ -22,8 +22,7 @@ from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcom
 from ackwise.plugin import registry
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.registry import open_store
-from ackwise.stores.inbox.sqlite import SQLiteInbox
-from ackwise.stores.sqlite import SQLiteStore
+from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore
 
 NEWER = "UPDATE ackwise_schema SET version = 99 WHERE part = 'claims'"
 

@@ -1,6 +1,6 @@
 """The path of one key from fetch to commit as a state machine, small enough to look at every state that it can reach.
 
-Two workers, the store (decided by `ackwise.stores.transitions` itself), the Kafka copies of the key, and what may go
+Two workers, the store (decided by `ackwise.stores.protocol.transitions` itself), the Kafka copies of the key, and what may go
 wrong: crashes, stalls beyond the lease, lost replies, failing handlers, moved partitions, a relay that repeats itself,
 a store that forgets. `explore` visits every interleaving within the given number of each and says which of the
 `INVARIANTS` broke, with the shortest way there. Not in it: other keys, poison thresholds, the event log, retention.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from ackwise.middleware.store import Ack, Acquired, Busy, ClaimAnswer, Outcome
-from ackwise.stores import transitions
-from ackwise.stores.transitions import Record
+from ackwise.stores.protocol import transitions
+from ackwise.stores.protocol.transitions import Record
 
 __all__ = [
     "EFFECTS",

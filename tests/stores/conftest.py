@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.databases.postgres import USER
 from tests.databases.server import Server
-from tests.stores.mysql_database import MySQLDatabase, mysql_database
+from tests.stores.mysql.database import MySQLDatabase, mysql_database
 
 if TYPE_CHECKING:
     import asyncpg

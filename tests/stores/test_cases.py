@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+TESTS = REPOSITORY / "tests" / "stores"
 CASES = [*map(str, range(1, 46)), "34a", "60"]
-NAMED = re.compile(r"`([A-Za-z_]+\.[A-Za-z_0-9]+)`")
+NAMED = re.compile(r"`([A-Za-z_/]+\.[A-Za-z_0-9]+)`")
 
 
 def tables(columns: int) -> list[list[str]]:
@@ -23,13 +24,18 @@ def tables(columns: int) -> list[list[str]]:
 def everything_that_is_there() -> set[str]:
     """Test functions as `module.function` or `Class.function`, and classes of tests as `module.Class`."""
     there = set()
-    files = [*(REPOSITORY / "tests").rglob("test_*.py"), *(REPOSITORY / "stores").rglob("testing.py")]
-    for path in files:
+    for path in [*(REPOSITORY / "tests").rglob("test_*.py"), *(REPOSITORY / "stores" / "testing").glob("*.py")]:
         for node in ast.parse(path.read_text("utf-8")).body:
-            there |= {f"{path.stem}.{name}" for name in names(node)}
+            there |= {f"{module(path)}.{name}" for name in names(node)}
             if isinstance(node, ast.ClassDef):
                 there |= {f"{node.name}.{name}" for inner in node.body for name in names(inner)}
     return there
+
+
+def module(path: Path) -> str:
+    """The module as the page names it: with its folder if that is one of a database."""
+    own = path.is_relative_to(TESTS) and path.parent != TESTS
+    return str(path.relative_to(TESTS).with_suffix("")) if own else path.stem
 
 
 def names(node: ast.stmt) -> set[str]:
@@ -65,7 +71,7 @@ def test_every_row_names_a_test_or_says_why_there_is_none() -> None:
 def test_every_file_that_runs_the_suite_on_a_store_is_on_the_page() -> None:
     """Further classes of a file are other settings of the same store."""
     runs = re.compile(r"\((Store|Inbox|Offsets)Conformance")
-    files = {path.stem for path in (REPOSITORY / "tests" / "stores").glob("test_*.py") if runs.search(path.read_text("utf-8"))}
+    files = {module(path) for path in TESTS.rglob("test_*.py") if runs.search(path.read_text("utf-8"))}
     listed = {NAMED.findall(held)[0].partition(".")[0] for _, held in tables(2)}
     in_front_of_a_store = {"test_coalescer"}
     assert files - listed - in_front_of_a_store == set(), "name their classes in docs/stores/cases.md"

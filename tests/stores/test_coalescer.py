@@ -24,8 +24,8 @@ from ackwise.middleware.store import (
     Release,
     Renew,
 )
-from ackwise.stores.coalescer import Coalescer
 from ackwise.stores.memory import MemoryStore
+from ackwise.stores.protocol.coalescer import Coalescer
 from ackwise.stores.sqlite import SQLiteStore
 from ackwise.stores.testing import Features, StoreConformance
 

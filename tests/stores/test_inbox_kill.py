@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.databases.server import Server
 from tests.stores.inbox_process import STEPS
-from tests.stores.mysql_database import MySQLDatabase
+from tests.stores.mysql.database import MySQLDatabase
 
 ROOT = Path(__file__).parents[2]
 

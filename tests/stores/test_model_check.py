@@ -21,8 +21,8 @@ from tests.stores.claim_model import (
 )
 
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
-from ackwise.stores import transitions
-from ackwise.stores.transitions import Record
+from ackwise.stores.protocol import transitions
+from ackwise.stores.protocol.transitions import Record
 
 PLAIN = Model(Faults(crashes=1, stalls=1, failures=1))
 #: A worker dies between the copy and the store; its successor has both attempts, and does not hear that the first one was granted.

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.databases.server import Server, free_port
-from tests.stores.mysql_database import MySQLDatabase
+from tests.stores.mysql.database import MySQLDatabase
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.stores.mysql_database import MySQLDatabase
+from tests.stores.mysql.database import MySQLDatabase
 
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import AlreadyDone, Claim, ClaimKey, Complete, Exchange, MaintainedStore, Outcome
@@ -72,7 +72,7 @@ async def keeps_what_is_remembered(store: MaintainedStore, monkeypatch: pytest.M
 async def test_a_cleanup_of_an_inbox_in_postgresql_by_a_clock_that_jumped_deletes_nothing(
     postgres_url: str, postgres_database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ackwise.stores.inbox.postgres import PostgresInbox
+    from ackwise.stores.postgres import PostgresInbox
 
     inbox = PostgresInbox(postgres_url)
     await inbox.open()
@@ -89,7 +89,7 @@ async def test_a_cleanup_of_an_inbox_in_postgresql_by_a_clock_that_jumped_delete
 async def test_a_cleanup_of_an_inbox_in_mariadb_by_a_clock_that_jumped_deletes_nothing(
     mysql: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ackwise.stores.inbox.mysql import MySQLInbox
+    from ackwise.stores.mysql import MySQLInbox
 
     inbox = MySQLInbox(mysql.url)
     await inbox.open()

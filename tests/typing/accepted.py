@@ -39,7 +39,7 @@ from ackwise import (
 )
 from ackwise.middleware.store import Ack, Acquired, Claim, ClaimStore, Exchange, ExchangeResult
 from ackwise.plugin import faust as reliable_faust
-from ackwise.stores.transitions import Place, Record, decide
+from ackwise.stores.protocol.transitions import Place, Record, decide
 
 
 class Order:

@@ -1,0 +1,191 @@
+"""The transition table of the claim protocol as pure functions: a record and a request in, a record and an answer out.
+
+The memory store and SQLite decide with these functions, the model check explores them, and the conformance suite
+compares every other store with them, so there is one table. It is explained row by row in `docs/store-protocol.md`.
+A store of your own may decide with `decide` too: `examples/custom_store.py` does.
+Instants are seconds on the store's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from ackwise.middleware.store import (
+    Ack,
+    Acquired,
+    AlreadyDone,
+    Busy,
+    ClaimAnswer,
+    Exchange,
+    ExchangeResult,
+    Outcome,
+    Stale,
+)
+
+__all__ = ["Place", "Record", "claim", "complete", "decide", "release", "renew"]
+
+_RELEASED = 0
+"""The token of a released claim; the tokens that callers choose are positive."""
+
+_FIRST = Acquired(1)
+"""The answer to the first claim of a key."""
+
+Place = tuple[bytes, int | None]
+"""Where a record is kept: key id and day. The attempt is a question about the record, not a part of its identity."""
+
+
+class Record(NamedTuple):
+    """What a store remembers of one key. No record, or one past `kept_until`, means that the key is unknown."""
+
+    token: int
+    """Of the claim that holds or completed it; 0 once released."""
+    epoch: int
+    next_attempt: int
+    """Claims of a smaller attempt are stale."""
+    lost: int
+    """How many claims of `next_attempt` ended without being completed or released."""
+    took_unreleased: bool
+    """Whether the holder took over such a claim; kept, so that a repeated claim is answered as the first time."""
+    outcome: Outcome | None
+    """How it was completed; `None` while it is not."""
+    leased_until: float
+    """When others may take over; without meaning once completed."""
+    kept_until: float
+    """When the record is forgotten: one retention after completion, or after the end of the lease."""
+
+    @property
+    def owner(self) -> str:
+        """The process that holds the claim, if it named itself and the store keeps that."""
+        return ""
+
+    def held_by(self, owner: str) -> Record:
+        """The same record with an owner. It is no field: a store that knows nothing of owners stores a record as ever."""
+        return _Owned.of(self, owner) if owner else self
+
+
+class _Owned(Record):
+    _owner = ""
+
+    @classmethod
+    def of(cls, record: Record, owner: str) -> _Owned:
+        made = cls._make(record)
+        made._owner = owner
+        return made
+
+    @property
+    def owner(self) -> str:
+        return self._owner
+
+
+def claim(
+    record: Record | None,
+    token: int,
+    attempt: int,
+    now: float,
+    lease: float,
+    retention: float,
+    owner: str = "",
+    gone: Collection[str] = (),
+) -> tuple[Record | None, ClaimAnswer]:
+    """May `token` of `owner` run this attempt of the key? What an owner that is `gone` holds is as good as expired."""
+    leased_until = now + lease
+    kept_until = leased_until + retention
+    if record is None or now >= record.kept_until:
+        return Record(token, 1, attempt, 0, False, None, leased_until, kept_until).held_by(owner), _FIRST
+    if record.outcome is not None:
+        return record, AlreadyDone(record.outcome)
+    # Before BUSY and take-over: a copy with a later attempt exists, and this one must neither wait for it nor run.
+    if attempt < record.next_attempt:
+        return record, Stale()
+    if record.token == token:
+        mine = Record(token, record.epoch, record.next_attempt, record.lost, record.took_unreleased, None, leased_until, kept_until)
+        return mine.held_by(owner), Acquired(record.epoch, record.lost, record.took_unreleased)
+    released = record.token == _RELEASED
+    # A released claim is free even if the clock was set back since.
+    died = record.owner != "" and record.owner in gone
+    if not released and now < record.leased_until and not died:
+        return record, Busy(record.leased_until - now, record.owner)
+    epoch = record.epoch + 1
+    lost = 0 if attempt > record.next_attempt else record.lost + (not released)
+    taken = Record(token, epoch, attempt, lost, not released, None, leased_until, kept_until)
+    return taken.held_by(owner), Acquired(epoch, lost, not released)
+
+
+def complete(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> tuple[Record | None, Ack]:
+    """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done."""
+    if record is None or now >= record.kept_until:
+        return Record(token, 1, attempt, 0, False, outcome, now, now + retention), Ack.RESTORED
+    if record.outcome is not None:
+        return record, Ack.OK if record.token == token else Ack.LOST_DONE
+    if record.token != token:
+        return record, Ack.LOST
+    done = Record(token, record.epoch, record.next_attempt, record.lost, record.took_unreleased, outcome, now, now + retention)
+    return done, Ack.OK
+
+
+def release(record: Record | None, token: int, sent_back: int | None, now: float, retention: float) -> tuple[Record | None, Ack]:
+    """The holder of `token` gives the key back; with `sent_back`, every attempt before that one is stale from now on."""
+    record = _remembered(record, now)
+    if record is None or record.outcome is not None or record.token != token:
+        return record, Ack.LOST
+    next_attempt, lost = (record.next_attempt, record.lost) if sent_back is None else (sent_back, 0)
+    return Record(_RELEASED, record.epoch, next_attempt, lost, False, None, now, now + retention), Ack.OK
+
+
+def renew(record: Record | None, token: int, now: float, lease: float, retention: float, owner: str = "") -> tuple[Record | None, Ack]:
+    """The holder of `token` is still at work, and called `owner` from now on. An expired lease starts again as long as nobody took over."""
+    record = _remembered(record, now)
+    if record is None or record.outcome is not None or record.token != token:
+        return record, Ack.LOST
+    leased_until = now + lease
+    kept_until = leased_until + retention
+    fields = (token, record.epoch, record.next_attempt, record.lost, record.took_unreleased)
+    return Record(*fields, None, leased_until, kept_until).held_by(owner), Ack.OK
+
+
+def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: float) -> tuple[ExchangeResult, dict[Place, Record]]:
+    """Answer a whole exchange at the instant `now`; gives the answers and the records that are to be written.
+
+    `find` gives the stored record of a place, or `None`.
+    """
+    lease, retention, owner, gone = exchange.lease, exchange.retention, exchange.owner, exchange.gone
+    written: dict[Place, Record] = {}
+    completes: list[Ack] = []
+    releases: list[Ack] = []
+    renews: list[Ack] = []
+    claims: list[ClaimAnswer] = []
+    # Four loops that look alike: one that is given the transition and its arguments takes half as long again.
+    for key, token, outcome in exchange.completes:
+        place = key[:2]
+        before = written.get(place) or find(place)
+        after, ack = complete(before, token, key[2], outcome, now, retention)
+        if after is not before and after is not None:
+            written[place] = after
+        completes.append(ack)
+    for key, token, sent_back in exchange.releases:
+        place = key[:2]
+        before = written.get(place) or find(place)
+        after, ack = release(before, token, sent_back, now, retention)
+        if after is not before and after is not None:
+            written[place] = after
+        releases.append(ack)
+    for key, token in exchange.renews:
+        place = key[:2]
+        before = written.get(place) or find(place)
+        after, ack = renew(before, token, now, lease, retention, owner)
+        if after is not before and after is not None:
+            written[place] = after
+        renews.append(ack)
+    for key, token in exchange.claims:
+        place = key[:2]
+        before = written.get(place) or find(place)
+        after, answer = claim(before, token, key[2], now, lease, retention, owner, gone)
+        if after is not before and after is not None:
+            written[place] = after
+        claims.append(answer)
+    return ExchangeResult(claims, completes, releases, renews), written
+
+
+def _remembered(record: Record | None, now: float) -> Record | None:
+    return record if record is not None and now < record.kept_until else None

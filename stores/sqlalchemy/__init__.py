@@ -1,0 +1,12 @@
+"""Exactly once in the database of an SQLAlchemy session."""
+
+from ackwise.middleware.errors import ConfigurationError
+
+try:
+    from ackwise.stores.sqlalchemy.inbox import SQLAlchemyInbox
+except ModuleNotFoundError as error:
+    if error.name != "sqlalchemy":
+        raise
+    raise ConfigurationError("the SQLAlchemy inbox needs SQLAlchemy; install it with pip install 'ackwise[sqlalchemy]'") from None
+
+__all__ = ["SQLAlchemyInbox"]

@@ -1,0 +1,325 @@
+"""`SQLiteStore`: claims in one SQLite file, for the workers of one host.
+
+The state is as wide as the file: workers on other hosts know nothing of it, and after a rebalance to another host
+(or onto a fresh volume) what was completed before runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
+from ackwise.stores.protocol.transitions import Place, Record, decide
+from ackwise.stores.sqlite.clock import TABLE as _CLOCK
+from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
+from ackwise.stores.sqlite.file import Part, clean, complaints, forget_some
+
+__all__ = ["SQLiteStore", "from_url"]
+
+_VERSION = 1
+_PART = Part("claims", _VERSION, "ackwise_claims", "ackwise_claims_kept_until")
+_VERSIONS = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
+_CLAIMS = """
+CREATE TABLE IF NOT EXISTS ackwise_claims (
+    place TEXT PRIMARY KEY,
+    token INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    next_attempt INTEGER NOT NULL,
+    lost INTEGER NOT NULL,
+    took_unreleased INTEGER NOT NULL,
+    outcome INTEGER,
+    leased_until REAL NOT NULL,
+    kept_until REAL NOT NULL,
+    owner TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID
+"""
+# Older versions name the columns that they know, and so what they claim has no owner: they and this one may share a file.
+_OWNER = "ALTER TABLE ackwise_claims ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
+_CLAIMS_BY_END = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON ackwise_claims (kept_until)"
+
+# A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
+# loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.
+_READ = """
+SELECT json_group_object(place, json_array(token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until, owner))
+FROM json_each(?) CROSS JOIN ackwise_claims ON place = value
+"""
+_WRITE = f"""
+INSERT OR REPLACE INTO ackwise_claims (place, {", ".join(Record._fields)}, owner)
+SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(2 + len(Record._fields)))} FROM json_each(?)
+"""
+_MOVE_LEASES = "UPDATE ackwise_claims SET leased_until = leased_until + ? WHERE outcome IS NULL AND token <> 0"
+_FORGET = """
+DELETE FROM ackwise_claims WHERE place IN (SELECT place FROM ackwise_claims WHERE kept_until <= ? LIMIT ?)
+"""
+_FORGET_AT_ONCE = 1000
+"""Rows; an exchange that cleans up takes some milliseconds longer."""
+_FORGET_EVERY = 1.0
+"""Seconds between two looks for forgotten records, unless the last one found as many as it may delete."""
+
+_REASONS = {
+    sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look for a process that keeps a transaction open",
+    sqlite3.SQLITE_CANTOPEN: "the file can't be opened; check the rights of the file and of its folder",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged ({error}); move it away, and expect what was completed within the retention to run again",
+    sqlite3.SQLITE_FULL: "the disk is full; make room",
+    sqlite3.SQLITE_IOERR: "the disk failed ({error}); check the volume",
+    sqlite3.SQLITE_READONLY: "the file can't be written; check the rights of the file and of its folder",
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SQLiteStore:
+    """A claim store in the SQLite file at `path`; any number of processes of one host may share it.
+
+    `synchronous` is SQLite's: with `normal` a killed process loses nothing, and a power failure may take the last exchanges
+    with it, so that their messages run again; `full` waits for the disk and survives that too.
+    A process that is stopped in the middle of an exchange (SIGSTOP, a debugger) keeps the file's lock: the others pause until it
+    goes on or dies. Nothing is lost by it.
+    `timeout` (seconds) is how long an exchange waits for other writers of the file before it raises `StoreUnavailable`.
+    `clock` gives wall-clock seconds, which is what the processes of one host have in common. The host's own is compared with its
+    uptime: where it jumps, neither leases nor what is remembered end early (`stores/sqlite/clock.py`).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        synchronous: str = "normal",
+        timeout: float = 5.0,
+        clock: Callable[[], float] | Clocks = time.time,
+    ) -> None:
+        if str(path) in ("", ":memory:"):
+            raise ConfigurationError("a SQLite store needs the path of a file; for claims that end with the process use memory://")
+        if "\0" in str(path):
+            raise ConfigurationError("the path of the SQLite store has a NUL in it, which no file can have; name another")
+        if synchronous not in ("normal", "full"):
+            raise ConfigurationError(f"synchronous is {synchronous!r} for the SQLite store; it can be normal or full")
+        if not 0 < timeout < math.inf:
+            raise ConfigurationError(f"timeout is {timeout}; give the seconds that an exchange may wait for the file, more than 0")
+        self._path = Path(path)
+        self._synchronous = synchronous
+        self._timeout = timeout
+        self._clock = clock
+        self._file_clock = FileClock(_PART.name, self._path, clocks_of(clock))
+        self._connection: sqlite3.Connection | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._forgot_at: float | None = None
+
+    async def open(self) -> None:
+        """Open the file, and create it and its tables if need be; its folder has to exist.
+
+        Raises `ConfigurationError` if the file is no SQLite database or was written by a newer Ackwise, and
+        `StoreUnavailable` if it can't be opened now. Opening twice does nothing.
+        """
+        if self._thread is not None:
+            return
+        # SQLite wants one writer, so there is one thread; it alone touches the connection.
+        thread = ThreadPoolExecutor(1, thread_name_prefix=f"ackwise-{self._path.name}")
+        try:
+            await asyncio.get_running_loop().run_in_executor(thread, self._connect)
+        except BaseException:
+            thread.submit(self._disconnect)
+            thread.shutdown(wait=False)
+            raise
+        self._thread = thread
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        """Apply everything in one transaction. Raises `StoreUnavailable`; then nothing was applied, unless the commit itself failed.
+
+        An exchange whose caller is cancelled is applied as a whole or not at all.
+        """
+        if self._thread is None:
+            raise StoreUnavailable(f"{self._path}: the store is not open; open it before the first exchange")
+        give_up_at = time.monotonic() + self._timeout
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._apply, exchange, give_up_at)
+
+    async def close(self) -> None:
+        """Finish the exchanges under way, close the file and end the thread. Closing twice does nothing."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        closing = asyncio.wrap_future(thread.submit(self._disconnect))
+        thread.shutdown(wait=False)
+        await asyncio.shield(closing)
+        thread.shutdown()
+
+    async def init(self) -> None:
+        """Create the file and its tables if need be, as `open` does. Raises as `open` does."""
+        another = SQLiteStore(self._path, synchronous=self._synchronous, timeout=self._timeout)
+        await another.open()
+        await another.close()
+
+    async def check(self) -> list[str]:
+        """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
+        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout, self._clock)
+
+    async def cleanup(self) -> int:
+        """Delete what is forgotten, which exchanges do as well; gives how many records. Raises as `open` does."""
+        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock))
+
+    def _connect(self) -> None:
+        self._maintain(self._connect_to)
+
+    def _connect_to(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, timeout=self._timeout, isolation_level=None)
+        self._write_ahead(self._connection)
+        self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        with _transaction(self._connection):
+            self._prepare(self._connection)
+
+    def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work on the file, and tell what is wrong with it."""
+        if not self._path.parent.is_dir():
+            raise ConfigurationError(f"{self._path}: the folder of the claim store does not exist; create it, or name another path")
+        try:
+            return work(self._path, *args, **kwargs)
+        except sqlite3.Error as error:
+            if _code(error) == sqlite3.SQLITE_NOTADB:
+                raise ConfigurationError(f"{self._path}: this is no SQLite database; name another file, or move this one away") from error
+            raise self._unavailable(error) from error
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Switch the file to write-ahead logging, which lets others read while one writes."""
+        give_up_at = time.monotonic() + self._timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                # SQLite itself does not wait here if several workers open a new file at once.
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Create the tables, unless they are there in a version that only a newer Ackwise understands."""
+        connection.execute(_VERSIONS)
+        connection.execute("INSERT OR IGNORE INTO ackwise_schema VALUES ('claims', ?)", (_VERSION,))
+        (version,) = connection.execute("SELECT version FROM ackwise_schema WHERE part = 'claims'").fetchone()
+        if version > _VERSION:
+            raise ConfigurationError(
+                f"{self._path}: its claims have version {version}, and this Ackwise knows version {_VERSION}; upgrade, or name another file"
+            )
+        connection.execute(_CLAIMS)
+        if not connection.execute("SELECT 1 FROM pragma_table_info('ackwise_claims') WHERE name = 'owner'").fetchone():
+            connection.execute(_OWNER)
+        connection.execute(_CLAIMS_BY_END)
+        connection.execute(_CLOCK)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _apply(self, exchange: Exchange, give_up_at: float) -> ExchangeResult:
+        connection = self._connection
+        if connection is None or time.monotonic() > give_up_at:
+            raise StoreUnavailable(f"{self._path}: the exchanges before this one took all of its {self._timeout} s; nothing was applied")
+        try:
+            with _transaction(connection):
+                # Asked after the wait for the other writers: a lease starts when it is granted.
+                now, keep_from, jump = self._file_clock.read(connection)
+                if jump:
+                    connection.execute(_MOVE_LEASES, (jump,))
+                records = _read(connection, exchange)
+                result, written = decide(lambda place: records.get(_name(*place)), exchange, now)
+                _write(connection, written, keep_from - now)
+                self._forget(connection, now)
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+        return result
+
+    def _forget(self, connection: sqlite3.Connection, now: float) -> None:
+        """Delete some of the records that `decide` takes for unknown anyway."""
+        if self._forgot_at is None or abs(now - self._forgot_at) >= _FORGET_EVERY:
+            forgotten = connection.execute(_FORGET, (now, _FORGET_AT_ONCE)).rowcount
+            self._forgot_at = None if forgotten == _FORGET_AT_ONCE else now
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
+        reason = _REASONS.get(_code(error), "SQLite refused: {error}").format(timeout=self._timeout, error=error)
+        return StoreUnavailable(f"{self._path}: {reason}")
+
+
+def from_url(url: str) -> SQLiteStore:
+    """The store that `sqlite:///relative/path` or `sqlite:////absolute/path` names.
+
+    Options follow as a query: `?synchronous=full&timeout=2.5`. Raises `ConfigurationError`.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as sqlite://[x
+        parts = urlsplit("")
+    if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
+        raise ConfigurationError("the URL of the SQLite store names no file; write sqlite:///relative/path or sqlite:////absolute/path")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous, timeout = options.pop("synchronous", "normal"), options.pop("timeout", "5")
+    if options:
+        raise ConfigurationError(f"the SQLite store has no option {', '.join(sorted(options))}; it has synchronous and timeout")
+    try:
+        seconds = float(timeout)
+    except ValueError:
+        raise ConfigurationError(f"timeout is {timeout!r} in the URL of the SQLite store; give seconds, such as timeout=2.5") from None
+    return SQLiteStore(unquote(parts.path[1:]), synchronous=synchronous, timeout=seconds)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's result code, without the details in its upper bits."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    # IMMEDIATE: a transaction that first reads and then wants to write can't wait for another writer, it fails at once.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # SQLite ended the transaction itself; the first error is the one to tell
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _read(connection: sqlite3.Connection, exchange: Exchange) -> dict[str, Record]:
+    requests = (exchange.completes, exchange.releases, exchange.renews, exchange.claims)
+    names = [_name(request.key.id, request.key.day) for kind in requests for request in kind]
+    (found,) = connection.execute(_READ, (json.dumps(names),)).fetchone()
+    return {name: _record(*columns) for name, columns in json.loads(found).items()}
+
+
+def _write(connection: sqlite3.Connection, written: dict[Place, Record], keep_longer: float) -> None:
+    if written:
+        rows = [(_name(*place), *record[:-1], record.kept_until + keep_longer, record.owner) for place, record in written.items()]
+        connection.execute(_WRITE, (json.dumps(rows),))
+
+
+def _name(id: bytes, day: int | None) -> str:
+    return id.hex() if day is None else f"{id.hex()}/{day}"
+
+
+def _record(
+    token: int,
+    epoch: int,
+    next_attempt: int,
+    lost: int,
+    took_unreleased: int,
+    outcome: int | None,
+    leased_until: float,
+    kept_until: float,
+    owner: str,
+) -> Record:
+    finished = None if outcome is None else Outcome(outcome)
+    return Record(token, epoch, next_attempt, lost, bool(took_unreleased), finished, leased_until, kept_until).held_by(owner)

@@ -1,0 +1,460 @@
+"""What the Redis store does when Redis, its replica or the way there fails, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from tests.databases.proxy import Proxy, proxy_to
+from tests.databases.redis import redis_server, redis_server_of
+from tests.databases.server import Server, free_port, running, skip_if_missing
+from tests.stores.redis.asking import claims, keys, opened, until
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Complete, Exchange, Outcome, Release, Renew
+from ackwise.stores.redis import RedisStore, from_url
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+async def proxy(redis: Server) -> AsyncIterator[Proxy]:
+    async with proxy_to(redis.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(proxy: Proxy) -> AsyncIterator[RedisStore]:
+    async with opened(RedisStore(f"redis://127.0.0.1:{proxy.port}", timeout=1.0)) as store:
+        yield store
+
+
+@pytest.mark.parametrize("what", ["claim", "complete", "renew"])
+async def test_an_exchange_whose_reply_is_lost_with_its_connection_is_repeated_and_answered(
+    proxy: Proxy, store: RedisStore, what: str
+) -> None:
+    (key,) = keys(1)
+    if what != "claim":
+        await store.exchange(Exchange(claims([key])))
+    lost: list[bytes] = []
+
+    def is_first(said: bytes) -> bool:
+        lost.append(said)
+        return len(lost) == 1
+
+    proxy.cut_after = is_first
+    if what == "claim":
+        assert (await store.exchange(Exchange(claims([key])))).claims == [Acquired(1)]
+    elif what == "complete":
+        assert (await store.exchange(Exchange(completes=[Complete(key, 1, Outcome.DEAD)]))).completes == [Ack.OK]
+    else:
+        assert (await store.exchange(Exchange(renews=[Renew(key, 1)]))).renews == [Ack.OK]
+    assert lost
+
+
+async def test_an_exchange_is_repeated_once_and_no_more(proxy: Proxy, store: RedisStore) -> None:
+    await store.exchange(Exchange(claims(keys(1))))
+    proxy.cut_after = lambda _: True
+    connections = proxy.connections
+    with pytest.raises(StoreUnavailable, match=r"redis://127\.0\.0\.1:\d+: the connection broke and could not be replaced"):
+        await store.exchange(Exchange(claims(keys(1))))
+    assert proxy.connections == connections + 1
+    proxy.cut_after = None
+    assert (await store.exchange(Exchange(claims(keys(1))))).claims == [Acquired(1)]
+
+
+async def test_a_swallowed_reply_is_given_up_in_time_and_the_claim_is_still_ours(proxy: Proxy, store: RedisStore) -> None:
+    some = keys(10)
+    proxy.swallow_replies = True
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="no answer within 1 s; look whether it is overloaded"):
+        await store.exchange(Exchange(claims(some)))
+    assert 0.9 < time.monotonic() - began < 3.0
+    proxy.swallow_replies = False
+    assert (await store.exchange(Exchange(claims(some)))).claims == [Acquired(1)] * 10
+    answers = (await store.exchange(Exchange(claims(some, token=2)))).claims
+    assert {type(answer) for answer in answers} == {Busy}
+
+
+async def test_connections_that_others_broke_meanwhile_are_replaced_unnoticed(proxy: Proxy, store: RedisStore) -> None:
+    await asyncio.gather(*(store.exchange(Exchange(claims(keys(1)))) for _ in range(20)))
+    proxy.cut()
+    results = await asyncio.gather(*(store.exchange(Exchange(claims(keys(1)))) for _ in range(20)))
+    assert [result.claims for result in results] == [[Acquired(1)]] * 20
+
+
+async def test_a_frozen_server_is_given_up_in_time_leaves_nothing_open_and_is_used_again(redis: Server) -> None:
+    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}", timeout=0.5)) as store, Redis(port=redis.port) as server:
+        await store.exchange(Exchange(claims(keys(1))))
+        some = keys(20)
+        redis.freeze()
+        try:
+            began = time.monotonic()
+            asked = [store.exchange(Exchange(claims([key]))) for key in some]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert time.monotonic() - began < 2.0
+        finally:
+            redis.thaw()
+        assert {type(answer) for answer in answers} == {StoreUnavailable}
+        assert (await store.exchange(Exchange(claims(some)))).claims == [Acquired(1)] * 20
+
+        async def only_few_are_left() -> bool:
+            return len(await server.client_list()) <= 9
+
+        await until(only_few_are_left)
+
+
+async def test_a_client_that_repeats_for_long_is_given_up_in_time_too(redis: Server) -> None:
+    async with Redis(port=redis.port, socket_timeout=0.1) as client, opened(RedisStore(client=client, timeout=0.5)) as store:
+        redis.freeze()
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match=r"no answer within 0\.5 s"):
+                await store.exchange(Exchange(claims(keys(1))))
+            assert time.monotonic() - began < 2.0
+        finally:
+            redis.thaw()
+        assert (await store.exchange(Exchange(claims(keys(1))))).claims == [Acquired(1)]
+
+
+async def test_a_server_that_is_started_again_is_asked_with_the_whole_script(redis: Server) -> None:
+    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}")) as store:
+        await store.exchange(Exchange(claims(keys(1))))
+        redis.restart()
+        assert (await store.exchange(Exchange(claims(keys(1200))))).claims == [Acquired(1)] * 1200
+        async with Redis(port=redis.port) as server:
+            await server.script_flush()
+        assert (await store.exchange(Exchange(claims(keys(1200))))).claims == [Acquired(1)] * 1200
+
+
+async def test_a_server_that_is_away_is_named_and_used_again_when_it_is_back(redis: Server) -> None:
+    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}")) as store:
+        redis.kill()
+        try:
+            with pytest.raises(StoreUnavailable, match=rf"redis://127\.0\.0\.1:{redis.port}: nothing listens there; start Redis"):
+                await store.exchange(Exchange(claims(keys(1))))
+            with pytest.raises(StoreUnavailable, match="nothing listens there"):
+                await RedisStore(f"redis://127.0.0.1:{redis.port}").open()
+        finally:
+            redis.start()
+        assert (await store.exchange(Exchange(claims(keys(1))))).claims == [Acquired(1)]
+
+
+async def test_cancelled_exchanges_neither_mix_up_answers_nor_leave_connections(redis: Server) -> None:
+    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}")) as store, Redis(port=redis.port) as server:
+        for turns in range(40):
+            asked = [asyncio.ensure_future(store.exchange(Exchange(claims(keys(30))))) for _ in range(6)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for one in asked[::2]:
+                one.cancel()
+            await asyncio.wait(asked)
+            assert [one.result().claims for one in asked[1::2]] == [[Acquired(1)] * 30] * 3
+            done = keys(1)
+            await store.exchange(Exchange(completes=[Complete(done[0], 1, Outcome.SKIPPED)]))
+            assert (await store.exchange(Exchange(claims(done)))).claims == [AlreadyDone(Outcome.SKIPPED)]
+
+        async def only_few_are_left() -> bool:
+            return len(await server.client_list()) <= 9
+
+        await until(only_few_are_left)
+
+
+async def test_a_full_memory_is_told_of_and_applies_nothing(tmp_path: Path) -> None:
+    with skip_if_missing("Redis"), redis_server(tmp_path) as server:
+        async with opened(RedisStore(f"redis://127.0.0.1:{server.port}")) as store, Redis(port=server.port) as direct:
+            some = keys(100)
+            await direct.config_set("maxmemory", 1)
+            with pytest.raises(StoreUnavailable, match="its memory is full; raise maxmemory"):
+                await store.exchange(Exchange(claims(some)))
+            await direct.config_set("maxmemory", 0)
+            assert (await store.exchange(Exchange(claims(some, token=2)))).claims == [Acquired(1)] * 100
+
+
+async def test_what_was_acknowledged_survives_a_kill_of_a_server_with_an_append_only_file(tmp_path: Path) -> None:
+    with skip_if_missing("Redis"), redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "everysec") as server:
+        async with opened(RedisStore(f"redis://127.0.0.1:{server.port}", layout="compact")) as store:
+            some = keys(300)
+            await store.exchange(Exchange(claims(some)))
+            await store.exchange(Exchange(completes=[Complete(key, 1, Outcome.OK) for key in some[:200]]))
+            server.kill()
+            server.start()
+            answers = (await store.exchange(Exchange(claims(some, token=2)))).claims
+            assert answers[:200] == [AlreadyDone(Outcome.OK)] * 200
+            assert {type(answer) for answer in answers[200:]} == {Busy}
+
+
+async def until_replicated(primary: Server) -> None:
+    async with Redis(port=primary.port) as server:
+
+        async def is_online() -> bool:
+            info = await server.info("replication")
+            return bool(info["connected_slaves"]) and info["slave0"]["state"] == "online"
+
+        await until(is_online)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
+    """A primary and its replica, connected."""
+    with skip_if_missing("Redis"), contextlib.ExitStack() as stack:
+        primary = stack.enter_context(redis_server(tmp_path / "primary", "--repl-diskless-sync-delay", "0"))
+        replica = stack.enter_context(redis_server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(primary.port)))
+        await until_replicated(primary)
+        yield primary, replica
+
+
+async def test_with_wait_nothing_is_believed_that_no_replica_acknowledged(pair: tuple[Server, Server]) -> None:
+    primary, replica = pair
+    url = f"redis://127.0.0.1:{primary.port}?wait=1&wait_timeout=0.5"
+    async with opened(from_url(url)) as store, opened(from_url(url)) as another:
+        acknowledged, unacknowledged = keys(2)
+        assert (await store.exchange(Exchange(claims([acknowledged])))).claims == [Acquired(1)]
+        replica.freeze()
+        try:
+            sentence = "0 of 1 replicas acknowledged within 0.5 s, so nothing of the exchange is believed"
+            done = Exchange(completes=[Complete(unacknowledged, 1, Outcome.OK)])
+            with pytest.raises(StoreUnavailable, match=sentence):
+                await store.exchange(done)
+            for asked in (done, Exchange(claims([unacknowledged], token=2))):  # neither changes anything
+                with pytest.raises(StoreUnavailable, match=sentence):
+                    await store.exchange(asked)
+                with pytest.raises(StoreUnavailable, match=sentence):
+                    await another.exchange(asked)
+        finally:
+            replica.thaw()
+        assert (await another.exchange(Exchange(claims([unacknowledged], token=2)))).claims == [AlreadyDone(Outcome.OK)]
+        primary.kill()
+        async with Redis(port=replica.port) as server:
+            await server.execute_command("REPLICAOF", "NO", "ONE")
+        async with opened(RedisStore(f"redis://127.0.0.1:{replica.port}")) as promoted:
+            answers = (await promoted.exchange(Exchange(claims([unacknowledged, acknowledged], token=3)))).claims
+            assert answers[0] == AlreadyDone(Outcome.OK)
+            assert isinstance(answers[1], Busy)
+
+
+async def test_without_wait_a_fail_over_forgets_what_was_acknowledged_and_a_complete_restores_it(tmp_path: Path) -> None:
+    with skip_if_missing("Redis"), contextlib.ExitStack() as stack:
+        primary = stack.enter_context(redis_server(tmp_path / "primary", "--repl-diskless-sync-delay", "0"))
+        key, done = keys(2)
+        async with proxy_to(primary.port) as behind:
+            replica = stack.enter_context(redis_server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(behind.port)))
+            async with opened(RedisStore(f"redis://127.0.0.1:{primary.port}")) as store:
+                await until_replicated(primary)
+                behind.swallow_replies = True  # the replica falls behind
+                assert (await store.exchange(Exchange(claims([key, done])))).claims == [Acquired(1)] * 2
+                assert (await store.exchange(Exchange(completes=[Complete(done, 1, Outcome.OK)]))).completes == [Ack.OK]
+                primary.kill()
+        async with Redis(port=replica.port) as server:
+            await server.execute_command("REPLICAOF", "NO", "ONE")
+        async with opened(RedisStore(f"redis://127.0.0.1:{replica.port}")) as promoted:
+            result = await promoted.exchange(Exchange(claims([done], token=2), [Complete(key, 1, Outcome.OK)]))
+            assert (result.completes, result.claims) == ([Ack.RESTORED], [Acquired(1)])
+
+
+async def test_a_replica_is_refused(pair: tuple[Server, Server]) -> None:
+    primary, replica = pair
+    with pytest.raises(StoreUnavailable, match="it is a replica, which takes no claims; name the primary"):
+        await RedisStore(f"redis://127.0.0.1:{replica.port}").open()
+    async with opened(RedisStore(f"redis://127.0.0.1:{primary.port}", wait=1)):
+        pass
+    async with Redis(port=replica.port) as direct:
+
+        async def marked() -> bool:
+            return await direct.get("ackwise:layout") is not None
+
+        await until(marked)
+    async with opened(RedisStore(f"redis://127.0.0.1:{replica.port}")) as store:
+        with pytest.raises(StoreUnavailable, match="it is a replica"):
+            await store.exchange(Exchange(claims(keys(1))))
+        assert any("it is a replica" in sentence for sentence in await store.check())
+
+
+async def test_check_tells_of_what_is_unwise_and_of_nothing_else(pair: tuple[Server, Server]) -> None:
+    primary, _ = pair
+    async with Redis(port=primary.port) as server:
+        await server.config_set("appendonly", "yes")
+        store = RedisStore(f"redis://127.0.0.1:{primary.port}", layout="compact", wait=1)
+        assert await store.check() == []
+        await server.config_set("maxmemory-policy", "allkeys-lru")
+        await server.config_set("appendonly", "no")
+        await server.config_set("hash-max-listpack-entries", "64")
+        sentences = await RedisStore(f"redis://127.0.0.1:{primary.port}", layout="compact", wait=2).check()
+    where = f"redis://127.0.0.1:{primary.port}: "
+    assert sentences == [
+        where + "maxmemory-policy is allkeys-lru, so when memory is full it forgets what was done; set it to noeviction",
+        where + "it keeps no append-only file, so a restart forgets what was done since the last snapshot; set appendonly yes",
+        where + "wait=2, and 1 replicas are connected, so every exchange fails; connect them, or lower wait",
+        where + "hash-max-listpack-entries is 64, which makes compact records three times as large; set it to 128",
+    ]
+
+
+async def test_a_namespace_of_another_layout_or_of_a_newer_version_is_refused_and_not_touched(redis: Server) -> None:
+    url = f"redis://127.0.0.1:{redis.port}"
+    async with opened(RedisStore(url, namespace="laid-out")):
+        pass
+    for _ in range(2):
+        with pytest.raises(
+            ConfigurationError, match=r"the namespace laid-out is laid out as '1 layout=plain', and this store wants '1 layout="
+        ):
+            await RedisStore(url, namespace="laid-out", layout="compact").open()
+    async with Redis(port=redis.port) as server:
+        await server.set("newer:layout", "2 layout=spiral")
+        with pytest.raises(ConfigurationError, match="the namespace newer has version 2, and this Ackwise knows version 1; upgrade"):
+            await RedisStore(url, namespace="newer").init()
+        assert await server.get("newer:layout") == b"2 layout=spiral"
+
+
+async def test_a_retention_that_the_compact_layout_can_not_keep_is_refused(redis: Server) -> None:
+    async with opened(RedisStore(f"redis://127.0.0.1:{redis.port}", namespace="short", layout="compact", retention=60.0)) as store:
+        with pytest.raises(ConfigurationError, match="the compact layout remembers 60 s, and 61 s are wanted"):
+            await store.exchange(Exchange(claims(keys(1)), retention=61.0))
+
+
+async def test_a_store_that_is_not_open_is_unavailable(redis: Server) -> None:
+    store = RedisStore(f"redis://127.0.0.1:{redis.port}")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="the store is not open"):
+            await store.exchange(Exchange())
+        await store.open()
+        await store.open()
+        await store.close()
+
+
+PASSWORD = "pass%2Fw0rd"
+SECRET = "pass/w0rd"
+RIGHTS = "+ping +eval +evalsha +time +get +mget +set +del +hget +hset +hlen +pexpire +wait +info +config|get"
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Server]:
+    """A Redis whose user `worker` may do what the documentation says and no more."""
+    with skip_if_missing("Redis"), redis_server(tmp_path, "--appendonly", "yes") as server:
+        async with Redis(port=server.port) as direct:
+            rules = ["on", f">{SECRET}", "~guarded:*", "resetchannels", "-@all", *RIGHTS.split()]
+            await direct.execute_command("ACL", "SETUSER", "worker", *rules)
+            await direct.execute_command("ACL", "SETUSER", "idle", "on", f">{SECRET}", "~*", "-@all", "+get", "+set", "+ping")
+            await direct.execute_command("ACL", "SETUSER", "default", "off")
+        yield server
+
+
+@pytest.mark.parametrize("layout", ["plain", "compact"])
+async def test_the_documented_rights_are_enough(guarded: Server, layout: str) -> None:
+    store = from_url(f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}?namespace=guarded&layout={layout}")
+    assert await store.check() == []
+    async with opened(store):
+        held, done, back = keys(3)
+        await store.exchange(Exchange(claims([held, done, back])))
+        result = await store.exchange(
+            Exchange(completes=[Complete(done, 1, Outcome.OK)], releases=[Release(back, 1, 2)], renews=[Renew(held, 1)])
+        )
+        assert {*result.completes, *result.releases, *result.renews} == {Ack.OK}
+        assert (await store.exchange(Exchange(claims([done])))).claims == [AlreadyDone(Outcome.OK)]
+
+
+def everything_about(error: BaseException) -> str:
+    link: BaseException | None = error
+    said = ""
+    while link is not None:
+        said += f"{link!r} {link} "
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return said
+
+
+async def test_neither_user_nor_password_is_told_anywhere(guarded: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    at = f"127.0.0.1:{guarded.port}"
+    cases: list[tuple[str, type[AckwiseError], str]] = [
+        (f"redis://worker:wrong-{PASSWORD}@{at}", ConfigurationError, "it refused the user or the password; correct them"),
+        (f"redis://{at}", ConfigurationError, "it refused the user or the password; correct them"),
+        (f"redis://worker:{PASSWORD}@{at}?namespace=elsewhere", ConfigurationError, "the user may not do what a claim takes"),
+        (f"redis://worker:{PASSWORD}@127.0.0.1:{free_port()}", StoreUnavailable, "nothing listens there"),
+        (f"redis+cluster://worker:{PASSWORD}@{at}", ConfigurationError, "it is no cluster|the user may not do"),
+        (f"rediss://worker:{PASSWORD}@{at}?timeout=0.5", StoreUnavailable, r"no answer within 0\.5 s"),
+        (f"redis://worker:{PASSWORD}@no-such-host.invalid", StoreUnavailable, "the name of the host is unknown"),
+    ]
+    for url, kind, sentence in cases:
+        store = from_url(url)
+        with pytest.raises(kind, match=sentence) as caught:
+            await store.open()
+        said = everything_about(caught.value) + repr(store) + str(store) + caplog.text
+        assert "worker" not in said
+        assert SECRET not in said
+        assert PASSWORD not in said
+    async with opened(from_url(f"redis://idle:{PASSWORD}@{at}")) as store:
+        with pytest.raises(StoreUnavailable, match="the user may not do what a claim takes") as caught:
+            await store.exchange(Exchange(claims(keys(1))))
+        assert SECRET not in everything_about(caught.value)
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`ca.pem`, and `server.pem` that it signed for this machine; `other.pem`, who signed nothing."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        new = ["-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        openssl("req", *new, "-days", "2", "-subj", f"/CN={name}", "-addext", "basicConstraints=critical,CA:TRUE",
+                "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+    openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "server.pem",
+            "-days", "2", "-extfile", "names")  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encrypted(authorities: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Redis that speaks TLS only and wants certificates of its clients."""
+    port = free_port()
+    files = ["--tls-cert-file", "server.pem", "--tls-key-file", "server.key", "--tls-ca-cert-file", "ca.pem"]
+    named = [str(authorities / word) if word.endswith((".pem", ".key")) else word for word in files]
+    options = ["--port", "0", "--tls-port", str(port), *named, "--tls-auth-clients", "yes"]
+    with skip_if_missing("Redis"), running(redis_server_of(tmp_path_factory.mktemp("encrypted"), *options, port=port)) as server:
+        yield server
+
+
+def encrypted_url(authorities: Path, server: Server, ca: str) -> str:
+    return f"rediss://127.0.0.1:{server.port}?ca={authorities / ca}&cert={authorities / 'server.pem'}&key={authorities / 'server.key'}"
+
+
+async def test_a_connection_is_encrypted_and_both_sides_show_certificates(authorities: Path, encrypted: Server) -> None:
+    async with opened(from_url(encrypted_url(authorities, encrypted, "ca.pem"))) as store:
+        assert (await store.exchange(Exchange(claims(keys(3))))).claims == [Acquired(1)] * 3
+
+
+async def test_a_server_that_an_unknown_authority_signed_is_refused(authorities: Path, encrypted: Server) -> None:
+    with pytest.raises(ConfigurationError, match=r"its certificate is not trusted \(.+\); name the authority that signed it with ca="):
+        await from_url(encrypted_url(authorities, encrypted, "other.pem")).open()
+
+
+async def test_a_certificate_for_another_host_is_refused(authorities: Path, encrypted: Server) -> None:
+    url = encrypted_url(authorities, encrypted, "ca.pem").replace("127.0.0.1", "localhost")
+    with pytest.raises(ConfigurationError, match=r"its certificate is not trusted \(Hostname mismatch"):
+        await from_url(url).open()
+
+
+async def test_no_tls_at_a_port_that_wants_it_is_told_of(encrypted: Server) -> None:
+    with pytest.raises(StoreUnavailable, match=rf"redis://127\.0\.0\.1:{encrypted.port}: the connection broke"):
+        await RedisStore(f"redis://127.0.0.1:{encrypted.port}", timeout=2.0).open()
+
+
+async def test_a_socket_of_this_machine_is_used(tmp_path: Path) -> None:
+    path = Path("/tmp") / f"ackwise-{os.getpid()}.sock"  # shorter than the names of pytest's folders
+    with skip_if_missing("Redis"), redis_server(tmp_path, "--unixsocket", str(path)):
+        async with opened(from_url(f"redis+unix://{path}?timeout=2")) as store:
+            assert (await store.exchange(Exchange(claims(keys(3))))).claims == [Acquired(1)] * 3
+    path.unlink(missing_ok=True)
+    with pytest.raises(StoreUnavailable, match="the socket is not there; start Redis, or correct the path"):
+        await from_url(f"redis+unix://{path}").open()

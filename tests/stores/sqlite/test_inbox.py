@@ -1,0 +1,141 @@
+"""The SQLite inbox passes the suite of every inbox, and waits for the file without holding up the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.transaction import TransactionalStore
+from ackwise.stores.sqlite.inbox import SQLiteInbox, from_url
+from ackwise.stores.testing.inbox import OffsetsConformance
+
+
+class TestSQLiteInbox(OffsetsConformance):
+    def make(self, place: Path) -> TransactionalStore:
+        return SQLiteInbox(place / "shop.db")
+
+    async def prepare(self, place: Path) -> None:
+        with closing(sqlite3.connect(place / "shop.db")) as connection:
+            connection.execute("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
+
+    async def write(self, connection: Any, effect: str) -> None:
+        connection.execute("INSERT INTO effects VALUES (?)", (effect,))
+
+    async def effects(self, place: Path) -> list[str]:
+        with closing(sqlite3.connect(place / "shop.db")) as connection:
+            return [effect for (effect,) in connection.execute("SELECT effect FROM effects")]
+
+    async def commit(self, connection: Any) -> None:
+        connection.commit()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+async def run(inbox: SQLiteInbox, *statements: str) -> None:
+    """One transaction of a handler that executes `statements`."""
+    async with inbox.begin(retention=60.0) as transaction:
+        for statement in statements:
+            transaction.connection.execute(statement)
+
+
+async def test_a_commit_and_a_new_transaction_of_the_handler_are_found_out_too(path: Path) -> None:
+    inbox = SQLiteInbox(path)
+    await inbox.open()
+    with pytest.raises(TransactionAborted):
+        await run(inbox, "COMMIT", "BEGIN")
+    await inbox.close()
+
+
+async def test_what_the_database_refuses_at_commit_is_the_handlers_fault(path: Path) -> None:
+    inbox = SQLiteInbox(path, prepare=lambda connection: connection.execute("PRAGMA foreign_keys = ON"))
+    await inbox.open()
+    with pytest.raises(TransactionAborted, match="refuses to commit what the handler wrote: FOREIGN KEY"):
+        await run(
+            inbox,
+            "CREATE TABLE parent (id INTEGER PRIMARY KEY)",
+            "CREATE TABLE child (id INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)",
+            "INSERT INTO child VALUES (7)",
+        )
+    await run(inbox, "CREATE TABLE parent (id INTEGER PRIMARY KEY)")  # nothing of it stayed
+    await inbox.close()
+
+
+async def test_a_file_that_another_process_writes_to_is_waited_for_and_the_loop_goes_on(path: Path) -> None:
+    inbox = SQLiteInbox(path, timeout=0.2)
+    await inbox.open()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    with pytest.raises(StoreUnavailable, match=r"another writer held the file for 0\.2 s"):
+        async with inbox.begin(retention=60.0):
+            pass
+    ticking.cancel()
+    assert ticks > 10
+    other.execute("ROLLBACK")
+    other.close()
+    async with inbox.begin(retention=60.0):
+        pass
+    await inbox.close()
+
+
+async def test_an_inbox_that_is_not_open_is_unavailable(path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="is not open"):
+        async with SQLiteInbox(path).begin(retention=60.0):
+            pass
+
+
+async def test_a_file_that_is_no_database_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="this is no SQLite database"):
+        await SQLiteInbox(__file__).open()
+
+
+async def test_files_that_can_not_be_an_inbox_are_refused_with_a_sentence(path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="the folder of the inbox does not exist"):
+        await SQLiteInbox(path / "deeper" / "shop.db").open()
+    inbox = SQLiteInbox(path)
+    await inbox.open()
+    await inbox.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE ackwise_schema SET version = 9")
+    with pytest.raises(ConfigurationError, match="its inbox has version 9, and this Ackwise knows version 1"):
+        await SQLiteInbox(path).open()
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqlite://", "names no file"),
+        ("sqlite:///a.db?timeuot=1", "has no option timeuot; it has timeout"),
+        ("sqlite:///a.db?timeout=soon", "timeout is 'soon'"),
+        ("sqlite:///a.db?timeout=0", "timeout is 0.0"),
+    ],
+)
+def test_a_url_that_can_not_work_is_refused(url: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        from_url(url)
+
+
+async def test_in_a_working_folder_that_was_deleted_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(AckwiseError, match=r"x\.db: "):
+        await SQLiteInbox("x.db").open()
