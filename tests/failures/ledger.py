@@ -39,7 +39,7 @@ class Ledger:
         os.close(self._file)
 
     def write(self, fact: str, **about: object) -> None:
-        os.write(self._file, (json.dumps({"fact": fact, **about}) + "\n").encode())
+        self._append([{"fact": fact, **about}])
 
     def write_copy(self, topic: str, headers: Mapping[str, bytes | None]) -> None:
         """A copy is acknowledged."""
@@ -49,17 +49,28 @@ class Ledger:
     def ran(self, ids: Sequence[object]) -> None:
         """The handler succeeded with these, named by id or by origin; durable when it returns."""
         if ids:
-            os.write(self._file, "".join(json.dumps({"fact": "ran", "id": id}) + "\n" for id in ids).encode())
+            self._append([{"fact": "ran", "id": id} for id in ids])
             os.fsync(self._file)
 
+    def _append(self, facts: Sequence[Mapping[str, object]]) -> None:
+        """Write in one go; the first line end closes what another worker tore when it was killed."""
+        os.write(self._file, "".join(["\n", *(json.dumps(fact) + "\n" for fact in facts)]).encode())
+
     def read(self) -> list[dict[str, Any]]:
-        """All facts in order. A worker that was killed may have left half a line at the end; nothing else does."""
+        """All facts in order. What a worker tore when it was killed is no fact: it went on with nothing after it."""
         lines = self.path.read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines[:-1]]
+        return [fact for line in lines[:-1] if (fact := _parse(line)) is not None]
 
     def runs(self) -> Counter[object]:
         """How often the handler succeeded with each message."""
         return Counter(_name(fact["id"]) for fact in self.read() if fact["fact"] == "ran")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return None
 
 
 def _name(written: object) -> object:

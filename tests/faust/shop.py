@@ -80,7 +80,8 @@ def is_wanted(order: Order) -> bool:
 
 def _write(order: Order, event: Any) -> None:
     where = {"partition": event.message.partition, "offset": event.message.offset} if event else {}
-    _append("ledger", json.dumps({"id": order.id, "pid": os.getpid(), **where}) + "\n", durable=True)
+    # The first line end closes what another worker tore when it was killed.
+    _append("ledger", "\n" + json.dumps({"id": order.id, "pid": os.getpid(), **where}) + "\n", durable=True)
 
 
 def _executions(order: Order) -> int:

@@ -147,9 +147,10 @@ class Shop:
         return self.workers[-1]
 
     def billed(self) -> list[dict[str, Any]]:
-        """The ledger: every execution that succeeded, in the order in which they were written."""
+        """The ledger: every execution that succeeded, in the order in which they were written. A line that a kill tore tells of none."""
         path = self.folder / "ledger"
-        return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [billed for line in lines if (billed := _parse(line)) is not None]
 
     def runs(self) -> Counter[str]:
         """How often each order was billed."""
@@ -254,6 +255,13 @@ class Shop:
             return now - seen[-1][0] > seconds
 
         await self.wait_until(nothing_moved, "stillness")
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return None
 
 
 def _is_consumed(topic: str, group: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import Fate, make_scenario
 
 pytestmark = [pytest.mark.embedded, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,8 +42,8 @@ def test_a_killed_worker_loses_nothing_and_the_books_balance(played: tuple[dict[
 
 def test_the_kill_hit_a_working_worker(played: tuple[dict[str, Any], Path]) -> None:
     _, out = played
-    workers = [json.loads(line)[4] for line in (out / "ledger.jsonl").read_text().splitlines() if line]
-    assert len(set(workers)) == 2
+    workers = {entry.worker for entry in LedgerReader(out / "ledger.jsonl").refresh()}
+    assert len(workers) == 2
 
 
 def test_the_reconciliation_comes_to_the_same_numbers_without_knowing_the_ledger(played: tuple[dict[str, Any], Path]) -> None:

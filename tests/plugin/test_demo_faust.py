@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.scenario import Fate, make_scenario
 
 MESSAGES, SEED = 1500, 5
@@ -39,8 +40,8 @@ def play(out: Path, *options: str) -> dict[str, Any]:
 def test_a_killed_worker_of_faust_loses_nothing_and_one_without_ackwise_loses_orders(tmp_path: Path) -> None:
     facts = play(tmp_path / "out")
     assert 0 < facts["stock"]["lost"] <= facts["stock"]["passed"]
-    workers = [json.loads(line)[4] for line in (tmp_path / "out" / "ledger.jsonl").read_text().splitlines() if line]
-    assert len(set(workers)) == 2  # the kill hit a working worker
+    workers = {entry.worker for entry in LedgerReader(tmp_path / "out" / "ledger.jsonl").refresh()}
+    assert len(workers) == 2  # the kill hit a working worker
 
 
 @pytest.mark.kafka
