@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ackwise.plugin.app import App as App
     from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.faust.work import current_batch as current_batch
-    from ackwise.plugin.handover import LoopBatch as LoopBatch
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
+    from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
 
 __all__ = [
     "App",
@@ -81,7 +81,7 @@ _HOMES = {
     "current_batch": "ackwise.plugin.faust.work",
     "reliable": "ackwise.plugin.loop",
     "Reliable": "ackwise.plugin.loop",
-    "LoopBatch": "ackwise.plugin.handover",
+    "LoopBatch": "ackwise.plugin.loopbatch",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",

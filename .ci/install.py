@@ -82,7 +82,7 @@ def install(python: Path, extras: str) -> None:
 
 
 def has_java(python: Path) -> bool:
-    return succeeds(python, "-c", "from ackwise.plugin.java import find_java; find_java()")
+    return succeeds(python, "-c", "from ackwise.plugin.local.java import find_java; find_java()")
 
 
 def run(*command: object) -> None:

@@ -25,10 +25,10 @@ from aiokafka.client import AIOKafkaClient
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host import Host
-from ackwise.plugin.localbroker import local_kafka
-from ackwise.plugin.opening import Opening
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.host.host import Host
+from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.local.broker import local_kafka
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Watch", "join"]
 

@@ -29,7 +29,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from ackwise.plugin.demo.ledger import Entry, LedgerReader
 from ackwise.plugin.demo.scenario import Fate, Scenario, make_scenario
-from ackwise.plugin.localbroker import local_kafka
+from ackwise.plugin.local.broker import local_kafka
 
 _TOPIC: Final = "orders"
 _GROUP: Final = "proof"

@@ -16,15 +16,15 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.around import Middleware, wrap
-from ackwise.plugin.config import Config, read_config
-from ackwise.plugin.explain import Explanation, explain
-from ackwise.plugin.garbage import collect_rarely
-from ackwise.plugin.group import Group, group_of
+from ackwise.plugin.group.needs import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
+from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.observers import Observer
-from ackwise.plugin.settings import DEFAULT_BROKERS, AppSettings, HostSettings
+from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
+from ackwise.plugin.settings.config import Config, read_config
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings
 from ackwise.plugin.slots import Policy, Slots
-from ackwise.plugin.watchdog import AT_EXIT, Watchdog, code_of
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -18,12 +18,12 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
-from ackwise.plugin.addresses import Address
-from ackwise.plugin.config import Config, read_config
 from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
-from ackwise.plugin.handover import Handover, LoopBatch
+from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
-from ackwise.plugin.settings import HostSettings, LoopSettings
+from ackwise.plugin.settings.addresses import Address
+from ackwise.plugin.settings.config import Config, read_config
+from ackwise.plugin.settings.hostsettings import HostSettings, LoopSettings
 from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:

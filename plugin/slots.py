@@ -17,15 +17,15 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.around import Around, inspect_middleware
-from ackwise.plugin.config import Config
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.registry import open_inbox, open_sink, open_store
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer
 
-    from ackwise.plugin.host import Host
+    from ackwise.plugin.host.host import Host
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
@@ -144,7 +144,7 @@ class Slots:
 
         Raises `ConfigurationError`.
         """
-        from ackwise.plugin.host import Host  # the Kafka client is imported by those who run it
+        from ackwise.plugin.host.host import Host  # the Kafka client is imported by those who run it
 
         self.check(agents)
         store, inbox = self.open_store(), self.open_inbox()

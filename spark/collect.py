@@ -13,8 +13,8 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.cli.console import to_stderr, to_stdout
+from ackwise.plugin.settings.addresses import require_broker
 
 if TYPE_CHECKING:
     from ackwise.spark.landing import Landing

@@ -21,7 +21,7 @@ from ackwise.stores.journal import recover
 from ackwise.stores.journal.sink import root_of
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group import Group
+    from ackwise.plugin.group.needs import Group
 
 __all__ = ["Sent", "publish", "send"]
 
@@ -65,7 +65,7 @@ def publish(
 async def send(group: Group, root: Path, topic: str) -> Sent:
     """Send what the topic lacks of the files below `root`, to the brokers of `group`. Raises `AckwiseError` and `OSError`."""
     # Here, since the command line loads this module to list its commands.
-    from ackwise.plugin.eventtopic import event_topic
+    from ackwise.plugin.group.eventtopic import event_topic
     from ackwise.spark.records import records_of
 
     async with event_topic(group.settings, topic) as to:

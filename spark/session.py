@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.java import find_java
+from ackwise.plugin.local.java import find_java
 from ackwise.spark.engine import LOCAL, is_submitted
 
 __all__ = ["explain", "local_session"]

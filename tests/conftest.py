@@ -12,8 +12,8 @@ from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
 from tests.servers import RawKafka, kafka_or_skip
 
-from ackwise.plugin.localbroker import EmbeddedBroker, LocalKafka
-from ackwise.plugin.localbroker import embedded_broker as start_embedded_broker
+from ackwise.plugin.local.broker import EmbeddedBroker, LocalKafka
+from ackwise.plugin.local.broker import embedded_broker as start_embedded_broker
 
 # A busy machine is no finding: how long an example takes is not what is tested.
 settings.register_profile("unhurried", deadline=None)

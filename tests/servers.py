@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.localbroker import LocalKafka, local_kafka
+from ackwise.plugin.local.broker import LocalKafka, local_kafka
 
 __all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip"]
 

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Settlement
-from ackwise.plugin.lane import Lane
-from ackwise.plugin.member import Member
+from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.member import Member
 
 __all__ = ["Phases"]
 

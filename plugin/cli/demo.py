@@ -14,9 +14,9 @@ import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.plugin.addresses import parse_brokers
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.plugin.registry import open_store
+from ackwise.plugin.settings.addresses import parse_brokers
 
 if TYPE_CHECKING:
     from ackwise.plugin.demo.run import Options, Played, Progress

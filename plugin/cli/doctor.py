@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.markup import escape
 
-from ackwise.plugin.addresses import parse_brokers
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import find_app
+from ackwise.plugin.settings.addresses import parse_brokers
 
 if TYPE_CHECKING:
     from ackwise.plugin.doctor.finding import Finding

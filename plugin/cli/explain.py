@@ -15,7 +15,7 @@ from ackwise.plugin.cli.console import new_table, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
-    from ackwise.plugin.explain import Explanation
+    from ackwise.plugin.inspect.explain import Explanation
 
 __all__ = ["explain", "print_explanation"]
 

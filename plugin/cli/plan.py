@@ -22,7 +22,7 @@ from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group import Group
+    from ackwise.plugin.group.needs import Group
     from ackwise.plugin.repair.carrying import Carried
 
 __all__ = ["HELP", "apply", "show"]

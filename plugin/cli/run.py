@@ -9,7 +9,7 @@ import typer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.logs import LogFormat, LogLevel, print_log
 from ackwise.plugin.cli.target import Target, find_app
-from ackwise.plugin.watchdog import AT_EXIT, Watchdog, code_of
+from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 
 __all__ = ["run"]
 

@@ -29,8 +29,8 @@ def skip(
     Exit code 0: passed, or shown what would be. 2: it is not what can't be read, the group has members, or the brokers or the
     database do not answer.
     """
-    from ackwise.plugin.skipping import parse_passage
-    from ackwise.plugin.skipping import skip as pass_over
+    from ackwise.plugin.group.skipping import parse_passage
+    from ackwise.plugin.group.skipping import skip as pass_over
 
     passage = parse_passage(records)
     found = asyncio.run(pass_over(find_app(target).group(), passage, execute=execute))

@@ -15,7 +15,7 @@ import typer
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 
 if TYPE_CHECKING:
-    from ackwise.plugin.application import Application
+    from ackwise.plugin.inspect.application import Application
 
 __all__ = ["Target", "find_app"]
 
@@ -47,7 +47,7 @@ def find_app(target: str) -> Application:
 
 def _as_application(found: object) -> Application | None:
     """An app of Ackwise itself; of an app of Faust what `use` put there, so that Faust is imported by nobody else."""
-    from ackwise.plugin.application import Application
+    from ackwise.plugin.inspect.application import Application
 
     candidates = (found, vars(found).get("ackwise") if _is_of_faust(found) else None)
     return next((each for each in candidates if isinstance(each, Application) and not isinstance(each, type)), None)
@@ -69,7 +69,7 @@ def _check_form(target: str, module: str, attribute: str) -> None:
 
 
 def _imported(name: str) -> ModuleType:
-    from ackwise.plugin.config import working_folder
+    from ackwise.plugin.settings.config import working_folder
 
     here = str(working_folder())
     if here not in sys.path:

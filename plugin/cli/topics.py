@@ -16,8 +16,8 @@ from ackwise.plugin.cli.console import new_table, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group import Group
-    from ackwise.plugin.topicplan import TopicReview
+    from ackwise.plugin.group.needs import Group
+    from ackwise.plugin.group.topicplan import TopicReview
 
 __all__ = ["HELP", "check", "create"]
 
@@ -56,8 +56,8 @@ def _group(target: str) -> Group:
 
 
 async def _review(group: Group) -> list[TopicReview]:
-    from ackwise.plugin.topicplan import review_topics
-    from ackwise.plugin.topics import read_topics
+    from ackwise.plugin.group.topicplan import review_topics
+    from ackwise.plugin.group.topics import read_topics
 
     found = await read_topics(group.settings, {*group.sources, *group.names.all})
     return review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
@@ -65,7 +65,7 @@ async def _review(group: Group) -> list[TopicReview]:
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     """How the topics are afterwards, and what was done to which."""
-    from ackwise.plugin.topics import ensure_topics, set_append_time
+    from ackwise.plugin.group.topics import ensure_topics, set_append_time
 
     before = await _review(group)
     if not any(review.role == "source" for review in before):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.addresses import require_broker
 from ackwise.plugin.demo.hosts import Host, find_host
 from ackwise.plugin.demo.ledger import LedgerReader
 from ackwise.plugin.demo.outcome import Observed, Outcome, judge
@@ -21,7 +20,8 @@ from ackwise.plugin.demo.processes import DemoFailed, Process, run_to_end, start
 from ackwise.plugin.demo.scenario import LEVELS, Scenario, make_scenario
 from ackwise.plugin.demo.shop import Observer, count_members, observe, open_topic, send
 from ackwise.plugin.demo.stock import Stock, StockWorker, run_stock
-from ackwise.plugin.localbroker import embedded_broker, local_kafka
+from ackwise.plugin.local.broker import embedded_broker, local_kafka
+from ackwise.plugin.settings.addresses import require_broker
 
 __all__ = ["Options", "Played", "play"]
 

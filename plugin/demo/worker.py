@@ -17,9 +17,9 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater, Schedule
 from ackwise.plugin.app import App
-from ackwise.plugin.config import Config
 from ackwise.plugin.demo.ledger import Entry, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
+from ackwise.plugin.settings.config import Config
 
 __all__ = ["Order", "app", "bill"]
 

@@ -11,11 +11,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.admin import ApiVersionRequest
 
-from ackwise.plugin.addresses import Address
 from ackwise.plugin.doctor.finding import Finding
-from ackwise.plugin.group import Group
-from ackwise.plugin.topicplan import TopicReview, review_topics
-from ackwise.plugin.topics import read_topics
+from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.topicplan import TopicReview, review_topics
+from ackwise.plugin.group.topics import read_topics
+from ackwise.plugin.settings.addresses import Address
 
 __all__ = ["cluster", "judge_addresses", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
 

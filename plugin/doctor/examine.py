@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.addresses import reach
-from ackwise.plugin.application import Application
 from ackwise.plugin.doctor import machine, places
 from ackwise.plugin.doctor.extras import extras, needs
 from ackwise.plugin.doctor.finding import Finding, refused
-from ackwise.plugin.group import Group
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.group.needs import Group
+from ackwise.plugin.inspect.application import Application
+from ackwise.plugin.settings.addresses import reach
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["examine", "look"]
 
@@ -96,7 +96,7 @@ def _group(app: Application | None) -> tuple[Group | None, list[Finding]]:
 
 async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
     from ackwise.plugin.doctor import cluster  # the Kafka client is imported where it is needed
-    from ackwise.plugin.topics import connected
+    from ackwise.plugin.group.topics import connected
 
     findings = await look("brokers", partial(_addresses, settings))
     if findings[0].verdict == "problem":

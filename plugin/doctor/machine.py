@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.doctor.extras import installed
 from ackwise.plugin.doctor.finding import Finding
-from ackwise.plugin.java import find_java
+from ackwise.plugin.local.java import find_java
 
 __all__ = [
     "CODECS",

@@ -10,10 +10,10 @@ from faust.types import TopicT
 
 from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.plugin.config import Config
-from ackwise.plugin.entries import ENTRIES, dotted
-from ackwise.plugin.explain import Explanation, TopicUse
 from ackwise.plugin.handler import refuse_own_topics
+from ackwise.plugin.inspect.explain import Explanation, TopicUse
+from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.entries import ENTRIES, dotted
 
 __all__ = ["Declared", "declared", "discover", "is_fed", "never", "undecoded"]
 

@@ -17,12 +17,12 @@ from ackwise.middleware.disposition import Reject
 from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater, Schedule
-from ackwise.plugin.config import Config, Given
 from ackwise.plugin.demo.ledger import Entry, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.usage import use
 from ackwise.plugin.faust.work import current_batch
+from ackwise.plugin.settings.config import Config, Given
 
 __all__ = ["CardStolen", "Order", "ProviderDown", "app", "bill"]
 

@@ -29,9 +29,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.streaming import StreamingPipeline
-from ackwise.plugin.config import Config
-from ackwise.plugin.delay import DelayRelay
-from ackwise.plugin.explain import Explanation, explain
+from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.declared import Declared, declared, discover, is_fed
@@ -43,15 +41,17 @@ from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.thread import Cursor, Fetched
 from ackwise.plugin.faust.web import add_view
-from ackwise.plugin.garbage import collect_rarely
-from ackwise.plugin.group import Group, group_of
-from ackwise.plugin.lane import Lane, LaneEntry
-from ackwise.plugin.member import Member
-from ackwise.plugin.positions import Position, Positions
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.needs import Group, group_of
+from ackwise.plugin.group.positions import Position, Positions
+from ackwise.plugin.inspect.explain import Explanation, explain
+from ackwise.plugin.inspect.state import State, look
+from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.slots import Slots
-from ackwise.plugin.standing import ask
-from ackwise.plugin.state import State, look
 
 if TYPE_CHECKING:
     import faust

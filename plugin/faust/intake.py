@@ -17,7 +17,7 @@ from ackwise.plugin.faust.declared import never, undecoded
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder, says_types
 from ackwise.plugin.faust.stream import Stream
-from ackwise.plugin.lane import MAX_MESSAGES, Lane
+from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 
 __all__ = ["Intake"]
 

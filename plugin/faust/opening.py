@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from aiokafka import TopicPartition
 
-from ackwise.plugin.member import Member
-from ackwise.plugin.positions import ASK_AGAIN, Position, Positions
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.positions import ASK_AGAIN, Position, Positions
 
 __all__ = ["Opening"]
 

@@ -9,7 +9,7 @@ from typing import Final
 from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.rarely import Rarely
+from ackwise.plugin.client.rarely import Rarely
 
 __all__ = ["insist"]
 

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
-from ackwise.plugin.member import Member
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.inspect.state import by_agent
 from ackwise.plugin.observers import Observed
-from ackwise.plugin.state import by_agent
 
 __all__ = ["Numbers", "numbers_of"]
 

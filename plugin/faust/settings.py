@@ -11,9 +11,9 @@ from faust.transport.drivers.aiokafka import Transport, credentials_to_aiokafka_
 from faust.types.settings import params, sections
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.config import Config
-from ackwise.plugin.entries import ENTRIES
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.entries import ENTRIES
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["FaustSettings", "Settings", "keywords", "origins", "put_in", "refuse_unknown", "resolve"]
 

@@ -19,15 +19,15 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.bounded import answer
-from ackwise.plugin.clientstate import has_left_the_group, position_of, revive, stands_before_an_error
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.consumerstate import has_left_the_group, position_of, revive, stands_before_an_error
+from ackwise.plugin.client.offsets import reaches
+from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.faust.patience import insist
 from ackwise.plugin.faust.stream import is_cancelled
-from ackwise.plugin.lane import Lane
-from ackwise.plugin.quarantine import Quarantine
-from ackwise.plugin.rarely import Rarely
-from ackwise.plugin.rawrecords import is_about_a_header, read_raw
-from ackwise.plugin.standing import reaches
+from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.quarantine import Quarantine
 
 __all__ = ["Cursor", "Fetched", "Reading", "ReliableThread"]
 

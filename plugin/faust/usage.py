@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.config import read_config
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.settings import keywords, refuse_unknown
+from ackwise.plugin.settings.config import read_config
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -10,8 +10,8 @@ import faust
 from faust.web import Blueprint, Request, Response, View, Web
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.state import State
-from ackwise.plugin.statepage import state_page
+from ackwise.plugin.inspect.state import State
+from ackwise.plugin.inspect.statepage import state_page
 
 __all__ = ["Watched", "add_view"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.repair import Action, Step, Title, read_steps, read_title
-from ackwise.plugin.group import Group
+from ackwise.plugin.group.needs import Group
 from ackwise.plugin.repair.candidate import OPEN, Fate
 from ackwise.plugin.repair.origins import reading
 from ackwise.plugin.repair.portions import Piece, Pieces

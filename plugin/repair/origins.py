@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.plugin.settings import HostSettings
-from ackwise.plugin.topics import connected
+from ackwise.plugin.group.topics import connected
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Bounds", "Origins", "reading"]
 

@@ -13,8 +13,8 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.repair import Action, Risk, Step, Title
-from ackwise.plugin.group import Group
-from ackwise.plugin.member import delivery_of
+from ackwise.plugin.group.member import delivery_of
+from ackwise.plugin.group.needs import Group
 from ackwise.plugin.repair.candidate import REPLAY_ID, Candidate, Fate, attempt_of, is_replay
 from ackwise.plugin.repair.origins import Origins
 

@@ -17,11 +17,11 @@ from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.repair import Title
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.middleware.worker import Worker
-from ackwise.plugin.group import Group
-from ackwise.plugin.publisher import KafkaPublisher
+from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.topics import ensure_topics
 from ackwise.plugin.repair.candidate import Candidate, Fate, open_ones
 from ackwise.plugin.repair.guards import ClaimGuard, Guard, InboxGuard, NoGuard
-from ackwise.plugin.topics import ensure_topics
 
 __all__ = ["Sender"]
 

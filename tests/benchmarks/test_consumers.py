@@ -9,7 +9,7 @@ import pytest
 from benchmarks.consumers import CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python, read_options
 from rich.console import Console
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.databases.redis import redis_server
 from tests.databases.server import skip_if_missing
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 pytestmark = pytest.mark.slow
 

@@ -26,9 +26,12 @@ from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, Publi
 from ackwise.middleware.events import Event, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
 from ackwise.middleware.wire import Copy
-from ackwise.plugin import delay, host, member, standing
-from ackwise.plugin.publisher import KafkaPublisher
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.client import offsets as standing
+from ackwise.plugin.group import member
+from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.host import host
+from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Fault", "Hold", "Tap", "TappedSink", "TappedStore", "current", "install"]
 

@@ -12,7 +12,7 @@ from tests.failures.calls import install
 from tests.failures.world import World
 from tests.servers import kafka_or_skip
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 _numbers = itertools.count(1)
 

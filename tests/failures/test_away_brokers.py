@@ -19,9 +19,9 @@ from ackwise import ConsumeLater, Reliable, reliable
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter
-from ackwise.plugin.host import Host
-from ackwise.plugin.localbroker import LocalKafka
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.host.host import Host
+from ackwise.plugin.local.broker import LocalKafka
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(150)]
 

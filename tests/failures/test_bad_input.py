@@ -22,7 +22,7 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_SUCCESS
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 

@@ -15,8 +15,9 @@ from tests.failures.hostile.records import send_with_header
 from tests.failures.hostile.trial import Join, Trial, host
 from tests.failures.world import Record, World
 
-from ackwise.plugin import delaymember, standing
-from ackwise.plugin.fetching import Fetching
+from ackwise.plugin.client import offsets as standing
+from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.relay import member as delaymember
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 

@@ -20,7 +20,7 @@ from tests.failures.transacting import account_of
 from tests.servers import RawKafka
 from tests.stores.mysql.database import mysql_database
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 ROOT = Path(__file__).parents[2]
 

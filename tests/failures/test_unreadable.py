@@ -20,8 +20,8 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host import Host
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.host.host import Host
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

@@ -17,8 +17,9 @@ from aiokafka import AIOKafkaConsumer
 from tests.failures.calls import SESSION
 
 from ackwise import App, Batch, ConsumeLater, Transactional
-from ackwise.plugin import delay, host
-from ackwise.plugin.config import Config
+from ackwise.plugin.host import host
+from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.settings.config import Config
 
 BOOK = "INSERT INTO effects VALUES ({0})"
 ADD = "UPDATE accounts SET balance = balance + {0} WHERE name = {1}"

@@ -22,8 +22,8 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host import Host
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.host.host import Host
+from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.journal import Journal
 from ackwise.stores.sqlite import SQLiteStore
 

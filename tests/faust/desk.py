@@ -16,12 +16,12 @@ from faust.types import TP
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.wire import Copy
-from ackwise.plugin import standing
+from ackwise.plugin.client import offsets as standing
+from ackwise.plugin.client.offsets import Asked, Standing
 from ackwise.plugin.faust import use
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Fetched
-from ackwise.plugin.lane import Lane
-from ackwise.plugin.standing import Asked, Standing
+from ackwise.plugin.group.lane import Lane
 
 __all__ = ["Desk", "Publisher", "desk"]
 
@@ -190,7 +190,7 @@ async def _exists(*_: object, **__: object) -> None:
 async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **said: Any) -> AsyncIterator[Desk]:
     """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
-    monkeypatch.setattr("ackwise.plugin.member.KafkaPublisher", lambda settings: publisher)
+    monkeypatch.setattr("ackwise.plugin.group.member.KafkaPublisher", lambda settings: publisher)
     app = faust.App("billing", broker="kafka://nowhere:1")
     settings: Any = {"drain_timeout": 0.05, **said}
     use(app, *things, **settings)

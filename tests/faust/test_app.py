@@ -13,7 +13,7 @@ from tests.faust.desk import desk
 
 from ackwise import ConfigurationError, Dedup
 from ackwise.plugin.faust import App
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 
 async def loop(stream: Any) -> None:

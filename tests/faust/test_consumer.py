@@ -17,9 +17,9 @@ from faust.types import TP
 from faust.types.tuples import FutureMessage
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
+from ackwise.plugin.client.offsets import Asked, Standing
 from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.thread import Cursor, ReliableThread
-from ackwise.plugin.standing import Asked, Standing
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from ackwise import Batch, ConfigurationError, ConsumeLater, Dedup, Events, Transactional
-from ackwise.plugin.application import Application
 from ackwise.plugin.cli.explain import print_explanation
-from ackwise.plugin.explain import Explanation
 from ackwise.plugin.faust import App
 from ackwise.plugin.faust.host import FaustHost
+from ackwise.plugin.inspect.application import Application
+from ackwise.plugin.inspect.explain import Explanation
 
 GOLDEN = Path(__file__).with_name("golden") / "explain.txt"
 

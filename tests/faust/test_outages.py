@@ -10,7 +10,7 @@ import pytest
 from tests.faust.world import Shop, orders
 from tests.servers import RawKafka, kafka_or_skip
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
 

@@ -18,8 +18,8 @@ from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
 from ackwise.plugin.faust.prometheus import Numbers, numbers_of
-from ackwise.plugin.member import Member
-from ackwise.plugin.settings import HostSettings
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
 
 _names = itertools.count(1)

@@ -21,12 +21,12 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.client.offsets import Asked, Standing
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Cursor, ReliableThread
-from ackwise.plugin.lane import LaneEntry
-from ackwise.plugin.member import Member
-from ackwise.plugin.settings import HostSettings
-from ackwise.plugin.standing import Asked, Standing
+from ackwise.plugin.group.lane import LaneEntry
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
 CHANGES = TopicPartition("shop-changelog", 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import faust
 import pytest
-from tests.plugin.repairing import values
+from tests.plugin.repair.repairing import values
 from tests.servers import RawKafka
 
 from ackwise.middleware.identity import Identity, business_id
@@ -16,7 +16,7 @@ from ackwise.middleware.repair import Action, Step, Title, write_plan
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.middleware.wire import parse_copy
 from ackwise.plugin.faust import App
-from ackwise.plugin.member import delivery_of
+from ackwise.plugin.group.member import delivery_of
 from ackwise.plugin.repair.candidate import Fate
 from ackwise.plugin.repair.carrying import carry_out
 from ackwise.stores.sqlite import SQLiteStore

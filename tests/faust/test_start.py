@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 APP = """
 import faust

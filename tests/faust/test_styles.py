@@ -17,7 +17,7 @@ import pytest
 from tests.faust.world import DEADLINE, Placed, Shop, orders
 from tests.servers import RawKafka
 
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
 

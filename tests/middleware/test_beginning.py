@@ -18,7 +18,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.store import Exchange, Outcome, Release
 from ackwise.plugin.around import CallNext, inspect_middleware, wrap
-from ackwise.plugin.handover import Handover, LoopBatch
+from ackwise.plugin.loopbatch import Handover, LoopBatch
 
 FETCHED, SETTLED = Stage.FETCHED, Stage.SETTLED
 

@@ -105,7 +105,7 @@ def rows_named_by_tests() -> dict[str, set[str]]:
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 said = "\n".join(lines[first - 1 : node.end_lineno])
                 for row in ROW.findall(said.replace("RESULTS", results)):
-                    named[row].add(f"{path.stem}.{node.name}")
+                    named[row] |= {f"{path.stem}.{node.name}", f"{path.relative_to(REPOSITORY)}::{node.name}"}
     return named
 
 

@@ -26,7 +26,7 @@ from ackwise import (
 )
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.config import read_config
+from ackwise.plugin.settings.config import read_config
 
 
 def message(value: object = b"") -> Message[Any]:
@@ -69,7 +69,7 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
 
     # without its module, which imports the Kafka client
-    monkeypatch.setitem(sys.modules, "ackwise.plugin.host", types.SimpleNamespace(Host=Stopped))
+    monkeypatch.setitem(sys.modules, "ackwise.plugin.host.host", types.SimpleNamespace(Host=Stopped))
     return serve
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 from tests.databases.server import Server, free_port, running
 
-from ackwise.plugin.java import find_java
+from ackwise.plugin.local.java import find_java
 
 __all__ = ["HOME", "standalone"]
 

@@ -26,11 +26,14 @@ from ackwise import App, Batch, ConsumeLater, DeadLetter, Dedup, Events, Message
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery
 from ackwise.middleware.wire import Copy
-from ackwise.plugin import delay, delaymember, host, member
-from ackwise.plugin.config import Config
-from ackwise.plugin.lane import Lane, LaneEntry
-from ackwise.plugin.publisher import KafkaPublisher
-from ackwise.plugin.routes import Routes
+from ackwise.plugin.group import member
+from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.routes import Routes
+from ackwise.plugin.host import host
+from ackwise.plugin.relay import member as delaymember
+from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.settings.config import Config
 from ackwise.stores.journal import sink
 
 __all__ = ["HANDLER", "LEVELS", "Faults", "Orders"]

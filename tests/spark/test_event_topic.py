@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ackwise import App, Batch, Events
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 from ackwise.spark.collect import collect
 from ackwise.spark.publish import Sent, send
 from ackwise.spark.published import published

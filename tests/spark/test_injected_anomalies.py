@@ -23,7 +23,7 @@ from tests.spark.orderly import Scene
 from tests.spark.test_cli import reconciled
 
 from ackwise.middleware.events import EventCode
-from ackwise.plugin.localbroker import LocalKafka
+from ackwise.plugin.local.broker import LocalKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

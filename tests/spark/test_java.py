@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.java import find_java
+from ackwise.plugin.local.java import find_java
 
 
 def java_home(path: Path, version: int, modules: str = "jdk.incubator.vector") -> Path:

@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 TESTS = REPOSITORY / "tests" / "stores"
 CASES = [*map(str, range(1, 46)), "34a", "60"]
-NAMED = re.compile(r"`([A-Za-z_/]+\.[A-Za-z_0-9]+)`")
+NAMED = re.compile(r"`([A-Za-z_/]+\.(?:py::)?[A-Za-z_0-9]+)`")
 
 
 def tables(columns: int) -> list[list[str]]:
@@ -27,6 +27,7 @@ def everything_that_is_there() -> set[str]:
     for path in [*(REPOSITORY / "tests").rglob("test_*.py"), *(REPOSITORY / "stores" / "testing").glob("*.py")]:
         for node in ast.parse(path.read_text("utf-8")).body:
             there |= {f"{module(path)}.{name}" for name in names(node)}
+            there |= {f"{path.relative_to(REPOSITORY)}::{name}" for name in names(node)}
             if isinstance(node, ast.ClassDef):
                 there |= {f"{node.name}.{name}" for inner in node.body for name in names(inner)}
     return there

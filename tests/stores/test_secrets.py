@@ -27,8 +27,8 @@ from ackwise.middleware.store import Acquired, Busy, Claim, ClaimAnswer, ClaimKe
 from ackwise.middleware.transaction import Finish, Finished, Taken
 from ackwise.plugin.app import App
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.redaction import shown_url
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
+from ackwise.plugin.settings.redaction import shown_url
 from ackwise.stores.redis import RedisStore
 from ackwise.stores.sqlite import SQLiteStore
 

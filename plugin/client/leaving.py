@@ -1,0 +1,61 @@
+"""How a consumer of aiokafka is let go: in bounded time, whatever it does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.bounded import answer
+
+__all__ = ["part_from"]
+
+log = Log()
+
+#: Seconds for closing connections.
+_CLOSE: Final = 1.0
+
+#: The tasks of a consumer, by the part that has them. One that is left sends heartbeats for a member that nobody feeds.
+_TASKS: Final = {
+    "_coordinator": ("_coordination_task", "_heartbeat_task", "_commit_refresh_task"),
+    "_fetcher": ("_fetch_task",),
+}
+
+
+async def part_from(consumer: Any, *, within: float) -> BaseException | None:
+    """Leave the group and close the connections of `consumer`, for at most `within` seconds and one more.
+
+    Return what kept it from closing by itself, if anything did. Raise nothing of the client's.
+
+    aiokafka gives up half-way where one of its requests failed: its `Fetcher.close` raises what these end with, cancellation
+    included, and neither its connections nor its heartbeats end then.
+    """
+    is_closed = False
+    try:
+        await answer(consumer.stop(), within=within)
+        is_closed = True
+        return None
+    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it, and the broker misses a member that said no goodbye
+        log.debug("a Kafka client did not close by itself", error=said(error))
+        return error
+    finally:
+        if not is_closed:
+            await _tear_from(consumer)
+
+
+async def _tear_from(consumer: Any) -> None:
+    tasks = [getattr(getattr(consumer, part, None), name, None) for part, names in _TASKS.items() for name in names]
+    tasks += getattr(getattr(consumer, "_fetcher", None), "_pending_tasks", ())
+    for task in tasks:
+        if task is not None and not task.done():
+            task.cancel()
+            task.add_done_callback(_take_note)
+    try:
+        await answer(consumer._client.close(), within=_CLOSE)
+    except Exception as error:  # noqa: BLE001  # see above
+        log.debug("the connections of a Kafka client could not be closed", error=said(error))
+
+
+def _take_note(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # asyncio need not say that nobody took it

@@ -1,0 +1,208 @@
+"""What the brokers say of partitions: what their group committed, and from where to where each log reaches.
+
+It is the one way to ask where to begin. An answer that did not come, came short or was an error is never "nothing was
+committed", and nobody may begin anywhere on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_UNCOMMITTED, Fetcher
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+    RequestTimedOutError,
+    for_code,
+)
+from aiokafka.protocol.commit import OffsetFetchRequest
+
+from ackwise.plugin.client.bounded import answer
+
+__all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "reaches"]
+
+#: Seconds that a broker has to answer.
+_WITHIN: Final = 5.0
+
+#: What says that the coordinator has to be looked for again.
+_MOVED: Final = (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError, RequestTimedOutError)
+
+_Look = Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
+_Offsets = dict[TopicPartition, int | KafkaError]
+
+
+class Committed(NamedTuple):
+    """What a group committed of a partition."""
+
+    offset: int
+    metadata: str
+
+
+class Standing(NamedTuple):
+    """One partition: what its group committed, `None` for a group that never did, and its log from `start` to before `end`."""
+
+    committed: Committed | None
+    start: int
+    end: int
+
+
+class Reach(NamedTuple):
+    """One partition's log, from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
+class Asked(NamedTuple):
+    """What is known of the partitions that were asked for, and of the others why it is not. Each is in one of the two."""
+
+    known: dict[TopicPartition, Standing]
+    unknown: dict[TopicPartition, KafkaError]
+
+
+async def ask(consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN) -> Asked:
+    """What the brokers say of `partitions`, asked with one request to the coordinator of `group` and two to each broker.
+
+    `consumer` is a started `AIOKafkaConsumer` of that group, which need not have the partitions. Raises nothing of the brokers'.
+    """
+    asked = sorted(partitions)
+    if not asked:
+        return Asked({}, {})
+    committed, (reached, unknown) = await asyncio.gather(
+        _committed(consumer, group, asked, within), reaches(consumer, asked, within=within)
+    )
+    found = Asked({}, {})
+    for partition in asked:
+        said = committed[partition]
+        if isinstance(said, KafkaError):
+            found.unknown[partition] = said
+        elif partition in unknown:
+            found.unknown[partition] = unknown[partition]
+        else:
+            found.known[partition] = Standing(said, *reached[partition])
+    return await _past_open_transactions(consumer, found, within)
+
+
+async def _past_open_transactions(consumer: Any, found: Asked, within: float) -> Asked:
+    """`found`, with the true ends of logs that seem to end before what was committed.
+
+    A client that reads what is committed is told where the first open transaction begins. A group that used to read everything may
+    have committed behind that, and its log has lost nothing.
+    """
+    behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)
+    if not behind:
+        return found
+    for partition, end in (await _look(partial(_true_ends, consumer), behind, within)).items():
+        standing = found.known.pop(partition)
+        if isinstance(end, KafkaError):
+            found.unknown[partition] = end
+        else:
+            found.known[partition] = standing._replace(end=max(end, standing.end))
+    return found
+
+
+async def _true_ends(consumer: Any, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+    fetcher: Any = _Unisolated(consumer._fetcher)
+    ends: Mapping[TopicPartition, int] = await fetcher.end_offsets(partitions, round(_WITHIN * 1000))
+    return ends
+
+
+class _Unisolated(Fetcher):
+    """Asks as the fetcher of a client does that reads what is not committed, and fetches nothing."""
+
+    def __init__(self, fetcher: Any) -> None:
+        self._client = fetcher._client
+        self._retry_backoff = fetcher._retry_backoff
+        self._isolation_level = READ_UNCOMMITTED
+
+
+async def reaches(
+    consumer: Any, partitions: Collection[TopicPartition], *, within: float = _WITHIN
+) -> tuple[dict[TopicPartition, Reach], dict[TopicPartition, KafkaError]]:
+    """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked."""
+    asked = sorted(partitions)
+    starts, ends = await asyncio.gather(_look(consumer.beginning_offsets, asked, within), _look(consumer.end_offsets, asked, within))
+    known: dict[TopicPartition, Reach] = {}
+    unknown: dict[TopicPartition, KafkaError] = {}
+    for partition in asked:
+        start, end = starts[partition], ends[partition]
+        if isinstance(start, KafkaError):
+            unknown[partition] = start
+        elif isinstance(end, KafkaError):
+            unknown[partition] = end
+        else:
+            known[partition] = Reach(start, end)
+    return known, unknown
+
+
+# -- what was committed
+
+
+async def _committed(
+    consumer: Any, group: str, partitions: list[TopicPartition], within: float
+) -> dict[TopicPartition, Committed | KafkaError | None]:
+    """What the coordinator itself says.
+
+    aiokafka's own `committed()` overlooks an error about the whole answer, such as a coordinator that is still loading, and takes it
+    for a group that never committed.
+    """
+    try:
+        said = await answer(_fetch_committed(consumer._coordinator, group, partitions), within=within)
+    except (KafkaError, OSError) as error:
+        return dict.fromkeys(partitions, _as_kafka(error))
+    silent = KafkaConnectionError("the coordinator's answer leaves out the partition")
+    return {partition: said.get(partition, silent) for partition in partitions}
+
+
+async def _fetch_committed(
+    coordinator: Any, group: str, partitions: list[TopicPartition]
+) -> dict[TopicPartition, Committed | KafkaError | None]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for partition in partitions:
+        by_topic[partition.topic].append(partition.partition)
+    await coordinator.ensure_coordinator_known()
+    response = await coordinator._send_req(OffsetFetchRequest(group, list(by_topic.items())))
+    found: dict[TopicPartition, Committed | KafkaError | None] = {}
+    for topic, its_partitions in response.topics:
+        for number, offset, metadata, code in its_partitions:
+            found[TopicPartition(topic, number)] = for_code(code)() if code else Committed(offset, metadata or "") if offset >= 0 else None
+    if code := getattr(response, "error_code", 0):  # the oldest form of the answer has none for the whole
+        found = dict.fromkeys(partitions, for_code(code)())
+    if any(isinstance(each, _MOVED) for each in found.values()):
+        coordinator.coordinator_dead()
+    return found
+
+
+# -- from where to where a log reaches
+
+
+async def _look(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
+    """What `look` says of `partitions`. Where one of them spoils the answer for all, each is asked for alone, side by side."""
+    try:
+        return _each_of(await answer(_awaited(look, partitions), within=within), partitions)
+    except (KafkaError, OSError) as error:
+        if len(partitions) == 1:
+            return {partitions[0]: _as_kafka(error)}
+    alone = await asyncio.gather(*(_look(look, [partition], within) for partition in partitions))
+    return {partition: said for offsets in alone for partition, said in offsets.items()}
+
+
+async def _awaited(look: _Look, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+    return await look(partitions)
+
+
+def _each_of(said: Mapping[TopicPartition, int | None], partitions: list[TopicPartition]) -> _Offsets:
+    """An offset below zero, or none, is not one."""
+    silent = KafkaConnectionError("the broker's answer leaves out the partition")
+    return {partition: offset if (offset := said.get(partition)) is not None and offset >= 0 else silent for partition in partitions}
+
+
+def _as_kafka(error: Exception) -> KafkaError:
+    return error if isinstance(error, KafkaError) else KafkaConnectionError(type(error).__name__)

@@ -1,0 +1,699 @@
+"""One member of a consumer group, whatever client fetches for it: its parts, its lanes, and what is committed of them.
+
+A host fetches and says which partitions it has; everything between the fetch and the commit is here. Nothing is
+committed that a watermark did not pass, and a commit always names its offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Literal, Protocol, cast
+
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetMetadataTooLargeError
+from aiokafka.structs import OffsetAndMetadata
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.commitmetadata import CommitMetadata, decode
+from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
+from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.offsets import OffsetsPipeline
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
+from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.worker import Worker
+from ackwise.plugin.client.bounded import answer, ended, until
+from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.group.budget import Budget
+from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.relaycounts import DelayCounts
+from ackwise.plugin.group.routes import Routes
+from ackwise.plugin.group.topics import TopicNames, ensure_topics
+from ackwise.plugin.process.life import THIS_PROCESS
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["Client", "Member", "StoppedWhileStarting", "delivery_of", "owner_of"]
+
+log = Log()
+
+_Lanes = Mapping[TopicPartition, tuple[Lane, ...]]
+
+_Offsets = Mapping[TopicPartition, tuple[tuple[Lane, ...], int]]
+
+#: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
+_GRACE = 4.0
+
+#: Seconds that the broker has to answer a commit or a look; a stop or a rebalance must not wait for a broker that is away.
+_BROKER_TIMEOUT = 10.0
+
+#: Seconds after the cut-off for what is left to do, in a revoke and in a stop: to commit what was settled, and to release claims.
+_AFTER_REVOKE, _AFTER_STOP = 10.0, 5.0
+
+#: Seconds that a step of this gets, however late it is.
+_AT_LEAST = 0.5
+
+#: Seconds for closing what is open, after an error; after a stop it is what is left of its time.
+_CLOSE_TIMEOUT = 5.0
+
+#: Seconds until brokers that are away at the start are asked again, and for which an attempt may go on after a stop.
+_START_AGAIN, _START_GRACE = 2.0, 1.0
+
+#: Seconds until a task of ours begins anew that something else has cancelled.
+_BEGIN_ANEW = 1.0
+
+#: Seconds that whoever asks for the state of a worker waits for the broker; the rest of it is known without.
+_LOOK_TIMEOUT = 2.0
+
+#: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
+_BROKER_OFFSETS_EVERY = 30.0
+
+
+class StoppedWhileStarting(AckwiseError):
+    """It was asked to stop before anything had begun."""
+
+
+class Client(Protocol):
+    """What a member asks of the client that fetches for it. Each call may raise `KafkaError`."""
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
+        """Commit these next offsets."""
+
+    async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """The first offset that each log still has."""
+        ...
+
+    async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        """The offset after the last that may be read."""
+        ...
+
+
+class Member:
+    """One member of a group. A host opens it, works inside of `working`, and tells it what it was assigned and has fetched."""
+
+    leases: Leases | None
+    worker: Worker
+    pipelines: dict[str, Pipeline]  #: by the name of their agent
+    _client: Client
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        agents: Sequence[Agent],
+        *,
+        later: ConsumeLater,
+        dead_letter: DeadLetter,
+        dedup: Dedup | Transactional | None = None,
+        store: ClaimStore | None = None,
+        inbox: TransactionalStore | None = None,
+        sink: EventSink | None = None,
+    ) -> None:
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`."""
+        self.settings = settings
+        self.later = later
+        self.names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
+        self.sink = sink
+        self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
+        self.owner = ""  #: whose offsets those are
+        if isinstance(dedup, Transactional) and dedup.mode == "offsets":
+            self.offsets = cast(OffsetsStore, inbox)
+            self.owner = owner_of(dedup, settings.group)
+        self.lanes: dict[TopicPartition, tuple[Lane, ...]] = {}
+        self.fatal: BaseException | None = None  #: what ends this member
+        self.stop = asyncio.Event()
+        self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
+        self.delay_counts = DelayCounts()  #: of the relay beside this member
+        self.budget = Budget(settings.max_buffered_bytes)
+        self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
+        self._agents = agents
+        self._dedup = dedup
+        self._store = store
+        self._inbox = inbox
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refuses_metadata = False  # the broker, with a lower limit than others have
+        self._foreign = 0  # partitions that came with metadata of others
+        self._committing: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
+        self._is_ending = False  #: from now on tasks are cancelled by us
+        self._end_by: float | None = None
+        self._rarely = Rarely()
+
+    # -- its parts
+
+    @asynccontextmanager
+    async def opened(self, sources: Collection[str] | None, *, others: Iterable[str] = ()) -> AsyncIterator[None]:
+        """With everything that was used open, and the pipelines built; with `sources`, the group's topics are there as well.
+
+        `others` are agents whose pipelines the host makes itself.
+
+        Raises `ConfigurationError` or another `AckwiseError` if something can't be opened, `KafkaError` if Kafka refuses a look at the
+        topics, and at its end what stopped the member (`fatal`).
+        """
+        group, names = self.settings.group, sorted([*(agent.name for agent in self._agents), *others])
+        log.info("starting", group=group, brokers=self.settings.brokers, agents=", ".join(names))
+        publisher = KafkaPublisher(self.settings)
+        async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
+            if sources is not None:
+                await self.insist(lambda: self.ensure_topics(sources))
+            parts = [part for part in (self.sink, self._store, self._inbox) if part is not None]
+            for behind, part in enumerate(parts, 1):
+                opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
+                await part.open()
+            opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
+            await self.insist(publisher.start)
+            self._build_pipelines(publisher)
+            yield
+        log.info("stopped", group=group)
+        if self.fatal is not None:
+            raise self.fatal
+
+    def end_by(self, time: float) -> None:
+        """Everything has to be closed at `time` of the event loop."""
+        self._end_by = time
+
+    def time_left(self, otherwise: float) -> float:
+        """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
+        return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
+
+    async def insist(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
+        now, limit = asyncio.get_running_loop().time, self.settings.start_timeout
+        begun = now()
+        while True:
+            try:
+                if await until(self.stop, call(), grace=_START_GRACE) is None:
+                    raise StoppedWhileStarting
+                return
+            except Unavailable as error:
+                if limit and now() + _START_AGAIN > begun + limit:
+                    raise
+                if self._rarely.is_due("start"):
+                    log.warning(
+                        "the brokers are away, the worker waits for them",
+                        group=self.settings.group,
+                        error=said(error),
+                        at_most=limit or None,
+                        retry_in=_START_AGAIN,
+                    )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_START_AGAIN):
+                    await self.stop.wait()
+            if self.stop.is_set():
+                raise StoppedWhileStarting
+
+    async def _close(self, close: Callable[[], Awaitable[None]], what: str, among: int) -> None:
+        """Close `what` in its share of the time that is left for it and those after it, `among` in all."""
+        if self._end_by is None:
+            self.end_by(asyncio.get_running_loop().time() + _CLOSE_TIMEOUT)
+        if not await ended(close(), within=max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT)) / among):
+            log.warning("a part could not be closed in time, it is left behind", group=self.settings.group, part=what)
+
+    async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:
+        """Create or check the group's topics for `sources`, and wait for those of them that are `made` elsewhere in this worker.
+
+        Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
+        """
+        await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
+
+    def _build_pipelines(self, publisher: KafkaPublisher) -> None:
+        dedup, store = self._dedup, self._store
+        self.leases = None
+        if isinstance(dedup, Dedup) and store is not None:
+            self.leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention), witness=THIS_PROCESS)
+        self.worker = Worker(
+            group=self.settings.group,
+            later=self.later,
+            publisher=publisher,
+            retry_topic=self.names.retry,
+            dead_letter_topic=self.names.dead_letter,
+            delay_topics=self.names.delays,
+            dedup=dedup,
+            leases=self.leases,
+            sink=self.sink,
+            clock_skew=self.settings.clock_skew,
+        )
+        self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
+        self.routes = Routes(self.worker, self.pipelines)
+
+    def _pipeline(self, agent: Agent) -> Pipeline:
+        if self._inbox is None:
+            return Pipeline(agent, self.worker)
+        if self.offsets is None:
+            return TransactionalPipeline(agent, self.worker, self._inbox)
+        return OffsetsPipeline(agent, self.worker, self.offsets, self.owner)
+
+    # -- background
+
+    @asynccontextmanager
+    async def working(self, client: Client) -> AsyncIterator[None]:
+        """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
+        self._client = client
+        self.keep(self._commit_regularly, "commit")
+        self.keep(self._watch_broker, "broker offsets")
+        if self.leases is not None:
+            self.keep(self.leases.keep, "leases")
+        try:
+            yield
+        finally:
+            self._is_ending = True
+            self.abandon_lanes()
+            for task in (tasks := set(self._tasks)):
+                task.cancel()
+            if tasks:
+                _, left = await asyncio.wait(tasks, timeout=_AT_LEAST)
+                if left:
+                    names = ", ".join(sorted(task.get_name() for task in left))
+                    log.warning("tasks did not end when they were cancelled, they are left behind", group=self.settings.group, tasks=names)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Do `work` beside the rest, until `working` ends at the latest."""
+        task = asyncio.create_task(work, name=f"ackwise {name}")
+        self.detach(task)
+        return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Do `work` beside the rest, anew whenever something else than we has cancelled it: a client may leak a cancellation of its own."""
+        self.spawn(self._lasting(work, name), name)
+
+    def detach(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for `task`; its failure stops the member all the same."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    async def _lasting(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        while True:
+            task = asyncio.create_task(work(), name=f"ackwise {name}")
+            try:
+                await asyncio.wait({task})
+            finally:
+                task.cancel()
+            if not task.cancelled():
+                return task.result()
+            log.warning(
+                "a task was cancelled by something else than Ackwise, it begins anew",
+                group=self.settings.group,
+                task=task.get_name(),
+                retry_in=_BEGIN_ANEW,
+            )
+            await asyncio.sleep(_BEGIN_ANEW)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task of ours that fails stops the worker: what it did for the others would silently be missing.
+
+        One that was cancelled, and not by us, has failed as well.
+        """
+        if self._is_ending and task.cancelled():
+            return
+        error: BaseException | None = _Cancelled(task.get_name()) if task.cancelled() else task.exception()
+        if error is None:
+            return
+        cause = error.error if isinstance(error, HandlerStopped) else error
+        self.fatal = self.fatal or cause
+        ours = isinstance(cause, AckwiseError | KafkaError | OSError)  # of any other nobody knows whose words its text has
+        log.error(
+            "the worker stops, nothing unsettled is committed",
+            group=self.settings.group,
+            task=task.get_name(),
+            error=said(cause) if ours else type(cause).__name__,
+            at=where_raised(cause),
+        )
+        log.debug("what stops the worker", group=self.settings.group, raised=cause)
+        self.stop.set()
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.commit_interval or 5.0)
+            await self.commit()
+
+    async def _watch_broker(self) -> None:
+        while self.sink is not None:
+            await asyncio.sleep(_BROKER_OFFSETS_EVERY)
+            await self._record_broker_offsets()
+
+    async def _record_broker_offsets(
+        self, of: Mapping[TopicPartition, Sequence[Lane]] | None = None, *, within: float = _BROKER_TIMEOUT
+    ) -> None:
+        partitions = {partition: lanes[0] for partition, lanes in (self.lanes if of is None else of).items()}
+        if self.sink is None or not partitions:
+            return
+        try:
+            starts, ends = await answer(self._look([*partitions]), within=within)
+        except (KafkaError, OSError) as error:
+            log.debug("the ends of the logs can't be read now", error=said(error))
+            return
+        for partition, lane in partitions.items():
+            start, end = starts.get(partition), ends.get(partition)
+            if start is not None and end is not None:  # else the answer was short, which says nothing
+                attrs = json.dumps({"committed": lane.committed})
+                self.record(Event(EventCode.BROKER_OFFSETS, *partition, start, range_end=end, role=lane.role, attrs=attrs))
+
+    async def _look(self, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+        return await self._client.beginning_offsets(partitions), await self._ends(partitions)
+
+    async def _ends(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return await self._client.end_offsets(partitions)
+
+    async def ends(self) -> Mapping[TopicPartition, int]:
+        """Where the logs of its partitions end; empty if the broker does not say so soon."""
+        if not self.lanes:
+            return {}
+        try:
+            return await answer(self._ends([*self.lanes]), within=_LOOK_TIMEOUT)
+        except (KafkaError, OSError) as error:
+            log.debug("the ends of the logs can't be read now", error=said(error))
+            return {}
+
+    def record(self, event: Event) -> None:
+        """Give `event` to the sink, if there is one."""
+        if self.sink is not None:
+            self.sink.record(event)
+
+    async def _flush_events(self, *, within: float = _BROKER_TIMEOUT) -> None:
+        if self.sink is None:
+            return
+        why = f"no answer within {within:g} s"
+        try:
+            if await ended(self.sink.flush(), within=within):
+                return
+        except EventLogUnavailable as error:
+            why = said(error)
+        log.warning("the events of a commit are not durable yet", group=self.settings.group, error=why)
+
+    # -- lanes
+
+    def lane(
+        self,
+        topic: str,
+        partition: int,
+        role: Literal["source", "retry"],
+        position: int,
+        *,
+        make: Callable[[Delivery], LaneEntry | None] | None = None,
+        generation: int | None = None,
+        overlapping: bool = False,
+        agent: str | None = None,
+    ) -> Lane:
+        """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
+        return Lane(
+            topic,
+            partition,
+            role,
+            position,
+            make=make or (self.routes.from_source if role == "source" else self.routes.from_retry),
+            progressed=self._progressed,
+            generation=generation,
+            overlapping=overlapping,
+            agent=agent,
+            budget=self.budget,
+        )
+
+    def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
+        """Begin with a partition, whose records go to each of `lanes`; those that it had before publish and commit nothing more.
+
+        `from_commit` is the offset that the broker has of this group, and `metadata` what was left beside it.
+        """
+        first = lanes[0]
+        for replaced in self.lanes.get(partition, ()):
+            replaced.cut()
+        self.lanes[partition] = lanes
+        for lane in lanes:
+            lane.committed = from_commit
+            task = lane.start()
+            task.add_done_callback(partial(self._has_ended, lane))
+            self.detach(task)
+        found = decode(metadata)
+        self._foreign += bool(metadata) and found is None
+        attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
+        position = first.position
+        self.record(Event(EventCode.ASSIGNED, *partition, position, role=first.role, from_commit=from_commit is not None, attrs=attrs))
+
+    async def begin(self) -> None:
+        """Say what there is to work on, and commit where it begins: a group that never committed must begin there after a crash too."""
+        if not self.stop.is_set():
+            roles = [lanes[0].role for lanes in self.lanes.values()]
+            log.info(
+                "running",
+                group=self.settings.group,
+                agents=", ".join(sorted(self.pipelines)),
+                partitions=roles.count("source"),
+                retry_partitions=roles.count("retry"),
+                missing=", ".join(self.missing_topics()) or None,
+            )
+        if self._foreign:
+            group, self._foreign, foreign = self.settings.group, 0, self._foreign
+            log.info("commits have metadata that Ackwise did not write, it is overwritten", group=group, partitions=foreign)
+        await self.commit([partition for partition, lanes in self.lanes.items() if lanes[0].committed is None])
+
+    def offer(self, partition: TopicPartition, records: Sequence[Any], *, proved: bool | None = None) -> None:
+        """Give what was fetched to the lanes. Without one that takes it, it is forgotten: the next lane begins with a seek to its start.
+
+        `proved`: the fetch began where the one before it ended, so that the log has nothing in a hole.
+        """
+        lanes = self.lanes.get(partition, ())
+        if not lanes or lanes[0].is_stopping:
+            return
+        for start, end in sorted({gap for lane in lanes for gap in lane.offer(map(delivery_of, records))}):
+            self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
+        self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
+
+    # -- commit
+
+    def _progressed(self, lane: Lane) -> None:
+        self.has_moved.set()
+        partition = TopicPartition(lane.topic, lane.partition)
+        if self.settings.commit_interval == 0 and not lane.cut_off and lane in self.lanes.get(partition, ()):
+            self.spawn(self.commit([partition]), "commit")
+
+    async def commit(self, partitions: Iterable[TopicPartition] | None = None, *, within: float = _BROKER_TIMEOUT) -> None:
+        """Commit what the watermarks of `partitions`, or of all that no commit is under way for, say, in at most `within` seconds.
+
+        A commit that fails is made good by the next one.
+        """
+        by = asyncio.get_running_loop().time() + within
+        if partitions is None:
+            partitions = [partition for partition in self.lanes if partition not in self._committing]
+        else:
+            partitions = list(partitions)
+            await self._await_commits(partitions, by)
+        await self._commit(self._to_commit(partitions), by)
+
+    async def _await_commits(self, partitions: Collection[TopicPartition], by: float) -> None:
+        """Until no commit of these is under way: what is committed next must not overtake it."""
+        now = asyncio.get_running_loop().time
+        while now() < by and (under_way := {self._committing[partition] for partition in partitions if partition in self._committing}):
+            await asyncio.wait(under_way, timeout=by - now())
+
+    async def _commit(self, offsets: _Offsets, by: float) -> None:
+        if not offsets:
+            return
+        now, told = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
+        self._committing.update(dict.fromkeys(offsets, told))
+        try:
+            telling = self._tell({partition: offset for partition, (_, offset) in offsets.items()})
+            await answer(telling, within=max(_AT_LEAST, by - now()))
+        except (CommitFailedError, IllegalStateError) as error:
+            log.warning(
+                "a commit was refused since the partitions moved, the next owner goes on from the last one",
+                group=self.settings.group,
+                partitions=len(offsets),
+                error=said(error),
+            )
+            return
+        except (KafkaError, OSError) as error:
+            log.warning(
+                "a commit failed and is made good by the next one",
+                group=self.settings.group,
+                partitions=len(offsets),
+                error=said(error),
+            )
+            return
+        finally:
+            for partition in offsets:
+                if self._committing.get(partition) is told:
+                    del self._committing[partition]
+            told.set_result(None)
+        for partition, (lanes, offset) in offsets.items():
+            for lane in lanes:
+                lane.committed = offset
+            self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
+        await self._flush_events(within=max(_AT_LEAST, by - now()))
+
+    async def _tell(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""
+        try:
+            await self._client.commit({partition: OffsetAndMetadata(offset, self._metadata()) for partition, offset in offsets.items()})
+        except OffsetMetadataTooLargeError as error:
+            if self._refuses_metadata:
+                raise
+            self._refuses_metadata = True
+            log.warning(
+                "the broker refuses the metadata of a commit, from now on this worker commits without",
+                group=self.settings.group,
+                error=said(error),
+            )
+            await self._tell(offsets)
+
+    def _metadata(self) -> str:
+        if self._refuses_metadata:
+            return ""
+        durable = durable_of(self.sink)
+        return (CommitMetadata() if durable is None else CommitMetadata(*durable)).encode()
+
+    def _to_commit(self, partitions: Iterable[TopicPartition]) -> _Offsets:
+        """The lanes and the next offset of each partition that has moved since the broker was told."""
+        found = {}
+        for partition in partitions:
+            lanes = self.lanes.get(partition, ())
+            passed = _passed(lanes)
+            if passed is not None and passed != lanes[0].committed and not any(lane.cut_off for lane in lanes):
+                found[partition] = lanes, passed
+        return found
+
+    # -- giving partitions back
+
+    async def drain(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
+        """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off.
+
+        What is ready is committed and let go at once, whatever the others do. Drains of the same partitions go on side by side: a
+        rebalance may begin while the app stops, and then the first cut-off is that of both.
+        """
+        drained = {partition: self.lanes[partition] for partition in partitions if partition in self.lanes}
+        if not drained:
+            return
+        log.info("draining", group=self.settings.group, partitions=len(drained), at_most=timeout, stopping=stopping)
+        now = asyncio.get_running_loop().time
+        cut_at = now() + timeout
+        by = cut_at + (_AFTER_STOP if stopping else _AFTER_REVOKE)
+        for lane in _each_of(drained):
+            lane.stop()
+        late = await self._let_go_ready(drained, cut_at, by)
+        if late:
+            log.warning(
+                "partitions did not drain in time, what still runs there publishes and commits nothing",
+                group=self.settings.group,
+                partitions=len(late),
+                seconds=timeout,
+            )
+            await self._cut_off(late, by, stopping=stopping)
+        await self._record_broker_offsets(drained, within=max(_AT_LEAST, min(_BROKER_TIMEOUT, by - now())))
+        await self._release(_each_of(drained), within=max(_AT_LEAST, by - now()))
+
+    async def _let_go_ready(self, drained: _Lanes, cut_at: float, by: float) -> _Lanes:
+        """Let each partition go as soon as nothing runs there and all is settled; answers those of which that is not so in time."""
+        now = asyncio.get_running_loop().time
+        left = dict(drained)
+        while left:
+            if ready := {partition: lanes for partition, lanes in left.items() if not _tasks_of(lanes)}:
+                until = by if len(ready) == len(left) else cut_at  # no commit puts off the cut-off of the others
+                await self.commit(ready, within=min(_BROKER_TIMEOUT, until - now()))
+                self._let_go(ready)
+            left = {partition: lanes for partition, lanes in left.items() if partition not in ready and self.lanes.get(partition) is lanes}
+            if not left or now() >= cut_at:
+                break
+            if running := _tasks_of(_each_of(left)):
+                await asyncio.wait(running, timeout=cut_at - now(), return_when=asyncio.FIRST_COMPLETED)
+        return left
+
+    async def _cut_off(self, late: _Lanes, by: float, *, stopping: bool) -> None:
+        """From here on `late` publishes nothing, and commits only what it had settled before."""
+        running, offsets = _tasks_of(_each_of(late)), self._to_commit(late)
+        for lane in _each_of(late):
+            lane.cut()
+            if stopping:
+                lane.call_off()
+        await self._commit(offsets, by)
+        if stopping and running:
+            await asyncio.wait(running, timeout=min(_GRACE, max(_AT_LEAST, by - asyncio.get_running_loop().time())))
+        self._let_go(late)
+
+    def _let_go(self, drained: _Lanes) -> None:
+        """Forget partitions, unless another drain has; nothing more is published or committed for them."""
+        for partition, its_lanes in drained.items():
+            if self.lanes.get(partition) is its_lanes:
+                del self.lanes[partition]
+                self.record(Event(EventCode.REVOKED, *partition, _passed(its_lanes)))
+                for lane in its_lanes:
+                    lane.cut()
+
+    async def _release(self, lanes: Collection[Lane], *, within: float) -> None:
+        if not await ended(self.give_back(lanes), within=within):
+            log.warning(
+                "claims could not be released, the next owner waits for their leases",
+                group=self.settings.group,
+                error=f"no answer within {within:g} s",
+            )
+
+    def _has_ended(self, lane: Lane, _: asyncio.Task[None]) -> None:
+        """After its cut-off nothing comes up again in `lane`: the claims of what is left there go back with the next trip.
+
+        A drain that did not wait for it could not see them, and they would be renewed for ever.
+        """
+        if self.leases is not None and lane.cut_off:
+            for entry in lane.unsettled():
+                self.leases.give_back(entry)
+
+    def abandon_lanes(self) -> list[Lane]:
+        """After an error of ours there was no drain: what is left publishes and commits nothing."""
+        abandoned = [lane for lanes in self.lanes.values() for lane in lanes]
+        self.lanes.clear()
+        for lane in abandoned:
+            lane.cut()
+        return abandoned
+
+    async def give_back(self, lanes: Iterable[Lane]) -> None:
+        """Release what these lanes hold in the store, so that the next owner never waits for a lease."""
+        if self.leases is None:
+            return
+        for entry in (entry for lane in lanes for entry in lane.unsettled()):
+            self.leases.give_back(entry)
+        try:
+            await self.leases.flush()
+        except StoreUnavailable as error:
+            log.warning("claims could not be released, the next owner waits for their leases", group=self.settings.group, error=said(error))
+        await self._flush_events()
+
+
+class _Cancelled(AckwiseError):
+    """A task of ours was cancelled by something else than Ackwise."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"something else than Ackwise has cancelled {task!r}; the worker stops, and what is not settled comes again")
+
+
+def _each_of(drained: _Lanes) -> list[Lane]:
+    return [lane for lanes in drained.values() for lane in lanes]
+
+
+def _tasks_of(lanes: Iterable[Lane]) -> set[asyncio.Task[None]]:
+    """Those that have not ended."""
+    return {lane.task for lane in lanes if lane.task is not None and not lane.task.done()}
+
+
+def _passed(lanes: Sequence[Lane]) -> int | None:
+    """The next offset to give to the broker: every lane has settled everything below it. `None` while one knows nothing."""
+    passed = [offset for lane in lanes if (offset := lane.watermark.commit) is not None]
+    return min(passed, default=None) if len(passed) == len(lanes) else None
+
+
+def owner_of(policy: Transactional, group: str) -> str:
+    """Whose offsets a database keeps for `group`."""
+    return f"{policy.namespace}/{policy.epoch}/{group}"
+
+
+def delivery_of(record: Any) -> Delivery:
+    """A record of aiokafka as it was read at its origin."""
+    origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
+    return Delivery(
+        record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers), origin
+    )

@@ -1,0 +1,51 @@
+"""What an app needs of Kafka and of this machine: its group, what it reads, and the topics, claims and events of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Sequence
+from typing import NamedTuple
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.policies import Dedup, Events, Transactional
+from ackwise.middleware.retry import DelayLevels
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.slots import Slots
+
+__all__ = ["Group", "group_of"]
+
+
+class Group(NamedTuple):
+    """One consumer group, and what its app uses."""
+
+    settings: HostSettings
+    names: TopicNames
+    sources: tuple[str, ...]  #: the topics that its agents consume, sorted
+    made: frozenset[str]  #: those among them that its host makes itself when it starts
+    levels: DelayLevels
+    dedup: Dedup | Transactional | None
+    events: Events | None
+    agents: tuple[Agent, ...]  #: as a worker has them, down to how they decode
+    slots: Slots
+
+    def expected(self, found: Container[str]) -> tuple[str, ...]:
+        """The sources that must be there, of which `found` are; those that the host makes count once they are."""
+        return tuple(source for source in self.sources if source in found or source not in self.made)
+
+
+def group_of(settings: HostSettings, slots: Slots, agents: Sequence[Agent], *, made: Collection[str] = ()) -> Group:
+    """The group of these settings, policies and agents; of the topics that they read, `made` are those that its host makes itself.
+
+    Raises `ConfigurationError` for what a start would refuse.
+    """
+    return Group(
+        settings=settings,
+        names=TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic),
+        sources=tuple(sorted({topic for agent in agents for topic in agent.topics})),
+        made=frozenset(made),
+        levels=slots.later.levels,
+        dedup=slots.dedup or slots.transactional,
+        events=slots.events,
+        agents=tuple(agents),
+        slots=slots,
+    )

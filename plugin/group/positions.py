@@ -1,0 +1,222 @@
+"""Where an assigned partition goes on: at what the group committed, at what the database has passed, or at the start that is configured."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, StoreUnavailable
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.transaction import OffsetsStore, Progress, take_over_all
+from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.group.member import Member
+
+__all__ = ["ASK_AGAIN", "Position", "Positions"]
+
+log = Log()
+
+#: Seconds until brokers, or a database, that could not say where to begin are asked again.
+ASK_AGAIN: Final = 0.5
+
+#: Looks at the end of a log until it is believed to end before a position in it: a new leader may not know its end at once.
+_LOOKS_AT_END = 10
+
+
+class Position(NamedTuple):
+    """Where a partition goes on."""
+
+    next: int
+    committed: int | None  #: the offset that the broker has of this group
+    generation: int | None = None  #: of the offset in the database, if it is kept there
+    metadata: str = ""  #: what was committed beside it
+
+
+class Positions:
+    """What the brokers, and the database of `Transactional(mode="offsets")`, say about where partitions go on.
+
+    Nobody begins anywhere while the answer is "can't say": beginning somewhere else would lose messages.
+    """
+
+    def __init__(self, member: Member, ask: Callable[[Collection[TopicPartition]], Awaitable[Asked]]) -> None:
+        """`ask` is `standing.ask` of the client and the group."""
+        self._member = member
+        self._ask = ask
+        self._looks: Counter[TopicPartition] = Counter()
+        self._told: dict[TopicPartition, tuple[int, int]] = {}
+        self._rarely = Rarely()
+
+    async def find(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Where those of `partitions` go on of which that can be said now. Ask for the others again after `ASK_AGAIN` seconds.
+
+        Raises `ConfigurationError` if a log ends before what the database has passed.
+        """
+        standings = await self._standings(partitions)
+        begins = {partition: self._begin_of(partition, standing) for partition, standing in standings.items()}
+        kept = {partition: begin for partition, begin in begins.items() if self._is_kept(partition)}
+        progress = await self.take_over(standings, kept) if kept else {}
+        found = {}
+        for partition, standing in standings.items():
+            if partition in kept and partition not in progress:
+                continue
+            passed, generation = progress.get(partition, (begins[partition], None))
+            if (next := self._within_log(partition, passed, standing)) is not None:
+                offset, metadata = standing.committed or (None, "")
+                found[partition] = Position(next, offset, generation, metadata)
+        return found
+
+    def _is_kept(self, partition: TopicPartition) -> bool:
+        """Whether its offset is in the database."""
+        return self._member.offsets is not None and partition.topic != self._member.names.retry
+
+    # -- what the brokers say
+
+    async def _standings(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Standing]:
+        try:
+            known, unknown = await self._ask(partitions)
+        except KafkaError as raised:
+            known, unknown = {}, dict.fromkeys(partitions, raised)
+        if not unknown:
+            self._rarely.over("brokers")
+        elif self._rarely.is_due("brokers"):
+            partition, error = min(unknown.items())
+            log.warning(
+                "where partitions go on can't be read now, they wait and it is asked again",
+                partitions=len(unknown),
+                topic=partition.topic,
+                partition=partition.partition,
+                error=said(error),
+                retry_in=ASK_AGAIN,
+            )
+        return known
+
+    def _begin_of(self, partition: TopicPartition, standing: Standing) -> int:
+        """Retry topics begin at their earliest record, or retries that were sent before would be missed."""
+        if standing.committed is not None:
+            return standing.committed.offset
+        earliest = partition.topic == self._member.names.retry or self._member.settings.start == "earliest"
+        return standing.start if earliest else standing.end
+
+    def _within_log(self, partition: TopicPartition, position: int, standing: Standing) -> int | None:
+        """`position`, or the start of the log if that does not have it any more; `None` if it may have it yet.
+
+        A log that ends before what was read lost its end, or was made anew: whatever it has may be new, and is read. RocketMQ's
+        consumer goes to the end (`correctLogicOffset`), which would lose what was written meanwhile.
+        """
+        _, start, end = standing
+        if start <= position <= end:
+            self._looks.pop(partition, None)
+            return position
+        if position > end and not self._has_looked(partition):
+            return None
+        log.error(
+            "the position is outside of what the topic holds, reading goes on elsewhere",
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=position,
+            log_start=start,
+            log_end=end,
+            goes_on_at=start,
+        )
+        attrs = json.dumps({"reason": "out-of-range", "goes_on_at": start})
+        self._member.record(Event(EventCode.SEEK, *partition, min(position, start), range_end=max(position, start), attrs=attrs))
+        return start
+
+    def _has_looked(self, partition: TopicPartition) -> bool:
+        """Whether this was the last look at a log that ends too early."""
+        self._looks[partition] += 1
+        if self._looks[partition] < _LOOKS_AT_END:
+            return False
+        del self._looks[partition]
+        return True
+
+    # -- what the database says
+
+    async def take_over(
+        self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Progress]:
+        """Where the database says that partitions go on; `positions` is what the brokers say, who are told later.
+
+        Leaves out those that it can't say it of now. Raises `ConfigurationError` if a log ends before that.
+        """
+        offsets = self._member.offsets
+        assert offsets is not None
+        try:
+            found = await self._take_over(offsets, positions)
+        except StoreUnavailable as error:
+            if self._rarely.is_due("database"):
+                log.warning(
+                    "the offsets of partitions can't be taken over, trying again",
+                    partitions=len(positions),
+                    error=said(error),
+                    retry_in=ASK_AGAIN,
+                )
+            return {}
+        self._rarely.over("database")
+        progress = {
+            partition: each
+            for partition, each in found.items()
+            if self._is_in_log(partition, each, positions[partition], standings[partition].end)
+        }
+        for partition, each in progress.items():
+            self._tell(partition, each, positions[partition], is_new=standings[partition].committed is None)
+        return progress if await self._is_told() else {}
+
+    async def _take_over(self, offsets: OffsetsStore, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Progress]:
+        taken = await take_over_all(
+            offsets, self._member.owner, {(partition.topic, partition.partition): at for partition, at in positions.items()}
+        )
+        return {TopicPartition(*place): progress for place, progress in taken.items()}
+
+    def _is_in_log(self, partition: TopicPartition, progress: Progress, position: int, end: int) -> bool:
+        """Whether what the database has passed is in the log; `False` if that may become so. Otherwise it speaks of another log."""
+        if progress.next <= max(position, end):
+            return True
+        if not self._has_looked(partition):
+            return False
+        raise ConfigurationError(
+            f"the database says that {partition.topic}/{partition.partition} goes on at {progress.next}, and its log ends at {end}: "
+            "the topic was made anew, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
+        )
+
+    def _tell(self, partition: TopicPartition, progress: Progress, position: int, *, is_new: bool) -> None:
+        """Say it where the database and the broker differ, once."""
+        if self._told.get(partition) == (position, progress.next):
+            return
+        self._told[partition] = (position, progress.next)
+        if progress.next < position:
+            log.warning(
+                "the database is behind the broker, its messages from there on are run again",
+                topic=partition.topic,
+                partition=partition.partition,
+                committed=position,
+                offset=progress.next,
+            )
+        elif progress.next > position:
+            if is_new:
+                log.warning(
+                    "the broker has no offset of a partition that the database has passed, the database is believed",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=progress.next,
+                )
+            self._member.record(Event(EventCode.TX_SETTLED, *partition, position, range_end=progress.next))
+
+    async def _is_told(self) -> bool:
+        """Whether the events are durable: the broker is told next what they say, and nobody would say it again."""
+        if self._member.sink is None:
+            return True
+        try:
+            await self._member.sink.flush()
+        except EventLogUnavailable as error:
+            if self._rarely.is_due("events"):
+                log.warning("what partitions have passed can't be exported, trying again", error=said(error), retry_in=ASK_AGAIN)
+            return False
+        self._rarely.over("events")
+        return True

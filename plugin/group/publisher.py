@@ -1,0 +1,146 @@
+"""Publishes copies and dead letters with acks=all, and says of each whether it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishRefused, PublishUnavailable
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.wire import Copy
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.consumerstate import has_stopped_sending
+from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["KafkaPublisher"]
+
+log = Log()
+
+#: Seconds until a copy that no broker acknowledged is reported; whoever sent it keeps it and tries again.
+_TIMEOUT: Final = 10.0
+
+#: Seconds for a producer to connect, which may try several addresses; and for one that is let go of.
+_START_TIMEOUT, _CLOSE_TIMEOUT = 60.0, 2.0
+
+#: The brokers and topics decide how large a record may be. The client would judge before compression, and too early.
+_UNBOUNDED: Final = 2**31 - 1
+
+#: Only what is wrong with the copy itself, and stays wrong. A missing topic or right can be mended while the copy waits.
+_REFUSALS: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+_Answer = PublishUnavailable | PublishRefused | None
+
+
+class KafkaPublisher:
+    """A producer that is not idempotent on purpose: a second copy is recognised by its attempt, a stuck producer by nobody."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        self._producer: AIOKafkaProducer | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._rarely = Rarely()
+
+    async def start(self) -> None:
+        """Connect. Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
+        self._producer = await self._connected()
+
+    async def stop(self) -> None:
+        """Let go of the connections; without a start it does nothing. Raises nothing of the client's."""
+        producer, self._producer = self._producer, None
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
+        if producer is not None:
+            await _part_from(producer, within=_TIMEOUT)
+
+    async def publish(self, copies: Sequence[Copy]) -> list[_Answer]:
+        """Send all copies side by side; one answer for each, in order. Raises nothing but cancellation."""
+        if (producer := self._producer) is None:
+            return [PublishUnavailable("the publisher is not started") for _ in copies]
+        if has_stopped_sending(producer):
+            self._begin_anew(producer)
+            return [PublishUnavailable("the producer has stopped by itself, another one is begun") for _ in copies]
+        return list(await asyncio.gather(*(_answer(producer, copy) for copy in copies)))
+
+    async def _connected(self) -> AIOKafkaProducer:
+        options: dict[str, Any] = dict(self._settings.client_options)
+        try:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self._settings.brokers,
+                client_id=self._settings.client_id,
+                acks="all",
+                max_request_size=_UNBOUNDED,
+                request_timeout_ms=round(_TIMEOUT * 1000),
+                **options,
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"client_options can't be used for a producer: {error}") from error
+        is_connected = False
+        try:
+            await answer(producer.start(), within=_START_TIMEOUT)
+            is_connected = True
+        except (KafkaError, OSError) as error:
+            raise PublishUnavailable(f"the brokers {self._settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
+        finally:
+            if not is_connected:
+                await _part_from(producer, within=_CLOSE_TIMEOUT)
+        return producer
+
+    def _begin_anew(self, stopped: AIOKafkaProducer) -> None:
+        """Nothing begins the client's own task that sends again: get another client, beside those that wait for it."""
+        if self._renewing is not None and not self._renewing.done():
+            return
+        if self._rarely.is_due():
+            log.warning("the producer has stopped by itself, nothing is lost and another one is begun", group=self._settings.group)
+        self._renewing = asyncio.create_task(self._renew(stopped), name="ackwise producer")
+
+    async def _renew(self, stopped: AIOKafkaProducer) -> None:
+        try:
+            self._producer = await self._connected()
+        except AckwiseError as error:
+            log.debug("another producer can't be begun now, it is tried again with the next copy", error=said(error))
+            return
+        await _part_from(stopped, within=_CLOSE_TIMEOUT)
+
+
+async def _part_from(producer: AIOKafkaProducer, *, within: float) -> None:
+    """Close `producer`, for at most `within` seconds and two more. Raises nothing of the client's."""
+    try:
+        await answer(producer.stop(), within=within)
+    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it
+        log.debug("a Kafka client did not close by itself", error=said(error))
+        try:
+            await answer(producer.client.close(), within=_CLOSE_TIMEOUT)
+        except Exception as another:  # noqa: BLE001  # see above
+            log.debug("the connections of a Kafka client could not be closed", error=said(another))
+
+
+async def _answer(producer: AIOKafkaProducer, copy: Copy) -> _Answer:
+    """Send one copy. Whatever else the client raises than a refusal, a cancellation of its own too, the copy may be there or not."""
+    try:
+        await answer(_send(producer, copy), within=_TIMEOUT)
+    except _REFUSALS as error:
+        return PublishRefused(f"topic {copy.topic!r} refuses the copy for good ({type(error).__name__})")
+    except KafkaTimeoutError:
+        return PublishUnavailable(f"topic {copy.topic!r} did not acknowledge the copy within {_TIMEOUT:g} s")
+    except Exception as error:  # noqa: BLE001  # see above; whoever sent it keeps it
+        return PublishUnavailable(f"topic {copy.topic!r} did not acknowledge the copy ({type(error).__name__})")
+    return None
+
+
+async def _send(producer: AIOKafkaProducer, copy: Copy) -> None:
+    """Send one copy to the partition that it names, folded into the topic's own if that has fewer."""
+    partition = copy.partition % len(await producer.partitions_for(copy.topic))
+    headers = list(copy.headers)
+    if copy.key is not None or copy.value is not None:
+        await producer.send_and_wait(copy.topic, copy.value, key=copy.key, partition=partition, headers=headers)
+        return
+    # aiokafka's send() takes no record without key and value, though Kafka does; a batch of one may hold it.
+    batch = producer.create_batch()
+    batch.append(timestamp=None, key=None, value=None, headers=headers)
+    await (await producer.send_batch(batch, copy.topic, partition=partition))

@@ -1,0 +1,242 @@
+"""Passing what nobody can read, on purpose: a named range within one record batch, while its group has no members.
+
+What is passed is recorded as SKIPPED and durable first, then passed in the database where offsets are kept there, then in the broker.
+A kill in between leaves the rest to the next call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, cast
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, RecordTooLargeError, for_code
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.log import said
+from ackwise.middleware.policies import Transactional
+from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction
+from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
+from ackwise.plugin.group.member import owner_of
+from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.topics import connected
+
+__all__ = ["Passage", "Skipped", "parse_passage", "skip"]
+
+_PASSAGE: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,9})/(?P<first>\d{1,18})(-(?P<last>\d{1,18}))?")
+
+
+class Passage(NamedTuple):
+    """The offsets from `first` to `last`, both included, of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
+
+
+class Skipped(NamedTuple):
+    """What was found where a group stands, and whether the passage was passed."""
+
+    passage: Passage
+    batch: tuple[int, int]  #: first and last offset of the record batch that can't be read
+    error: str
+    has_events: bool  #: whether the events say that it was on purpose
+    is_done: bool
+
+
+def parse_passage(text: str) -> Passage:
+    """The passage that `text`, such as `orders/3/120-128` or `orders/3/120`, names. Raises `ConfigurationError`."""
+    if (found := _PASSAGE.fullmatch(text)) is None:
+        raise ConfigurationError(f"{text!r} names no records; write TOPIC/PARTITION/FIRST-LAST, such as orders/3/120-128")
+    passage = Passage(found["topic"], int(found["partition"]), int(found["first"]), int(found["last"] or found["first"]))
+    if passage.last < passage.first:
+        raise ConfigurationError(f"{text!r} ends before it begins; write the smaller offset first")
+    return passage
+
+
+async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
+    """Pass `passage` for `group` if `execute`, after making sure that nobody can read it and that it is all that is passed.
+
+    Raises `ConfigurationError` if it is more than what can't be read, or if the group has members, and another `AckwiseError` if
+    the brokers or the database do not answer.
+    """
+    if passage.topic not in (*group.sources, group.names.retry):
+        raise ConfigurationError(
+            f"group {group.settings.group!r} reads no topic {passage.topic!r}; it reads {', '.join([*group.sources, group.names.retry])}"
+        )
+    partition = TopicPartition(passage.topic, passage.partition)
+    async with connected(group.settings) as admin, _reader(group) as consumer:
+        await _require_no_members(admin, group)
+        committed = await _committed(admin, group, partition)
+        stuck = await _where_it_stands(consumer, partition, committed)
+        _require_within(passage, committed, stuck)
+        sink = group.slots.open_sink(group.settings.group, group.sources)
+        if execute:
+            await _pass(admin, consumer, group, passage, committed, sink)
+    return Skipped(passage, (stuck.base, stuck.end - 1), stuck.error, sink is not None, execute)
+
+
+@asynccontextmanager
+async def _reader(group: Group) -> AsyncIterator[Any]:
+    """A consumer that may commit for the group and is no member of it. What the brokers do not answer is said in one sentence."""
+    settings = group.settings
+    options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, group_id=settings.group, auto_offset_reset="none", **options)
+    try:
+        await consumer.start()
+        yield consumer
+    except KafkaError as error:
+        raise AckwiseError(f"the brokers do not let records be passed for group {settings.group!r}: {said(error)}; try again") from error
+    finally:
+        await consumer.stop()
+
+
+async def _require_no_members(admin: AIOKafkaAdminClient, group: Group) -> None:
+    (answer,) = await admin.describe_consumer_groups([group.settings.group])
+    described: Any = answer.to_object()["groups"][0]
+    if described["error_code"]:
+        raise for_code(described["error_code"])
+    if described["members"] or described["state"] not in ("Empty", "Dead"):
+        raise ConfigurationError(
+            f"group {group.settings.group!r} has {len(described['members'])} members now; stop all of its workers first, and wait until a "
+            "crashed one is missed (session_timeout)"
+        )
+
+
+async def _committed(admin: AIOKafkaAdminClient, group: Group, partition: TopicPartition) -> int:
+    found = (await admin.list_consumer_group_offsets(group.settings.group, partitions=[partition])).get(partition)
+    if found is None or found.offset < 0:
+        raise ConfigurationError(
+            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; start a worker, which "
+            "commits where it begins, stop it, and try again"
+        )
+    return found.offset
+
+
+class _Stuck(NamedTuple):
+    """Where nobody reads on: the batch there, and what a parser says."""
+
+    at: int
+    base: int
+    end: int
+    error: str
+
+
+async def _where_it_stands(consumer: Any, partition: TopicPartition, committed: int) -> _Stuck:
+    """The first batch from `committed` on that can't be read. Raises `ConfigurationError` if something that can comes before it."""
+    place = f"{partition.topic}/{partition.partition}"
+    start, end = (await consumer.beginning_offsets([partition]))[partition], (await consumer.end_offsets([partition]))[partition]
+    position = committed
+    while position < end:
+        if position < start:
+            raise ConfigurationError(
+                f"{place} begins at {start}, behind what was committed ({committed}); start a worker, it goes on there"
+            )
+        raw = await fetch_raw(consumer, partition, position)
+        reading = raw.records()
+        if raw.is_cut():  # what the client says of that, too
+            return await _stuck(consumer, raw, 0, position, end, RecordTooLargeError())
+        try:
+            record = next(reading, None)
+        except Exception as error:  # noqa: BLE001  # whatever a parser raises
+            return await _stuck(consumer, raw, reading._records.at, reading.next_fetch_offset, end, error)
+        if record is not None:
+            raise ConfigurationError(
+                f"{place}/{record.offset} can be read and is not done; start a worker, which does what comes before the record that "
+                "nobody can read, stop it, and try again"
+            )
+        if reading.next_fetch_offset == position:
+            break
+        position = reading.next_fetch_offset
+    raise ConfigurationError(f"{place} has nothing from {committed} on that can't be read; nothing has to be passed")
+
+
+async def _stuck(consumer: Any, raw: RawBatches, begins: int, at: int, log_end: int, error: Exception) -> _Stuck:
+    """Reading stands at offset `at`, in the batch that begins at byte `begins` of `raw`.
+
+    What that batch says of itself may be wrong as well: it ends no later than the next one begins that is whole, or than the log.
+    """
+    base, claimed = raw.claim(begins) or (at, at)
+    whole = raw.next_whole(begins, at)
+    if whole is None:
+        whole = await _next_whole(consumer, raw.partition, at, log_end)
+    ends = [max(log_end, at), *(each for each in (claimed, whole) if each > at)]
+    return _Stuck(at, base if 0 <= base <= at else at, min(ends), type(error).__name__)
+
+
+async def _next_whole(consumer: Any, partition: TopicPartition, at: int, log_end: int) -> int:
+    """Where the first whole batch beyond `at` begins of which the broker is asked by its offset; the end of the log without one."""
+    found, low, high = log_end, at + 1, log_end
+    while low < high:
+        middle = (low + high) // 2
+        whole = (await fetch_raw(consumer, partition, middle)).next_whole(-1, at)
+        if whole is None:
+            low = middle + 1
+        else:
+            found, high = min(found, whole), middle
+    return found
+
+
+def _require_within(passage: Passage, committed: int, stuck: _Stuck) -> None:
+    if committed <= passage.first <= stuck.at <= passage.last < stuck.end:
+        return
+    raise ConfigurationError(
+        f"{passage} is not what can't be read: reading stands at {stuck.at}, in a record batch of {stuck.base} to {stuck.end - 1}, and "
+        f"the group has committed {committed}; name {passage.topic}/{passage.partition}/{stuck.at}-{stuck.end - 1}, or less of its end"
+    )
+
+
+async def _pass(admin: AIOKafkaAdminClient, consumer: Any, group: Group, passage: Passage, committed: int, sink: EventSink | None) -> None:
+    partition = TopicPartition(passage.topic, passage.partition)
+    if sink is None:
+        await _pass_in_database(group, partition, committed, passage)
+        await _pass_in_broker(admin, consumer, group, partition, passage)
+        return
+    await sink.open()
+    try:
+        for offset in range(passage.first, passage.last + 1):
+            sink.record(Event(EventCode.SKIPPED, *partition, offset))
+        await sink.flush()
+        await _pass_in_database(group, partition, committed, passage)
+        await _pass_in_broker(admin, consumer, group, partition, passage)
+        sink.record(Event(EventCode.COMMITTED, *partition, range_end=passage.last + 1))
+        await sink.flush()
+    finally:
+        await sink.close()
+
+
+async def _pass_in_database(group: Group, partition: TopicPartition, committed: int, passage: Passage) -> None:
+    """Where the database says how far the group is, it has the last word. Raises `ConfigurationError` if it is elsewhere."""
+    policy = group.dedup
+    if not isinstance(policy, Transactional) or policy.mode != "offsets" or partition.topic == group.names.retry:
+        return
+    store = cast(OffsetsStore, group.slots.open_inbox())
+    owner = owner_of(policy, group.settings.group)
+    await store.open()
+    try:
+        progress = await store.take_over(owner, *partition, position=committed)
+        if not committed <= progress.next <= passage.last + 1:
+            raise ConfigurationError(
+                f"the database says that {partition.topic}/{partition.partition} goes on at {progress.next}, and the broker at "
+                f"{committed}; start a worker, which settles that, stop it, and try again"
+            )
+        async with store.begin(retention=float(policy.retention)) as transaction:
+            moving = cast(OffsetsTransaction, transaction)
+            await moving.lock(owner, *partition, progress.generation)
+            await moving.advance(owner, *partition, progress.generation, passage.last + 1)
+    finally:
+        await store.close()
+
+
+async def _pass_in_broker(admin: AIOKafkaAdminClient, consumer: Any, group: Group, partition: TopicPartition, passage: Passage) -> None:
+    await _require_no_members(admin, group)  # a commit beside members is refused by the broker as well
+    consumer.assign([partition])
+    await consumer.commit({partition: passage.last + 1})

@@ -1,0 +1,168 @@
+"""What the topics of a group have to be so that no copy is lost in them, and what is to be done about those that are not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from ackwise.middleware.duration import format_duration
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.wire import BUDGET
+from ackwise.plugin.group.topicnames import TopicNames
+
+__all__ = ["APPEND_TIME", "TIMESTAMP_TYPE", "Demand", "Topic", "TopicPlan", "TopicReview", "plan_topics", "review_topics"]
+
+#: Whose clock a topic's records carry, and the value for the broker's.
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+APPEND_TIME: Final = "LogAppendTime"
+
+#: Bytes; Kafka keeps message sizes in a signed 32-bit number.
+_LARGEST: Final = 2**31 - 1
+
+
+class Topic(NamedTuple):
+    """What the brokers say about a topic. Retention is in milliseconds, -1 for ever; sizes are in bytes."""
+
+    partitions: int
+    replication: int
+    max_message_bytes: int
+    retention_ms: int
+    cleanup_policy: str = "delete"
+    min_insync_replicas: int = 1
+    timestamp_type: str = "CreateTime"
+
+
+class Demand(NamedTuple):
+    """The least that a topic must have. Units are those of `Topic`; `None` where anything will do."""
+
+    partitions: int
+    max_message_bytes: int
+    retention_ms: int | None
+
+
+class TopicReview(NamedTuple):
+    """One topic that a group needs, and what is to be done about it."""
+
+    topic: str
+    role: Literal["source", "retry", "dead letter", "delay"]
+    wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
+    found: Topic | None
+    todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
+    faults: tuple[str, ...] = ()  #: what to mend, a sentence each
+    advice: str | None = None  #: what would be better; a worker starts without it
+
+
+class TopicPlan(NamedTuple):
+    """What is missing: topics to create `like` this, and topics to extend to as many partitions as it has."""
+
+    create: tuple[str, ...]
+    extend: tuple[str, ...]
+    like: Topic
+    dead_letter: str
+    delays: tuple[str, ...] = ()
+
+    def retention(self, topic: str) -> int:
+        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
+        return -1 if topic == self.dead_letter else self.like.retention_ms
+
+    def timestamp_type(self, topic: str) -> str:
+        """Whose clock a created topic's records carry. On delay topics a clock that is ahead must hold nobody up."""
+        return APPEND_TIME if topic in self.delays else "CreateTime"
+
+
+def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> TopicPlan:
+    """What must be done so that every copy of a message of `sources` fits and none is deleted before it is due.
+
+    `longest_delay` is in seconds. Raises `ConfigurationError` for what only the user can change.
+    """
+    reviews = review_topics(names, sources, found, longest_delay=longest_delay)
+    for fault in (fault for review in reviews for fault in review.faults):
+        raise ConfigurationError(fault)
+    return TopicPlan(
+        create=tuple(review.topic for review in reviews if review.todo == "create"),
+        extend=tuple(review.topic for review in reviews if review.todo == "extend"),
+        like=_like([found[source] for source in sources], longest_delay),
+        dead_letter=names.dead_letter,
+        delays=names.delays,
+    )
+
+
+def review_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> list[TopicReview]:
+    """Every topic of the group and every one that it reads, held against what it must be; the sources come first.
+
+    `longest_delay` is in seconds.
+    """
+    there = [found[source] for source in sources if source in found]
+    like = _like(there, longest_delay) if there else None
+    return [
+        *(_source(source, found.get(source)) for source in sorted(sources)),
+        *(_ours(topic, names, found.get(topic), like, longest_delay) for topic in names.all),
+    ]
+
+
+def _source(topic: str, there: Topic | None) -> TopicReview:
+    if there is not None:
+        return TopicReview(topic, "source", None, there, "nothing")
+    # Brokers do not even list what a client may not describe.
+    fault = (
+        f"topic {topic!r}, which an agent consumes, does not exist or is hidden from this client; "
+        "create it first, correct the name, or allow this client to describe it"
+    )
+    return TopicReview(topic, "source", None, None, "mend", (fault,))
+
+
+def _ours(topic: str, names: TopicNames, there: Topic | None, like: Topic | None, longest_delay: float) -> TopicReview:
+    role: Final = "retry" if topic == names.retry else "dead letter" if topic == names.dead_letter else "delay"
+    if like is None:
+        return TopicReview(topic, role, None, there, "nothing" if there else "create")
+    waits = role != "dead letter"  # a dead letter waits for people, who decide for how long
+    wanted = Demand(like.partitions, like.max_message_bytes, round(longest_delay * 1000) if waits else None)
+    if there is None:
+        return TopicReview(topic, role, wanted, None, "create")
+    faults = (*_of_size(topic, there, like), *(_of_retention(topic, there, longest_delay) if waits else ()))
+    todo: Final = "mend" if faults else "extend" if there.partitions < like.partitions else "nothing"
+    return TopicReview(topic, role, wanted, there, todo, faults, _of_clock(topic, there) if role == "delay" else None)
+
+
+def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:
+    """As wide, as safe and as long-lived as the sources, and messages may be larger by the budget of our headers."""
+    retentions = [source.retention_ms for source in sources]
+    # A copy that waits may be as old as a message, and must outlive its delay by the time for which no relay runs.
+    retention = -1 if -1 in retentions else max(*retentions, round(2 * longest_delay * 1000))
+    return Topic(
+        partitions=max(source.partitions for source in sources),
+        replication=max(source.replication for source in sources),
+        max_message_bytes=min(_LARGEST, max(source.max_message_bytes for source in sources) + BUDGET),
+        retention_ms=retention,
+        min_insync_replicas=max(source.min_insync_replicas for source in sources),
+    )
+
+
+def _of_size(topic: str, there: Topic, like: Topic) -> list[str]:
+    if there.max_message_bytes >= like.max_message_bytes:
+        return []
+    return [
+        f"topic {topic!r} takes messages of at most {there.max_message_bytes} bytes, and a copy with its headers can have "
+        f"{like.max_message_bytes}; set its max.message.bytes to that"
+    ]
+
+
+def _of_retention(topic: str, there: Topic, longest_delay: float) -> list[str]:
+    faults = []
+    if "compact" in there.cleanup_policy:
+        faults.append(f"topic {topic!r} is compacted, which deletes copies with equal keys; set its cleanup.policy to delete")
+    if 0 <= there.retention_ms < longest_delay * 1000:
+        faults.append(
+            f"topic {topic!r} keeps messages for {format_duration(there.retention_ms / 1000)} and the longest delay is "
+            f"{format_duration(longest_delay)}; raise its retention.ms, or copies are deleted before they are due"
+        )
+    return faults
+
+
+def _of_clock(topic: str, there: Topic) -> str | None:
+    if there.timestamp_type == APPEND_TIME:
+        return None
+    return (
+        f"topic {topic!r} has the timestamps of its producers, and a clock that is ahead holds its partition for up to its delay after "
+        f"each start; ackwise topics create sets its {TIMESTAMP_TYPE} to {APPEND_TIME}"
+    )

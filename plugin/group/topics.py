@@ -1,0 +1,306 @@
+"""The topics of a group: that they are there, wide enough and large enough, before anything is consumed.
+
+What is to be done is decided in `topicplan.py`; `ensure_topics` carries it out and looks again, until nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import IncompatibleBrokerVersion, InvalidPartitionsError, KafkaError, for_code
+
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.retry import DelayLevels
+from ackwise.plugin.client.bounded import answer, is_asked_to_end
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
+from ackwise.plugin.settings.addresses import require_broker
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["Topic", "TopicNames", "TopicPlan", "connected", "ensure_topics", "plan_topics", "read_topics", "set_append_time"]
+
+log = Log()
+
+#: Seconds until the brokers must have made the topics and told each other.
+_TIMEOUT: Final = 30.0
+_REQUEST_TIMEOUT_MS: Final = 10_000
+_LOOK_AGAIN: Final = 0.2
+_CLOSE_TIMEOUT: Final = 2.0
+
+#: The source of a setting that was made for its topic.
+_SET_FOR_TOPIC: Final = 1
+
+_UNKNOWN: Final = -1  #: an error of the broker's own
+_NO_ERROR, _UNKNOWN_TOPIC, _TOPIC_EXISTS, _NOT_CONTROLLER = 0, 3, 36, 41
+
+_SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.insync.replicas", TIMESTAMP_TYPE)
+
+
+async def ensure_topics(
+    settings: HostSettings, names: TopicNames, sources: Collection[str], *, levels: DelayLevels, made: Collection[str] = ()
+) -> None:
+    """Return once every topic of the group is there and fits `sources`, the topics that its agents consume.
+
+    `made` are those of `sources` that another part of this worker is making now; they are waited for.
+
+    What is missing is created or extended (`create_topics="auto"`), refused (`"never"`), or left to the broker's
+    auto-creation (`"broker"`, which also checks partition counts only: such brokers may not tell more).
+    Raises `ConfigurationError`, and `Unavailable` if the brokers do not answer.
+    """
+    for topic in sorted(set(sources) & set(names.all)):
+        raise ConfigurationError(f"an agent consumes {topic!r}, a topic of its own group {names.group!r}; consume it in another group")
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        if settings.create_topics == "broker":
+            await _await_broker(admin, names, sources)
+        else:
+            await _await_plan(admin, settings, names, sources, levels.seconds[-1], made)
+
+
+async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[str, Topic]:
+    """Those of `topics` that are there, as the brokers describe them; nothing is changed.
+
+    Raises `ConfigurationError` if they may not be described, and `Unavailable` if the brokers do not answer.
+    """
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        return await _look(admin, topics)
+
+
+async def set_append_time(settings: HostSettings, topics: Collection[str]) -> None:
+    """Let the brokers set the timestamps of `topics`, which exist, from now on.
+
+    A request to alter a topic replaces all that was set for it, so what is there is read and given again. Raises
+    `ConfigurationError` if that is not allowed, and `Unavailable` if the brokers do not answer.
+    """
+    if not topics:
+        return
+    async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
+        set_before = await _set_of(admin, sorted(topics))
+        altered = [
+            ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs | {TIMESTAMP_TYPE: APPEND_TIME})
+            for topic, configs in set_before.items()
+        ]
+        responses: list[Any] = await admin.alter_configs(altered)
+    for code, message, _, topic in (resource for response in responses for resource in response.resources):
+        if code != _NO_ERROR:
+            raise ConfigurationError(
+                f"{TIMESTAMP_TYPE} of topic {topic!r} can't be set to {APPEND_TIME} ({_why(code, message)}); set it, or allow this "
+                "client to alter the topic's configuration"
+            )
+
+
+async def _set_of(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What is set for each of `topics` itself, beside the defaults of its brokers."""
+    responses: list[Any] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
+    return {
+        topic: {name: value for name, value, _, source, *_ in entries if _is_of_topic(response.API_VERSION, source)}
+        for response in responses
+        for code, _, _, topic, entries in response.resources
+        if code == _NO_ERROR
+    }
+
+
+def _is_of_topic(version: int, source: int | bool) -> bool:
+    """The oldest answer only says whether a value is a default; later ones say whose it is."""
+    return not source if version == 0 else source == _SET_FOR_TOPIC
+
+
+@asynccontextmanager
+async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client that is connected while the block runs; what the brokers do not answer in it is said in one sentence."""
+    admin = _admin(settings)
+    try:
+        await require_broker(settings.brokers)
+        await admin.start()
+        yield admin
+    except IncompatibleBrokerVersion:
+        raise ConfigurationError(
+            f"the brokers {settings.brokers!r} can't describe or create topics on request; set create_topics to 'broker', "
+            "so that they are created when first used"
+        ) from None
+    except (KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_asked_to_end():
+            raise
+        raise Unavailable(
+            f"the brokers {settings.brokers!r} take connections and do not answer questions about topics ({type(error).__name__}); "
+            "check that they are Kafka, that they are not overloaded, and the credentials in client_options"
+        ) from error
+    finally:
+        try:
+            await answer(admin.close(), within=_CLOSE_TIMEOUT)
+        except Exception as error:  # noqa: BLE001  # what was asked is answered, and nobody can mend this
+            log.debug("the connections of a Kafka client could not be closed", error=said(error))
+
+
+def _admin(settings: HostSettings) -> AIOKafkaAdminClient:
+    options: dict[str, Any] = dict(settings.client_options)
+    try:
+        return AIOKafkaAdminClient(
+            bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS, **options
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"client_options can't be used: {error}") from error
+
+
+async def _await_plan(
+    admin: AIOKafkaAdminClient,
+    settings: HostSettings,
+    names: TopicNames,
+    sources: Collection[str],
+    longest_delay: float,
+    made: Collection[str],
+) -> None:
+    """Other workers start at the same time, and brokers learn of a new topic one by one: look until it is so."""
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
+    while True:
+        found = await _look(admin, {*sources, *names.all})
+        if not found.keys() >= set(made) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN)
+            continue
+        plan = plan_topics(names, sources, found, longest_delay=longest_delay)
+        if not plan.create and not plan.extend:
+            return
+        if settings.create_topics == "never":
+            _refuse(plan)
+        await _create(admin, plan)
+        await _extend(admin, plan)
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+def _refuse(plan: TopicPlan) -> None:
+    wanted = f"{plan.like.partitions} partitions and max.message.bytes={plan.like.max_message_bytes}"
+    if plan.create:
+        raise ConfigurationError(
+            f"{_listed(plan.create)} must exist, since create_topics is 'never'; create them with {wanted}, or set create_topics to 'auto'"
+        )
+    raise ConfigurationError(
+        f"{_listed(plan.extend)} must have as many partitions as the largest source, {plan.like.partitions}; "
+        "extend them, or set create_topics to 'auto'"
+    )
+
+
+async def _look(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str, Topic]:
+    """Those of `topics` that are there. Asks for the list first: asking for a topic by its name may create it."""
+    there = sorted(set(await admin.list_topics()) & set(topics))
+    if not there:
+        return {}
+    partitions = {topic["topic"]: topic["partitions"] for topic in await admin.describe_topics(there) if topic["error_code"] == _NO_ERROR}
+    configs = await _configs(admin, there)
+    return {topic: _topic(partitions[topic], configs[topic]) for topic in there if topic in configs and partitions.get(topic)}
+
+
+def _topic(partitions: Sequence[Mapping[str, Any]], config: Mapping[str, str]) -> Topic:
+    return Topic(
+        partitions=len(partitions),
+        replication=max(len(partition["replicas"]) for partition in partitions),
+        max_message_bytes=int(config["max.message.bytes"]),
+        retention_ms=int(config["retention.ms"]),
+        cleanup_policy=config["cleanup.policy"],
+        min_insync_replicas=int(config["min.insync.replicas"]),
+        timestamp_type=config[TIMESTAMP_TYPE],
+    )
+
+
+async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict.fromkeys(_SETTINGS)) for topic in topics]
+    found = {}
+    responses: list[Any] = await admin.describe_configs(resources)
+    for response in responses:
+        for code, message, _, topic, entries in response.resources:
+            if code == _NO_ERROR:
+                found[topic] = {name: value for name, value, *_ in entries}
+            elif _may_pass(code) and code != _UNKNOWN_TOPIC:
+                raise Unavailable(f"the settings of topic {topic!r} can't be read now ({_why(code, message)})")
+            elif code != _UNKNOWN_TOPIC:
+                raise ConfigurationError(
+                    f"the settings of topic {topic!r} can't be read ({_why(code, message)}); allow this client to describe its "
+                    "configuration, or set create_topics to 'broker' to go without the check"
+                )
+    return found
+
+
+async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
+    if not plan.create:
+        return
+    like = plan.like
+    config = {
+        "max.message.bytes": str(like.max_message_bytes),
+        "retention.bytes": "-1",  # a size limit would delete copies that wait
+        "cleanup.policy": "delete",
+        "min.insync.replicas": str(like.min_insync_replicas),
+    }
+    made = {
+        topic: config | {"retention.ms": str(plan.retention(topic)), TIMESTAMP_TYPE: plan.timestamp_type(topic)} for topic in plan.create
+    }
+    response: Any = await admin.create_topics(
+        [NewTopic(topic, like.partitions, like.replication, topic_configs=configs) for topic, configs in made.items()]
+    )
+    for topic, code, *message in response.topic_errors:
+        if _may_pass(code) and code != _NOT_CONTROLLER:
+            raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, *message)})")
+        if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
+            raise ConfigurationError(
+                f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {like.partitions} partitions and "
+                f"max.message.bytes={like.max_message_bytes}, or allow this client to"
+            )
+
+
+async def _extend(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
+    for topic in plan.extend:
+        try:
+            with suppress(InvalidPartitionsError):  # another worker was faster
+                await admin.create_partitions({topic: NewPartitions(plan.like.partitions)})
+        except KafkaError as error:
+            if error.retriable:
+                continue
+            raise ConfigurationError(
+                f"topic {topic!r} can't be extended to the {plan.like.partitions} partitions of the largest source ({error}); "
+                "extend it, or allow this client to"
+            ) from error
+
+
+async def _await_broker(admin: AIOKafkaAdminClient, names: TopicNames, sources: Collection[str]) -> None:
+    """Asking for a topic makes a broker with auto-creation create it, in its own time."""
+    wanted = sorted({*sources, *names.all})
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
+    while True:
+        topics = {topic["topic"]: topic for topic in await admin.describe_topics(wanted)}
+        counts = {name: len(topic["partitions"]) for name, topic in topics.items() if topic["error_code"] == _NO_ERROR}
+        if all(counts.get(topic) for topic in wanted):
+            return _compare(counts, names, sources)
+        if asyncio.get_running_loop().time() > deadline:
+            absent = next(topic for topic in wanted if not counts.get(topic))
+            code = topics[absent]["error_code"] if absent in topics else _UNKNOWN_TOPIC
+            raise ConfigurationError(
+                f"the broker did not create topic {absent!r} ({_why(code)}); turn its auto.create.topics.enable on, "
+                "or set create_topics to 'auto'"
+            )
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+def _compare(counts: Mapping[str, int], names: TopicNames, sources: Collection[str]) -> None:
+    widest = max(sources, key=lambda source: counts[source])
+    for topic in names.all:
+        if counts[topic] < counts[widest]:
+            raise ConfigurationError(
+                f"topic {topic!r} has {counts[topic]} partitions and {widest!r}, which it serves, has {counts[widest]}; "
+                "extend it, or set create_topics to 'auto'"
+            )
+
+
+def _listed(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - 3} more" if len(topics) > 3 else ""
+    return ", ".join(map(repr, topics[:3])) + more
+
+
+def _may_pass(code: int) -> bool:
+    return code == _UNKNOWN or bool(for_code(code).retriable)
+
+
+def _why(code: int, message: str | None = None) -> str:
+    return message or for_code(code).__name__

@@ -1,0 +1,350 @@
+"""What the host fetches with aiokafka, and from where: it feeds its member's lanes, as far as they have room.
+
+A fetch that raises may have moved the client's position over what it drained and never gave. So the position is remembered after
+each fetch that returned, and no fetch begins anywhere else: what moved meanwhile is sought back to its lane's own position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.consumerstate import has_left_the_group, keep_awake, look_for_topics, position_of, revive, stands_before_an_error
+from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.group.budget import size_of
+from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.quarantine import Quarantine
+from ackwise.plugin.host.opening import Opening
+
+__all__ = ["Fetching"]
+
+log = Log()
+
+#: Records that one poll takes at most.
+_FETCHED = 500
+
+#: Seconds until it is polled again after an error.
+_POLL_AGAIN = 1.0
+
+#: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
+#: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
+_PASSED_OVER = 1.0
+
+#: Seconds until other partitions are looked at again while one is full.
+_LOOK_AGAIN = 0.02
+
+#: Seconds between two looks for topics that are missing.
+_LOOK_FOR_TOPICS = 5.0
+
+#: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
+_SEARCH = 10.0
+
+#: The log does not have the position of a partition, or the client has none; what was drained is given before either is raised.
+_NO_POSITION = (OffsetOutOfRangeError, NoOffsetForPartitionError)
+
+#: Asked where nobody has anything: what is raised then is about no partition.
+_NOBODYS = TopicPartition("", -1)
+
+
+class _FetchFailed(Exception):
+    """The client raised `error`. Whatever it had drained is not known here."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Fetching:
+    """Polls `consumer` for the lanes of `member`. `opening` opens them, and looks after a position that was lost."""
+
+    def __init__(
+        self,
+        member: Member,
+        consumer: AIOKafkaConsumer,
+        opening: Opening,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._member = member
+        self._consumer = consumer
+        self._opening = opening
+        self._clock = clock
+        self._quarantine = Quarantine(clock)
+        self._searching_until = 0.0
+        self._doubted: dict[TopicPartition, Lane] = {}  #: those that raised once in this search
+        self._next_look = 0.0  #: when it is looked again whether topics are missing
+        self._missing: Sequence[str] = ()
+        self._has_joined = False  #: the group; nothing is fetched before
+        self._left_at: dict[TopicPartition, tuple[Lane, int]] = {}  #: the client's positions after the fetch that returned last
+
+    async def poll(self) -> None:
+        """Feed the lanes until the member stops.
+
+        Raises `AckwiseError` if the client has left the group for good, and what Kafka refuses a member with that has never joined.
+        """
+        keep_awake(self._consumer)
+        while not self._member.stop.is_set():
+            self._look_for_topics()
+            polled, is_any_full = self._regulate()
+            try:
+                await self._fetch(polled, is_any_full)
+            except _FetchFailed as failed:
+                await self._recover(failed.error)
+
+    def _look_for_topics(self) -> None:
+        """Ask for what is subscribed and missing, which may have been away for a moment or be created later."""
+        if (now := self._clock()) < self._next_look:
+            return
+        self._next_look = now + _LOOK_FOR_TOPICS
+        if missing := self._member.missing_topics():
+            look_for_topics(self._consumer)
+        if missing and missing != self._missing:
+            log.warning(
+                "topics are missing, they are looked for until they are there",
+                group=self._member.settings.group,
+                topics=", ".join(missing),
+                retry_in=_LOOK_FOR_TOPICS,
+            )
+        self._missing = missing
+
+    def _regulate(self) -> tuple[list[TopicPartition], bool]:
+        """The partitions to poll, and whether one is passed over; pauses lanes that stay full, lets go on what has room.
+
+        What is paused is polled all the same: it answers nothing, and shows the group that this member is alive.
+        """
+        paused, assigned = self._consumer.paused(), self._consumer.assignment()
+        polled = []
+        passed_over = False
+        for partition, (lane,) in self._member.lanes.items():
+            if partition not in assigned or lane.is_stopping or self._opening.is_halted(partition):
+                continue
+            if self._quarantine.holds(partition, lane):
+                if partition not in paused:
+                    self._consumer.pause(partition)
+                continue
+            if not lane.is_full():
+                if partition in paused:
+                    self._consumer.resume(partition)
+            elif partition not in paused:
+                if not lane.is_full_for(_PASSED_OVER):
+                    passed_over = True
+                    continue
+                self._consumer.pause(partition)
+            polled.append(partition)
+        return polled, passed_over
+
+    async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> None:
+        """Take what there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
+
+        The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
+        """
+        self._require_membership()
+        if (ended := revive(self._consumer)) is not None:
+            raise _FetchFailed(ended)
+        singly = self._quarantine.asked_again(self._member.lanes)
+        if is_searching := self._clock() < self._searching_until:
+            singly = [*polled]
+        if not (singly or is_searching or is_any_full):
+            await self._ask(timeout_ms=200)
+            return
+        self._member.has_moved.clear()
+        came = await self._ask_singly(singly) if singly or is_searching else False
+        if not is_searching and (polled or not is_any_full):
+            came = await self._ask(*(polled if is_any_full else ()), timeout_ms=0) or came
+        if not came:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await self._member.has_moved.wait()
+
+    async def _ask_singly(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Ask each of `partitions` by itself: the one that raises can't be read. Answers whether one had anything."""
+        await self._ask(_NOBODYS, timeout_ms=0)
+        came = False
+        for partition in partitions:
+            if not (lanes := self._member.lanes.get(partition)) or self._quarantine.holds(partition, lanes[0]):
+                continue
+            try:
+                came = await self._ask_one(partition, lanes[0]) or came
+            except _FetchFailed as failed:
+                if isinstance(failed.error, _NO_POSITION):
+                    raise
+                if not await self._read_raw(partition, lanes[0], failed.error):
+                    self._doubt(partition, lanes[0], failed.error)
+            else:
+                self._quarantine.answered(partition, self._consumer.last_poll_timestamp(partition))
+        return came
+
+    async def _ask_one(self, partition: TopicPartition, lane: Lane) -> bool:
+        """As `_ask`. Of a partition that raised, record by record: what is before the one that raises is given."""
+        if lane.unreadable is None and self._doubted.get(partition) is not lane:
+            return await self._ask(partition, timeout_ms=0)
+        came = False
+        for _ in range(_FETCHED):
+            if not await self._ask(partition, timeout_ms=0, most=1):
+                break
+            came = True
+        return came
+
+    async def _read_raw(self, partition: TopicPartition, lane: Lane, error: BaseException) -> bool:
+        """Whether the record batch that the client can't read could be read past it, and was given: it is about a header's name alone."""
+        self._return(partition, lane)
+        if not is_about_a_header(error):
+            return False
+        try:
+            found = await read_raw(self._consumer, partition, lane.position)
+        except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
+            log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
+            return False
+        if self._member.lanes.get(partition, ())[:1] != (lane,) or partition not in self._consumer.assignment():
+            return True  # revoked meanwhile
+        if found.records:
+            self._member.offer(partition, found.records, proved=True)
+        self._consumer.seek(partition, found.goes_on_at)
+        self._left_at[partition] = lane, found.goes_on_at
+        self._doubted.pop(partition, None)
+        return True
+
+    async def _ask(self, *partitions: TopicPartition, timeout_ms: int, most: int = _FETCHED) -> bool:
+        """Take what the client has of `partitions`, or of all; answers whether it had anything. Raises `_FetchFailed`."""
+        begun = self._stand(partitions or self._member.lanes)
+        try:
+            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=most)
+        except ConsumerStoppedError:
+            raise
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise _FetchFailed(error) from error  # from within the client: nobody asked us to end
+        except Exception as error:
+            raise _FetchFailed(error) from error
+        self._has_joined = True
+        for partition, records in fetched.items():
+            self._feed(partition, records, begun.get(partition))
+        for partition, lane in begun.items():
+            self._remember(partition, lane)
+        return bool(fetched)
+
+    # -- positions
+
+    def _stand(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Lane]:
+        """Return the lanes of `partitions`; the client stands where the last fetch left it, or where the lane is."""
+        begun = {}
+        assigned = self._consumer.assignment()
+        for partition in partitions:
+            if not (lanes := self._member.lanes.get(partition)) or partition not in assigned:
+                continue
+            lane = lanes[0]
+            if self._quarantine.holds(partition, lane):
+                continue
+            begun[partition] = lane
+            if stands_before_an_error(self._consumer, partition):
+                continue  # it is raised first; what raised is sought back then
+            lane_left, left_at = self._left_at.get(partition, (None, 0))
+            if position_of(self._consumer, partition) != (left_at if lane_left is lane else lane.position):
+                self._return(partition, lane)
+        return begun
+
+    def _return(self, partition: TopicPartition, lane: Lane) -> None:
+        """Seek back to where `lane` is; the client forgets what it has fetched beyond."""
+        if partition in self._consumer.assignment():
+            self._consumer.seek(partition, lane.position)
+            self._left_at[partition] = lane, lane.position
+
+    def _feed(self, partition: TopicPartition, records: Sequence[Any], begun: Lane | None) -> None:
+        """Give `records` to their lane. What begins behind a hole that this fetch does not prove is fetched again."""
+        if not (lanes := self._member.lanes.get(partition)):
+            return  # the assignment seeks back to its start
+        if lanes[0] is not begun and records[0].offset > lanes[0].position:
+            self._return(partition, lanes[0])
+            return
+        lane = lanes[0]
+        kept = _fitting(records, lane.budget.room(lane.bytes, is_empty=not lane.in_hand), at_least=0 if lane.in_hand else 1)
+        if kept:
+            self._member.offer(partition, records[:kept], proved=True)
+        if kept < len(records):  # fetched again once there is room
+            lane.overflow()
+            self._return(partition, lane)
+
+    def _remember(self, partition: TopicPartition, lane: Lane) -> None:
+        """Where this fetch has left the client: beyond `lane` too, where the log has nothing that is given to anybody."""
+        if stands_before_an_error(self._consumer, partition):
+            return
+        position = position_of(self._consumer, partition)
+        if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
+            self._left_at[partition] = lane, position
+        else:
+            self._left_at.pop(partition, None)
+
+    # -- errors
+
+    async def _recover(self, error: BaseException) -> None:
+        """Lose nothing of what the client may have drained, then look for the partition that raises."""
+        if isinstance(error, _NO_POSITION):
+            named = error.args[0]  # one partition that has no position yet, or several that lost theirs
+            self._opening.lost([named] if isinstance(named, TopicPartition) else named)
+            return
+        for partition, (lane, *_) in self._member.lanes.items():
+            self._return(partition, lane)
+        self._require_membership()
+        if not self._has_joined and not self._consumer.assignment():
+            if is_refusal(error):
+                raise error
+            await self._back_off(error)
+            return
+        was_searching = self._clock() < self._searching_until
+        self._searching_until = self._clock() + _SEARCH
+        if was_searching:  # asked singly, none of them raises it
+            await self._back_off(error)
+        else:
+            self._doubted.clear()
+            log.warning(
+                "fetching failed, nothing is lost and partitions are asked singly", group=self._member.settings.group, error=_spoken(error)
+            )
+
+    def _require_membership(self) -> None:
+        """The client's task that keeps the membership may have ended, though nobody asked it to; nothing begins it anew."""
+        if not self._consumer._closed and has_left_the_group(self._consumer):
+            raise AckwiseError(
+                f"the Kafka client of group {self._member.settings.group!r} has left the group and does not come back; the worker stops, "
+                "start it again"
+            )
+
+    async def _back_off(self, error: BaseException) -> None:
+        log.warning("fetching failed, nothing is lost", group=self._member.settings.group, error=_spoken(error), retry_in=_POLL_AGAIN)
+        await asyncio.sleep(_POLL_AGAIN)
+
+    def _doubt(self, partition: TopicPartition, lane: Lane, error: BaseException) -> None:
+        """It raised, asked by itself. Asked for a single record it raises of that one, and is left alone."""
+        self._return(partition, lane)
+        if lane.unreadable is None and self._doubted.get(partition) is not lane:
+            self._doubted[partition] = lane
+            return
+        if partition in self._consumer.assignment():
+            self._consumer.pause(partition)
+        self._quarantine.admit(partition, lane, error)
+
+
+def _fitting(records: Sequence[Any], room: int, *, at_least: int) -> int:
+    """How many of `records`, in order, fit into `room` bytes."""
+    fitting = 0
+    for record in records:
+        room -= size_of(record)
+        if room < 0:
+            break
+        fitting += 1
+    return max(fitting, at_least)
+
+
+def _spoken(error: BaseException) -> str:
+    """What the client raised, without the bytes that a parser repeats."""
+    return said(error) if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException) else type(error).__name__

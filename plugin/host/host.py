@@ -1,0 +1,235 @@
+"""The host on aiokafka: opens and closes it, and takes and gives back partitions in order.
+
+aiokafka's own `commit()` and deserializers are never used: the first commits what was merely fetched, the second block
+a partition for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.errors import AckwiseError, Unavailable
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
+from ackwise.plugin.client.bounded import answer, until
+from ackwise.plugin.client.consumerstate import missing_topics
+from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.offsets import ask
+from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.group.member import Member, StoppedWhileStarting
+from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
+
+__all__ = ["Host"]
+
+log = Log()
+
+#: Seconds after `drain_timeout` within which a worker has ended, whatever hangs; a little less than is promised.
+_END_AFTER = 9.0
+
+#: Seconds of these for closing store, event log and producer, once the group is left, and for a client that does not close by itself.
+_CLOSE_RESERVE, _TEAR_RESERVE = 2.0, 1.0
+
+#: Seconds for leaving the group, at least.
+_LEAVE_TIMEOUT = 0.5
+
+#: Seconds for a client to connect, which may try several addresses.
+_START_TIMEOUT = 60.0
+
+#: Seconds for which a start, and a poll, that has begun may go on after a stop. A member that starts waits for a second.
+_START_GRACE, _POLL_GRACE = 0.25, 1.5
+
+#: Seconds for what a second signal cancels.
+_CANCEL_TIMEOUT = 5.0
+
+#: Milliseconds that the broker keeps a fetch which finds nothing. aiokafka has one fetch to a broker on its way at a time: while
+#: the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
+_FETCH_WAIT = 50
+
+
+class Host:
+    """A member of a consumer group that aiokafka fetches for, with the relay of its delay topics."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        agents: Sequence[Agent],
+        *,
+        later: ConsumeLater,
+        dead_letter: DeadLetter,
+        dedup: Dedup | Transactional | None = None,
+        store: ClaimStore | None = None,
+        inbox: TransactionalStore | None = None,
+        sink: EventSink | None = None,
+        consumer: AIOKafkaConsumer | None = None,
+    ) -> None:
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`.
+
+        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it.
+        """
+        self._member = Member(settings, agents, later=later, dead_letter=dead_letter, dedup=dedup, store=store, inbox=inbox, sink=sink)
+        self._topics = sorted({topic for agent in agents for topic in agent.topics})
+        self._users_own = consumer
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
+
+        It has returned ten seconds later at the latest, whatever hangs; what is left behind then is cancelled and commits nothing.
+
+        Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, what a handler stopped
+        the app with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
+        """
+        running = asyncio.create_task(self._outcome(), name="ackwise host")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await self._end(running)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait({running}, timeout=_CANCEL_TIMEOUT)
+            raise
+        finally:
+            stopping.cancel()
+        if not running.done() or (running.cancelled() and stop.is_set()):
+            return
+        if running.cancelled():
+            raise AckwiseError("something else than Ackwise has cancelled the worker; it stops, and what is not settled comes again")
+        if (raised := running.result()) is not None:
+            raise raised
+
+    async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
+        """Let it drain and close, as far as there is time."""
+        member = self._member
+        member.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
+        member.stop.set()
+        await asyncio.wait({running}, timeout=member.settings.drain_timeout + _END_AFTER)
+        if not running.done():
+            log.error("the worker did not end in time, what hangs is left behind", group=member.settings.group)
+            running.cancel()
+            await asyncio.wait({running}, timeout=_LEAVE_TIMEOUT)
+
+    async def _outcome(self) -> BaseException | None:
+        """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
+        try:
+            async with self._member.opened(self._topics):
+                await self._consume()
+        except StoppedWhileStarting:
+            return None
+        except KafkaError as error:
+            refused = AckwiseError(
+                f"Kafka refuses this worker of group {self._member.settings.group!r} ({said(error)}); "
+                "ackwise doctor MODULE:APP says what it may do"
+            )
+            refused.__cause__ = error
+            return refused
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is raised where the caller waits
+            return error
+        return None
+
+    async def _consume(self) -> None:
+        member = self._member
+        if self._users_own is None:
+            await member.insist(self._connect)
+        else:
+            self._consumer = self._users_own
+        opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
+        member.missing_topics = partial(missing_topics, self._consumer)
+        try:
+            async with member.working(self._consumer), self._relaying():
+                self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
+                member.keep(opening.keep, "assignment")
+                await until(member.stop, Fetching(member, self._consumer, opening).poll(), grace=_POLL_GRACE)
+                await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
+        finally:
+            if self._users_own is None:
+                await self._leave()
+            else:
+                self._users_own.unsubscribe()
+
+    async def _connect(self) -> None:
+        """Connect a client. It joins the group once it is polled: waiting for that here, it would say nothing of what keeps it from it."""
+        consumer = AIOKafkaConsumer(**self._consumer_options())
+        is_connected = False
+        try:
+            if await until(self._member.stop, answer(consumer.start(), within=_START_TIMEOUT), grace=_START_GRACE) is None:
+                raise StoppedWhileStarting
+            is_connected = True
+        except (KafkaError, OSError) as error:
+            if is_refusal(error):
+                raise
+            raise Unavailable(f"the brokers {self._member.settings.brokers!r} do not answer a consumer ({type(error).__name__})") from error
+        finally:
+            if not is_connected:
+                await part_from(consumer, within=_LEAVE_TIMEOUT)
+        self._consumer = consumer
+
+    async def _leave(self) -> None:
+        """Leave the group. Everything is settled or given up by now: whatever the client does here ends nobody."""
+        within = max(_LEAVE_TIMEOUT, self._member.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
+        if (error := await part_from(self._consumer, within=within)) is not None:
+            spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
+            log.warning("the group could not be left in order, the broker misses this member when its session is over", error=spoken)
+
+    def _consumer_options(self) -> dict[str, Any]:
+        settings = self._member.settings
+        return {
+            "bootstrap_servers": settings.brokers,
+            "group_id": settings.group,
+            "client_id": settings.client_id,
+            "enable_auto_commit": False,
+            "fetch_max_wait_ms": _FETCH_WAIT,
+            "auto_offset_reset": "none",  # every start position is ours, so that none is skipped silently
+            "isolation_level": "read_committed",
+            "session_timeout_ms": round(settings.session_timeout * 1000),
+            "heartbeat_interval_ms": round(settings.session_timeout * 1000 / 5),
+            "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
+            **settings.client_options,
+        }
+
+    @asynccontextmanager
+    async def _relaying(self) -> AsyncIterator[None]:
+        """With the relay, which ends beside the drain, and not after it."""
+        member = self._member
+        relay = DelayRelay.of(member)
+        relaying = member.spawn(relay.run(member.stop), "relay")
+        try:
+            yield
+        finally:
+            member.stop.set()
+            left = member.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
+            await asyncio.wait({relaying}, timeout=max(_LEAVE_TIMEOUT, left))
+
+
+class _Listener(ConsumerRebalanceListener):
+    """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
+
+    def __init__(self, member: Member, opening: Opening) -> None:
+        self._member = member
+        self._opening = opening
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, revoked: Iterable[TopicPartition]
+    ) -> None:
+        await asyncio.wait({self._member.spawn(self._opening.give_up(revoked), "revoke")})
+
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, assigned: Iterable[TopicPartition]
+    ) -> None:
+        self._opening.note(assigned)

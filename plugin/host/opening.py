@@ -1,0 +1,143 @@
+"""Opens what a client was assigned: each partition waits, paused, until it is known where it goes on; then it has a lane.
+
+The client's callbacks only note what came and what went, since aiokafka shows the group no sign of life while they run.
+Each assignment of a partition has an epoch, so that no answer to a question that was asked before opens anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+from typing import Literal
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.positions import ASK_AGAIN, Position, Positions
+
+__all__ = ["Opening"]
+
+
+class Opening:
+    """The assignment of one consumer of aiokafka. `ask` is `standing.ask` of it and its group."""
+
+    def __init__(self, member: Member, consumer: AIOKafkaConsumer, ask: Callable[[Collection[TopicPartition]], Awaitable[Asked]]) -> None:
+        self._member = member
+        self._consumer = consumer
+        self._ask = ask
+        self._positions = Positions(member, ask)
+        self._epochs = itertools.count(1)
+        self._assigned: dict[TopicPartition, int] = {}
+        self._waiting: set[TopicPartition] = set()
+        self._looked_after: set[TopicPartition] = set()
+        self._noted = asyncio.Event()
+
+    def note(self, assigned: Iterable[TopicPartition]) -> None:
+        """These are ours from now on."""
+        if self._member.stop.is_set():
+            return
+        for partition in assigned:
+            self._assigned[partition] = next(self._epochs)
+            self._await_lane(partition)
+        self._noted.set()
+
+    async def give_up(self, revoked: Iterable[TopicPartition]) -> None:
+        """These were ours: drain them, and begin with none of them any more."""
+        partitions = list(revoked)
+        for partition in partitions:
+            self._assigned.pop(partition, None)
+            self._waiting.discard(partition)
+        await self._member.drain(partitions, self._member.settings.revoke_timeout)
+
+    async def keep(self) -> None:
+        """Open what was noted, for as long as it is ours and not opened. Raises `ConfigurationError`."""
+        if self._waiting:  # begun anew: what was noted before is cleared, and not opened
+            self._noted.set()
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            opened = await self._open()
+            if opened or not self._waiting:
+                self._member.spawn(self._member.begin(), "begin")
+            if self._waiting:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_AGAIN):
+                        await self._noted.wait()
+                self._noted.set()
+
+    def lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """The client has no position that the log still has. See whether the lane's is one, or begin anew."""
+        for partition in partitions:
+            if partition in self._member.lanes and partition not in self._looked_after and partition in self._assigned:
+                self._looked_after.add(partition)
+                self._halt(partition)
+                self._member.spawn(self._look_after(partition), "position")
+
+    def is_halted(self, partition: TopicPartition) -> bool:
+        """Whether nothing must be fetched of it now, whatever room its lane has."""
+        return partition in self._looked_after or partition in self._waiting
+
+    # -- lanes
+
+    async def _open(self) -> int:
+        """Open what can be opened now; answers how many lanes that made."""
+        asked = {partition: self._assigned[partition] for partition in self._waiting}
+        found = await self._positions.find(asked) if asked else {}
+        opened = 0
+        for partition, position in found.items():
+            if self._assigned.get(partition) == asked[partition] and partition in self._waiting and self._is_ours(partition):
+                self._begin(partition, position)
+                opened += 1
+        return opened
+
+    def _begin(self, partition: TopicPartition, position: Position) -> None:
+        """The lane and the seek to its position are one step without an await, so that nothing that was fetched can be missing from it."""
+        self._waiting.discard(partition)
+        self._seek(partition, position.next)
+        role: Literal["source", "retry"] = "retry" if partition.topic == self._member.names.retry else "source"
+        lane = self._member.lane(*partition, role, position.next, generation=position.generation)
+        self._member.add_lanes(partition, (lane,), from_commit=position.committed, metadata=position.metadata)
+
+    def _await_lane(self, partition: TopicPartition) -> None:
+        self._waiting.add(partition)
+        self._halt(partition)
+
+    def _halt(self, partition: TopicPartition) -> None:
+        """Fetch nothing of it. With any position the client asks nobody for one, and reports none that is missing."""
+        if self._is_ours(partition):
+            self._consumer.pause(partition)
+            self._consumer.seek(partition, 0)
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        self._consumer.seek(partition, offset)
+        self._consumer.resume(partition)
+
+    def _is_ours(self, partition: TopicPartition) -> bool:
+        return partition in self._consumer.assignment()
+
+    # -- a position that the log does not have
+
+    async def _look_after(self, partition: TopicPartition) -> None:
+        try:
+            epoch, lanes = self._assigned[partition], self._member.lanes.get(partition)
+            standing = await self._insist(partition)
+            if self._assigned.get(partition) != epoch or self._member.lanes.get(partition) is not lanes or not lanes:
+                return  # revoked meanwhile; a lane that is there now has a position of its own
+            if standing.start <= lanes[0].position <= standing.end:
+                self._seek(partition, lanes[0].position)
+                return
+            await self._member.drain([partition], self._member.settings.revoke_timeout)
+            if self._assigned.get(partition) == epoch:
+                self.note([partition])
+        finally:
+            self._looked_after.discard(partition)
+
+    async def _insist(self, partition: TopicPartition) -> Standing:
+        while True:
+            known, _ = await self._ask([partition])
+            if partition in known:
+                return known[partition]
+            await asyncio.sleep(ASK_AGAIN)

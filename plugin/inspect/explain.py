@@ -1,0 +1,243 @@
+"""What an app does with its messages: its chain, its settings with their sources, its topics, and what each failure leads to.
+
+Nothing is connected to or asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, replace
+from types import MappingProxyType
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.policies import Dedup, Transactional
+from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.handler import name_of
+from ackwise.plugin.inspect.failures import Failure, delays_in_words, failures
+from ackwise.plugin.registry import open_store
+from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.entries import ENTRIES, Entry, dotted, spelled
+from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.settings.redaction import shown_options, shown_url
+from ackwise.plugin.slots import Slots, refuse_short_memory
+
+__all__ = ["Explanation", "Setting", "Step", "TopicUse", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One link of the chain that a message passes."""
+
+    phase: str
+    what: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as it holds, and where it was set: `default`, `code`, a file or a variable."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUse:
+    """A topic and what it is to this group."""
+
+    topic: str
+    use: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What `explain` found out. `refusals` are the sentences with which the app would not start, `warnings` those it starts with."""
+
+    group: str
+    chain: tuple[Step, ...]
+    settings: tuple[Setting, ...]
+    topics: tuple[TopicUse, ...]
+    failures: tuple[Failure, ...]
+    warnings: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+
+def explain(
+    settings: HostSettings, slots: Slots, agents: Sequence[Agent], config: Config, *, origins: Mapping[str, str] = MappingProxyType({})
+) -> Explanation:
+    """Explain the app of these settings, policies and agents; `config` knows what was set outside of the code.
+
+    `origins` says where settings come from that the host decided, such as those that Faust has itself.
+    Raises `ConfigurationError` for an entry that can't be used, or a group whose topics can't be called so.
+    """
+    names = TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic)
+    return Explanation(
+        group=settings.group,
+        chain=tuple(_chain(settings, slots, agents)),
+        settings=tuple(_settings(settings, slots, agents, names, config, origins)),
+        topics=tuple(_topics(names, agents)),
+        failures=failures(settings, slots, agents, names),
+        warnings=tuple(_warnings(slots)),
+        refusals=tuple(_refusals(slots, agents, config)),
+    )
+
+
+def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Iterator[Step]:
+    for agent in agents:
+        yield Step("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
+    yield Step("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
+    if (transactional := slots.transactional) is None:
+        yield Step("admit", "dedup", _dedup(slots.dedup))
+    else:
+        kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
+        yield Step("admit", "transaction", f"begins in {kept}")
+    for place, around in enumerate(slots.arounds, 1):
+        yield Step("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
+    for agent in agents:
+        yield Step("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
+    yield Step("settle", "copies", "published, acknowledged by all in-sync replicas")
+    if transactional is not None:
+        yield Step("settle", "transaction", "commits what the handler wrote and what is done")
+    events = slots.events
+    yield Step("settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}")
+    if transactional is None:
+        yield Step("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
+    yield Step("commit", "offsets", "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}")
+    for observer in slots.observers:
+        yield Step("observe", name_of(observer), "sees every event, decides nothing")
+
+
+def _portion(agent: Agent) -> str:
+    if agent.kind == "stream":
+        return f"{agent.max_batch} messages of one partition are admitted together, or as many as it takes at a time"
+    return f"at most {agent.max_batch} messages of one partition at a time"
+
+
+def _dedup(dedup: Dedup | Transactional | None) -> str:
+    if dedup is None:
+        return "off: not given a store"
+    return f"{_text(dedup.store)}, key: {_key(dedup)}"
+
+
+def _key(dedup: Dedup | Transactional) -> str:
+    if dedup.key is not None:
+        return name_of(dedup.key)
+    if dedup.id_header is None:
+        return "where the message was written"
+    unique = "whatever its topic" if dedup.message_id_scope == "legacy" else "with its topic"
+    return f"the header {dedup.id_header} {unique}, else where the message was written"
+
+
+def _text(target: object) -> str:
+    return shown_url(os.fspath(target)) if isinstance(target, str | os.PathLike) else type(target).__name__
+
+
+def _settings(
+    settings: HostSettings,
+    slots: Slots,
+    agents: Sequence[Agent],
+    names: TopicNames,
+    config: Config,
+    origins: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Setting]:
+    for setting in _of_table((), settings, config):
+        yield replace(setting, source=origins[setting.name]) if setting.name in origins else setting
+    options = config.of("client_options")
+    for name, value in shown_options(settings.client_options).items():
+        yield Setting(f"client_options.{name}", value, options[name].source if name in options else origins.get("client_options", "code"))
+    later = slots.later
+    yield from _of_table(("consume_later",), later, config)
+    for name, policy in (("retry", later.retry), *((f"on {kind.__name__}", policy) for kind, policy in later.on.items())):
+        yield Setting(f"consume_later.{name}", _policy(policy), "default" if policy is None else "code")
+    if later.unless:
+        yield Setting("consume_later.unless", ", ".join(kind.__name__ for kind in later.unless), "code")
+    for setting in _of_table(("dead_letter",), slots.dead_letter, config):
+        yield replace(setting, value=names.dead_letter)
+    for table, policy_of_keys in (("dedup", slots.dedup), ("transactional", slots.transactional)):
+        if policy_of_keys is not None:
+            yield from _of_table((table,), policy_of_keys, config)
+            yield Setting(f"{table}.key", _key(policy_of_keys), "default" if policy_of_keys.key is None else "code")
+    if slots.events is not None:
+        yield from _of_table(("events",), slots.events, config)
+    for agent in agents:
+        for setting in _of_table(("agents", agent.name), agent, config):
+            if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
+                yield setting
+
+
+def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:
+    """The entries of one table: as `holder` has them, with where each was set."""
+    given = config.of_agent(table[1]) if table[:1] == ("agents",) else config.of(*table)
+    for entry in ENTRIES.values():
+        if entry.path[:-1] == (*table[:1], "NAME")[: len(table)] and entry.path[0] != "client_options":
+            name = entry.path[-1]
+            value = getattr(holder, name)
+            source = given[name].source if name in given else _source_in_code(entry, value)
+            yield Setting(dotted((*table, name)), spelled(value) if _is_plain(value) else _text(value), source)
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, str | os.PathLike) and (value is None or isinstance(value, bool | int | float) or hasattr(value, "names"))
+
+
+def _source_in_code(entry: Entry, value: object) -> str:
+    default = entry.default
+    return "default" if default is not MISSING and (value == default or str(value) == str(default)) else "code"
+
+
+def _policy(policy: RetryPolicy | None) -> str:
+    match policy:
+        case None:
+            return "by level"
+        case Exponential():
+            jitter = f", ± {policy.jitter:.0%}" if policy.jitter else ""
+            return f"{spelled(policy.initial)} × {policy.multiplier:g} each time, at most {spelled(policy.maximum)}{jitter}"
+        case Schedule():
+            return delays_in_words(policy.delays)
+        case _:
+            return type(policy).__name__
+
+
+def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
+    for agent in agents:
+        for topic in agent.topics:
+            yield TopicUse(topic, f"source of {agent.name}")
+    yield TopicUse(names.retry, "copies that are due, read beside the sources")
+    for topic in names.delays:
+        yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
+    yield TopicUse(names.dead_letter, "dead letters")
+
+
+def _warnings(slots: Slots) -> Iterator[str]:
+    keyed = slots.dedup or slots.transactional
+    if keyed is not None and keyed.id_header is not None and keyed.message_id_scope == "legacy":
+        yield (
+            f"message ids have the scope of version 0.1: who numbers two topics alike, or sets the header {keyed.id_header} at will, "
+            "suppresses messages"
+        )
+    if (dedup := slots.dedup) is None:
+        return
+    store = dedup.store
+    if store.startswith("memory://") if isinstance(store, str) else type(store).__module__ == "ackwise.stores.memory":
+        yield "claims are kept in memory, they are gone with the process and unknown to other workers"
+
+
+def _refusals(slots: Slots, agents: Sequence[Agent], config: Config) -> Iterator[str]:
+    for check in (lambda: _check_store(slots, config), slots.open_inbox, lambda: slots.check(agents)):
+        try:
+            check()
+        except ConfigurationError as error:
+            yield str(error)
+
+
+def _check_store(slots: Slots, config: Config) -> None:
+    """As a start does, without its warnings, which are shown apart."""
+    if (dedup := slots.dedup) is not None:
+        with config.sourced("dedup"):
+            refuse_short_memory(dedup, slots.later)
+            if isinstance(dedup.store, str):
+                open_store(dedup.store)

@@ -1,0 +1,298 @@
+"""What each kind of failure leads to, computed by the rulings and the policy that run, so that the two can't differ. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from ackwise.middleware.admission import ALONE_AFTER, DEAD_AFTER
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import CONSUME_LATER, Dead, Later, Reason, Reject
+from ackwise.middleware.duration import format_duration
+from ackwise.middleware.errors import InvalidHandlerResult
+from ackwise.middleware.execution import HANG_WARNING
+from ackwise.middleware.journey import journey
+from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.policies import Dedup, Events
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
+from ackwise.middleware.settlement import PUBLISH_AGAIN
+from ackwise.middleware.worker import FIRST_WAIT, LONGEST_WAIT
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.settings.entries import spelled
+from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.slots import Slots
+
+__all__ = ["Failure", "delays_in_words", "failures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What one kind of failure leads to.
+
+    `delays` are those between the deliveries of a message that fails so every time, in seconds; `attempts` counts its
+    runs, `None` where no attempt is charged. `ends` is the topic and the reason of the dead letter in the end.
+    """
+
+    when: str
+    then: str
+    after: str
+    delays: tuple[float, ...]
+    attempts: int | None
+    ends: str
+    offset: str  #: when its offset is passed
+
+
+#: When an offset is passed.
+_COPY_IS_THERE: Final = "once the copy is acknowledged"
+_DEAD_LETTER_IS_THERE: Final = "once the dead letter is acknowledged"
+_AT_ONCE: Final = "at once"
+_NOT_YET: Final = "not before it is settled"
+_NOT_HERE: Final = "by the next owner"
+
+
+def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[Failure, ...]:
+    """The failures that can happen to this app, in the order in which a message can meet them."""
+    return tuple(_Failures(settings, slots, agents, names))
+
+
+class _Failures:
+    def __init__(self, settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._later = slots.later
+        self._dedup = slots.dedup
+        self._transactional = slots.transactional
+        self._agents = agents
+        kinds = {agent.kind for agent in agents}
+        self._has_batches = "batch" in kinds
+        self._has_streams = "stream" in kinds
+        self._has_handlers = not self._has_streams or len(kinds) > 1
+        self._names = names
+
+    def __iter__(self) -> Iterator[Failure]:
+        if self._has_handlers:
+            yield from self._of_handlers()
+        if self._has_streams:
+            yield from self._of_streams()
+        yield from self._of_middleware()
+        yield from self._of_messages()
+        yield from self._of_surroundings()
+        yield from self._of_claims()
+        yield from self._of_workers()
+
+    def _of_handlers(self) -> Iterator[Failure]:
+        if self._transactional is not None and self._has_batches:
+            several, then = "the handler raises on a batch of several", "rolled back; run again in halves until the culprit is alone"
+            yield self._held(several, then, "at once", "as each half ends")
+        yield from self._of_errors("the handler")
+        yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
+        yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
+        yield from self._of_wishes("the handler")
+        if self._has_batches:
+            yield from self._of_batches("batch")
+        yield from self._of_hangs("the handler")
+
+    def _of_streams(self) -> Iterator[Failure]:
+        yield from self._of_errors("the agent")
+        yield from self._of_wishes("the agent")
+        yield from self._of_batches("current_batch()")
+        yield self._ruled("something that the agent sent for a message is not accepted", lambda batch: Raised(RuntimeError()))
+        yield self._held("a change of a table is not accepted", "undecided; the worker stops", "")
+        yield self._ruled("the agent leaves its loop in the middle of a message, and begins another", lambda batch: Raised(RuntimeError()))
+        yield self._held("the agent does not acknowledge an event of noack()", "held until it does, or the worker ends", "")
+        yield self._held("the agent returns", "what comes then is held until the worker is started again", "")
+        yield from self._of_hangs("the agent")
+
+    def _of_errors(self, who: str) -> Iterator[Failure]:
+        yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
+        for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
+            if not issubclass(kind, STOPS):
+                yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind))
+
+    def _of_wishes(self, who: str) -> Iterator[Failure]:
+        yield self._ruled(f"{who} raises ConsumeLater(delay=…)", lambda batch: Raised(ConsumeLater(delay=30)), after="as asked")
+        yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
+        yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
+
+    def _of_hangs(self, who: str) -> Iterator[Failure]:
+        yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
+        yield self._held(f"{who} raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
+
+    def _of_batches(self, spelled_as: str) -> Iterator[Failure]:
+        def prefix(batch: Batch[Any]) -> Returned:
+            batch.ack_index = -1
+            return Returned(None)
+
+        def one_later(batch: Batch[Any]) -> Returned:
+            batch.later(batch[0], delay=30)
+            return Returned(None)
+
+        def one_dead(batch: Batch[Any]) -> Returned:
+            batch.dead(batch[0], "why")
+            return Returned(None)
+
+        yield self._ruled(f"a message above {spelled_as}.ack_index = i", prefix)
+        if kept := [agent.name for agent in self._agents if agent.keep_ack_index_on_error]:
+            yield Failure(f"{' or '.join(kept)} raises after setting ack_index", "messages up to it are done", "", (), 1, "", _AT_ONCE)
+        yield self._ruled(f"{spelled_as}.later(message, delay=…)", one_later, after="as asked")
+        yield self._ruled(f"{spelled_as}.dead(message, why)", one_dead, reason="why")
+
+    def _of_middleware(self) -> Iterator[Failure]:
+        if self._slots.arounds:
+            yield self._ruled("a middleware raises", lambda batch: Raised(RuntimeError()))
+            yield Failure("a middleware returns nothing", "what the handler said stands", "", (), None, "", "as the handler said")
+            yield self._ruled("a middleware neither calls the handler nor returns", lambda batch: Raised(InvalidHandlerResult("nothing")))
+
+    def _of_messages(self) -> Iterator[Failure]:
+        yield self._dead("the value can't be decoded", Reason.UNDECODABLE, attempts=None, then="dead letter with the raw bytes, never run")
+        keyed = self._dedup or self._transactional
+        if keyed is not None and keyed.key is not None:
+            yield self._ruled("the key function raises", lambda batch: Raised(RuntimeError()))
+        yield self._dead("a copy for a handler that is gone", Reason.NO_HANDLER, attempts=None)
+        yield self._dead("a record on the retry topic that is no copy of this group", Reason.FOREIGN_COPY, attempts=None)
+        yield self._dead("a copy that the brokers refuse as too large", Reason.TOO_LARGE, then="dead letter, cut until it fits")
+
+    def _of_surroundings(self) -> Iterator[Failure]:
+        back_off = f"{spelled(FIRST_WAIT)}, doubling to {spelled(LONGEST_WAIT)}"
+        yield self._held(
+            "the brokers do not acknowledge a copy or dead letter",
+            "held; it is sent again, nothing is run again",
+            f"every {spelled(PUBLISH_AGAIN)}",
+            "once it is acknowledged",
+        )
+        yield self._held("a commit fails", "nothing; the next commit makes it good", self._commit_interval, "with the next commit")
+        if self._dedup is not None:
+            yield from self._of_store(self._dedup, back_off)
+        if self._transactional is not None:
+            away = "the database is away while the handler runs, or refuses a commit for a while"
+            yield self._held(away, "rolled back and held; it is run again", back_off)
+            doubt = "it is not known whether a commit came through"
+            yield self._held(doubt, "held; the key tells, and it is run only if it did not", back_off)
+        if self._slots.events is not None:
+            yield self._of_disk(self._slots.events, back_off)
+
+    def _of_store(self, dedup: Dedup, back_off: str) -> Iterator[Failure]:
+        before, after = "the store is down before the handler runs", "the store is down after it ran"
+        match dedup.on_store_down:
+            case "block":
+                yield self._held(before, "held; the same claim is asked again", back_off)
+            case "fail_open":
+                yield self._held(before, "run without a claim, maybe a second time; the store is told later", "", "as otherwise")
+            case "fail_closed":
+                yield self._held(before, "not run; the worker stops", "")
+        if dedup.on_store_down == "fail_open":
+            yield self._held(after, "settled; the store is told later", back_off, _AT_ONCE)
+        else:
+            yield self._held(after, "held; the store is told again, nothing is run again", back_off, "once the store knows")
+
+    def _of_disk(self, events: Events, back_off: str) -> Failure:
+        when = "the disk of the event log fails"
+        if events.mode == "async":
+            return self._held(when, "goes on; events wait in memory, and past a bound the messages are held", back_off, "as otherwise")
+        return self._held(when, "held; the events are written again, nothing is run again", back_off, "once they are durable")
+
+    def _of_claims(self) -> Iterator[Failure]:
+        if self._transactional is not None:
+            back_off = f"{spelled(FIRST_WAIT)}, doubling to {spelled(LONGEST_WAIT)}"
+            if self._transactional.mode == "inbox":
+                yield from self._of_finished()
+            else:
+                twice = "a message that its producer sent twice"
+                yield Failure(twice, "run twice: offsets do not tell", "", (), 1, "", "as the first time")
+                yield self._held("a message waits", "what is behind it in its partition waits too", back_off)
+            yield self._held("another worker has the message in a transaction", "waits for that transaction, then as it ended", "")
+            yield self._ruled("the handler commits or rolls back by itself", lambda batch: Raised(RuntimeError()))
+            return
+        dedup = self._dedup
+        if dedup is None:
+            yield Failure("a message comes a second time", "run again: dedup is off", "", (), 1, "", "as the first time")
+            return
+        lease = spelled(float(dedup.lease))
+        yield from self._of_finished()
+        yield self._held("another worker holds the claim", "held until that claim ends", f"{lease} at most, if that worker died")
+        if self._has_handlers:
+            yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
+        if self._has_streams:
+            yield self._held("the claim is lost while an agent has the message", "waited for, then claimed again", "")
+
+    @staticmethod
+    def _of_finished() -> Iterator[Failure]:
+        yield Failure("a duplicate of a finished message", "not run", "", (), None, "", _AT_ONCE)
+        yield Failure("a copy that a later attempt overtook", "dropped: the later one is on its way or done", "", (), None, "", _AT_ONCE)
+
+    def _of_workers(self) -> Iterator[Failure]:
+        partitions = f"{spelled(self._settings.session_timeout)} for its partitions"
+        if self._transactional is not None:
+            yield self._held("the worker is killed", "what it wrote is rolled back; delivered again, and run once", partitions, _NOT_HERE)
+        elif self._dedup is None:
+            yield self._held("the worker is killed", "delivered again, and run again", partitions, _NOT_HERE)
+        else:
+            lease = f"{spelled(float(self._dedup.lease))} for its claims"
+            yield self._held(
+                "the worker is killed", "delivered again, and run again unless it was completed", f"{partitions}, {lease}", _NOT_HERE
+            )
+            yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
+            yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
+        then = "publishes and commits nothing; delivered again"
+        yield self._held(
+            "a batch still runs revoke_timeout after its partition was taken away", then, spelled(self._settings.revoke_timeout), _NOT_HERE
+        )
+        yield self._held(
+            "a batch still runs drain_timeout after the stop",
+            "cancelled; delivered again",
+            spelled(self._settings.drain_timeout),
+            _NOT_HERE,
+        )
+
+    @property
+    def _commit_interval(self) -> str:
+        return spelled(self._settings.commit_interval or 5.0)
+
+    def _ruled(
+        self, when: str, act: Callable[[Batch[Any]], Raised | Returned], *, after: str | None = None, reason: str | None = None
+    ) -> Failure:
+        """What the rulings and the policy make of a batch of one message."""
+        batch = Batch([_MESSAGE])
+        result = act(batch)
+        disposition = rule(batch, result, handler="")[0]
+        if isinstance(disposition, Dead):
+            return self._dead(when, reason or disposition.reason)
+        assert isinstance(disposition, Later), "a failure is later or dead"
+        error = result.error if isinstance(result, Raised) else None
+        travelled = journey(self._later, disposition, error)
+        if not travelled.delays:
+            return self._dead(when, travelled.end)
+        delays = travelled.delays
+        ends = f"{self._names.dead_letter}, {travelled.end}"
+        return Failure(when, "comes back", after or delays_in_words(delays), delays, travelled.attempts, ends, _COPY_IS_THERE)
+
+    def _dead(self, when: str, reason: str, *, attempts: int | None = 1, then: str = "dead letter at once") -> Failure:
+        return Failure(when, then, "", (), attempts, f"{self._names.dead_letter}, {reason}", _DEAD_LETTER_IS_THERE)
+
+    def _held(self, when: str, then: str, after: str, offset: str = _NOT_YET) -> Failure:
+        return Failure(when, then, after, (), None, "", offset)
+
+
+_MESSAGE: Final = Message[Any](Delivery("", 0, 0, 0, None, None, (), Origin("", 0, 0, 0)), None)
+
+
+def _raising(kind: type[BaseException]) -> Callable[[Batch[Any]], Raised]:
+    """Raises one of `kind`, made past what the user's own class wants to be given."""
+    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    error = built_in.__new__(kind, *(("", [Exception()]) if issubclass(kind, BaseExceptionGroup) else ()))
+    return lambda _: Raised(error)
+
+
+def delays_in_words(delays: Sequence[float]) -> str:
+    """The delays in order; equal ones together, at most twenty."""
+    groups = [(delay, len(list(equal))) for delay, equal in groupby(delays)]
+    texts = [format_duration(delay) if delay else "0s" for delay, _ in groups]
+    counted = [text if times == 1 else f"{text} × {times}" for text, (_, times) in zip(texts, groups, strict=True)]
+    return ", ".join(counted[:_SHOWN_DELAYS]) + (" …" if len(counted) > _SHOWN_DELAYS else "")
+
+
+_SHOWN_DELAYS: Final = 20

@@ -1,0 +1,181 @@
+"""The state of one worker: what it has in hand, how far it is, and what it waits for. Nothing of a message is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiokafka import TopicPartition
+
+from ackwise.middleware.entry import Entry
+from ackwise.middleware.inflight import InFlight, Where
+from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.inspect.explain import Setting, Step
+
+__all__ = ["AgentState", "GroupTopics", "Held", "LaneState", "State", "by_agent", "look"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Messages that are held for one reason: the first of their offsets, and the seconds until the first comes up again."""
+
+    why: str
+    messages: int
+    offset: int
+    again_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """How far one agent is with one partition. `agent` is `None` where a lane is not one agent's.
+
+    `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. What the broker
+    was not told, or did not tell, is `None`. `unreadable` is why nothing can be read from `position` on, where that is so.
+    """
+
+    topic: str
+    partition: int
+    role: str
+    agent: str | None
+    position: int
+    committed: int | None
+    watermark: int | None
+    end: int | None
+    lag: int | None
+    in_hand: int
+    running: int
+    held: tuple[Held, ...]
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """What one agent has in all partitions: messages in hand, and of those the ones that wait for it, that it has taken, that are held.
+
+    `undeduplicated` ran without a claim since their key was empty, `unprotected` since the store was down; both since the start.
+    """
+
+    agent: str
+    topics: tuple[str, ...]
+    in_hand: int
+    waiting: int
+    taken: int
+    held: int
+    undeduplicated: int
+    unprotected: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTopics:
+    """The topics of the group."""
+
+    retry: str
+    delays: tuple[str, ...]
+    dead_letters: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One worker. `claims` and `store_down` are `None` without a store; `chain` and `settings` are those of `ackwise explain`.
+
+    `event_log_outage`: the event log could not be made durable when it was last asked, and nothing is begun. `cut_delays`:
+    copies since the start that were due later than `max_delay` allows.
+    """
+
+    group: str
+    agents: tuple[AgentState, ...]
+    lanes: tuple[LaneState, ...]
+    claims: int | None
+    store_down: bool | None
+    event_log_outage: bool
+    cut_delays: int
+    topics: GroupTopics
+    chain: tuple[Step, ...]
+    settings: tuple[Setting, ...]
+
+
+def look(member: Member, ends: Mapping[TopicPartition, int], *, chain: tuple[Step, ...] = (), settings: tuple[Setting, ...] = ()) -> State:
+    """The state of `member`, which is open; `ends` are where the logs end, as far as that is known."""
+    leases, worker, names = member.leases, member.worker, member.names
+    now = worker.monotonic()
+    return State(
+        group=worker.group,
+        agents=tuple(_agents(member)),
+        lanes=tuple(_lane(lane, ends.get(partition), now) for partition, lanes in sorted(member.lanes.items()) for lane in lanes),
+        claims=None if leases is None else len(leases),
+        store_down=None if leases is None else leases.has_failed,
+        event_log_outage=worker.outage.is_on,
+        cut_delays=member.delay_counts.cut,
+        topics=GroupTopics(names.retry, names.delays, names.dead_letter),
+        chain=chain,
+        settings=settings,
+    )
+
+
+def by_agent(member: Member) -> tuple[Counter[str], Counter[str]]:
+    """How many messages each agent has in hand, and how many of them are held. May be asked from any thread."""
+    in_hand, held = (Counter(dict.fromkeys(member.pipelines.copy(), 0)) for _ in range(2))
+    for lane in (lane for lanes in member.lanes.copy().values() for lane in lanes):
+        in_hand.update(map(_agent_of, (*lane.queued, *lane.running, *lane.held)))
+        held.update(map(_agent_of, lane.held))
+    return in_hand, held
+
+
+def _agents(member: Member) -> Iterator[AgentState]:
+    in_hand, held = by_agent(member)
+    runs = [item for lanes in member.lanes.values() for lane in lanes for item in lane.running]
+    waiting = Counter(_agent_of(item) for item in runs if _is_at(item.entry, Where.WAITING))
+    taken = Counter(_agent_of(item) for item in runs if _is_at(item.entry, Where.TAKEN))
+    for name, pipeline in sorted(member.pipelines.items()):
+        yield AgentState(
+            agent=name,
+            topics=pipeline.agent.topics,
+            in_hand=in_hand[name],
+            waiting=waiting[name],
+            taken=taken[name],
+            held=held[name],
+            undeduplicated=pipeline.undeduplicated,
+            unprotected=pipeline.unprotected,
+        )
+
+
+def _agent_of(item: LaneEntry) -> str:
+    """Of a copy that only a newer Ackwise can read nobody knows whose it is."""
+    return "-" if item.pipeline is None else item.pipeline.agent.name
+
+
+def _is_at(entry: Entry, where: Where) -> bool:
+    """A handler that is called has taken its messages; a loop says of each whether it has."""
+    if entry.run is None:
+        return False
+    return (entry.run.where if isinstance(entry.run, InFlight) else Where.TAKEN) is where
+
+
+def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
+    watermark = lane.watermark.commit
+    return LaneState(
+        topic=lane.topic,
+        partition=lane.partition,
+        role=lane.role,
+        agent=lane.agent,
+        position=lane.position,
+        committed=lane.committed,
+        watermark=watermark,
+        end=end,
+        lag=None if end is None or watermark is None else max(0, end - watermark),
+        in_hand=lane.in_hand,
+        running=len(lane.running),
+        held=tuple(_held([item.entry for item in lane.held], now)),
+        unreadable=lane.unreadable,
+    )
+
+
+def _held(entries: Sequence[Entry], now: float) -> Iterator[Held]:
+    by_reason: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_reason.setdefault(entry.why, []).append(entry)
+    for why, same in by_reason.items():
+        again = min(entry.not_before for entry in same)
+        yield Held(why, len(same), min(entry.delivery.offset for entry in same), max(0.0, round(again - now, 3)))

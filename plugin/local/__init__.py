@@ -1,0 +1,1 @@
+"""Java and brokers on this machine, for Spark, the demo and tests."""

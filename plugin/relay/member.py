@@ -1,0 +1,288 @@
+"""One stay of the relay in its group, from joining to leaving: a line for each assigned partition, fed and committed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.consumerstate import has_left_the_group, keep_awake
+from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.offsets import Asked, Standing, ask
+from ackwise.plugin.group.topics import TopicNames
+from ackwise.plugin.relay.fetching import DelayFetch
+from ackwise.plugin.relay.line import DelayLine
+
+__all__ = ["DelayMember", "first_offset"]
+
+log = Log()
+
+#: Seconds: between two looks at the lines, between two questions where to begin, between two looks at the logs' ends, between two alarms.
+_POLL, _ASK_AGAIN, _BROKER_OFFSETS_EVERY, _ALARM = 0.5, 0.5, 30.0, 60.0
+
+#: Seconds for a commit, for a look at the logs' ends, for what is being published when a partition is given up (a publisher answers
+#: within ten), and for leaving the group.
+_COMMIT_TIMEOUT, _LOOK_TIMEOUT, _RELEASE_TIMEOUT, _LEAVE_TIMEOUT = 3.0, 2.0, 12.0, 3.0
+
+#: Seconds for a start, and for one that has begun to go on after a stop.
+_START_TIMEOUT, _START_GRACE = 60.0, 1.0
+
+#: Answers that say that a log ends before the commit, until they are believed: a new leader may not know its end at once.
+_LOOKS_AT_END: Final = 10
+
+
+def first_offset(committed: int | None, start: int, end: int) -> int:
+    """Where to begin in a log that reaches from `start` to before `end`.
+
+    Without a commit at its start: a copy that was sent before must not be missed. A commit outside of the log belongs
+    to records that are gone, so everything that is there is new; RocketMQ's consumer goes to the end above it
+    (`correctLogicOffset`), which would lose what was written meanwhile. What comes twice is told by its attempt.
+    """
+    return committed if committed is not None and start <= committed <= end else start
+
+
+class DelayMember(ConsumerRebalanceListener):
+    """A member of the relay's group. `make_line` makes the line of a partition that begins at an offset."""
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        names: TopicNames,
+        make_line: Callable[[TopicPartition, int], DelayLine],
+        *,
+        sink: EventSink | None,
+        commit_interval: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._consumer = consumer
+        self._names = names
+        self._make_line = make_line
+        self._sink = sink
+        self._commit_interval = commit_interval
+        self._clock = clock
+        self._lines: dict[TopicPartition, DelayLine]
+        self._begin_assignment()
+        self._unopened: set[TopicPartition] = set()  #: another set with each assignment
+        self._asking: tuple[set[TopicPartition], asyncio.Task[Asked]] | None = None
+        self._ended: set[asyncio.Task[None]] = set()
+        self._beyond_end: Counter[TopicPartition] = Counter()
+        self._next_ask = self._next_commit = self._next_look = self._next_alarm = 0.0
+
+    async def relay(self) -> None:
+        """Join, and feed the lines. Ends with an error only, whatever it is."""
+        self._consumer.subscribe(list(self._names.delays), listener=self)
+        await self._start()
+        while True:
+            await self._open_lines()
+            await self._fetch.feed(_POLL, only_lines=bool(self._unopened))
+            self._require_lines()
+            if self._clock() >= self._next_commit:
+                self._next_commit = self._clock() + self._commit_interval
+                await self._commit(self._lines)
+            if self._sink is not None and self._clock() >= self._next_look:
+                self._next_look = self._clock() + _BROKER_OFFSETS_EVERY
+                await self._record_broker_offsets(self._sink)
+
+    async def _start(self) -> None:
+        """A start that is cut short leaves a connection open in aiokafka, so it is let finish if it is quick.
+
+        It ends when the group is joined, and never if the client was cancelled from inside while it joined.
+        """
+        starting = asyncio.create_task(self._consumer.start(), name="ackwise relay start")
+        give_up_at = self._clock() + _START_TIMEOUT
+        try:
+            while not starting.done() and not has_left_the_group(self._consumer) and self._clock() < give_up_at:
+                await asyncio.wait({starting}, timeout=_POLL)
+        finally:
+            if not starting.done():
+                await asyncio.wait({starting}, timeout=_START_GRACE)
+            starting.cancel()
+            await asyncio.wait({starting}, timeout=_START_GRACE)
+        if has_left_the_group(self._consumer) and (not starting.done() or starting.cancelled()):
+            raise KafkaConnectionError("the relay's client was cancelled from inside while it joined")
+        if not starting.done():
+            raise KafkaTimeoutError(f"the relay's client did not start within {_START_TIMEOUT:g} s")
+        starting.result()
+        keep_awake(self._consumer)
+
+    async def close(self) -> None:
+        """Let what is being published finish, commit what was acknowledged, and leave the group; in bounded time, whatever hangs."""
+        try:
+            lines = dict(self._lines)
+            await self.on_partitions_revoked(lines)
+            if self._sink is not None and lines:
+                self._lines = lines
+                await self._record_broker_offsets(self._sink)
+        finally:
+            if self._asking is not None:
+                self._asking[1].cancel()
+            await part_from(self._consumer, within=_LEAVE_TIMEOUT)
+
+    # -- assignment
+
+    def _begin_assignment(self) -> None:
+        """No partition of before is one of after: what was known of them is forgotten."""
+        self._lines = {}
+        self._fetch = DelayFetch(self._consumer, self._names.relay_group, self._lines, reopen=self._reopen)
+
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, assigned: Iterable[TopicPartition]
+    ) -> None:
+        """Note them. The loop opens their lines: it alone fetches, and no heartbeat is sent before this ends."""
+        self._unopened = set(assigned)
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
+        self, revoked: Iterable[TopicPartition]
+    ) -> None:
+        """Commit what was acknowledged, and drop the rest, which the next owner fetches again."""
+        self._unopened = set()
+        lines = {partition: self._lines[partition] for partition in revoked if partition in self._lines}
+        self._begin_assignment()
+        for line in lines.values():
+            line.stop()
+        tasks = {line.task for line in lines.values() if line.task is not None}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_RELEASE_TIMEOUT)
+            for task in late:
+                task.cancel()
+        await self._commit(lines)
+
+    async def _open_lines(self) -> None:
+        """Ask where the partitions begin that have no line, and open those of which it is known; the others go on meanwhile.
+
+        Nobody begins anywhere while the answer is "can't say".
+        """
+        if self._asking is None:
+            if not self._unopened or self._clock() < self._next_ask:
+                return
+            asking = asyncio.create_task(ask(self._consumer, self._names.relay_group, self._unopened), name="ackwise relay begins")
+            self._asking = self._unopened, asking
+        asked_for, asking = self._asking
+        if not self._lines:
+            await asyncio.wait({asking}, timeout=_POLL)
+        if not asking.done():
+            return
+        self._asking = None
+        if asked_for is not self._unopened:
+            return  # assigned anew meanwhile, when somebody else may have committed
+        asked = asking.result()
+        for partition, standing in asked.known.items():
+            if self._is_believed(partition, standing):
+                self._open_line(partition, standing)
+        if self._unopened:
+            self._next_ask = self._clock() + _ASK_AGAIN
+            self._tell_unopened(asked.unknown)
+
+    def _is_believed(self, partition: TopicPartition, standing: Standing) -> bool:
+        committed = standing.committed
+        if committed is None or committed.offset <= standing.end:
+            return True
+        self._beyond_end[partition] += 1
+        return self._beyond_end[partition] >= _LOOKS_AT_END
+
+    def _open_line(self, partition: TopicPartition, standing: Standing) -> None:
+        """A line begins with a seek to its position, in one step without an await, so that it misses nothing that is fetched."""
+        committed = None if standing.committed is None else standing.committed.offset
+        position = first_offset(committed, standing.start, standing.end)
+        if committed is not None and position != committed:
+            log.warning(
+                "the relay's commit is outside of what the delay topic holds, it begins elsewhere",
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=committed,
+                log_start=standing.start,
+                log_end=standing.end,
+                goes_on_at=position,
+            )
+        self._consumer.seek(partition, position)
+        line = self._lines[partition] = self._make_line(partition, position)
+        line.committed = committed
+        line.start().add_done_callback(self._ended.add)
+        self._unopened.discard(partition)
+        self._beyond_end.pop(partition, None)
+
+    def _reopen(self, partition: TopicPartition) -> None:
+        """Its log does not have the position of its line: where it begins is asked anew, and what is in hand is moved twice at most."""
+        self._lines.pop(partition).stop()
+        self._unopened.add(partition)
+
+    def _tell_unopened(self, unknown: dict[TopicPartition, KafkaError]) -> None:
+        waiting = sorted(self._unopened & unknown.keys())
+        if not waiting or self._clock() < self._next_alarm:
+            return
+        self._next_alarm = self._clock() + _ALARM
+        log.warning(
+            "the relay can't learn where partitions begin, they wait and it asks again",
+            topic=waiting[0].topic,
+            partition=waiting[0].partition,
+            partitions=len(waiting),
+            error=said(unknown[waiting[0]]),
+            retry_in=_ASK_AGAIN,
+        )
+
+    def _require_lines(self) -> None:
+        """A line that ended though nobody told it to moves nothing any more: everything begins anew."""
+        if not self._ended:
+            return
+        ended = {line.task for line in self._lines.values()} & self._ended
+        self._ended.clear()
+        for task in ended:
+            if task is not None:
+                task.result()
+                raise AckwiseError("a line of the relay ended")
+
+    # -- commit
+
+    async def _commit(self, lines: dict[TopicPartition, DelayLine]) -> None:
+        """Commit what was acknowledged. A commit that fails is made good by the next one, or copies come twice and are stale."""
+        offsets = {
+            partition: offset
+            for partition, line in lines.items()
+            if (offset := line.watermark.commit) is not None and offset != line.committed
+        }
+        if not offsets:
+            return
+        try:
+            await answer(self._consumer.commit(offsets), within=_COMMIT_TIMEOUT)
+        except Exception as error:  # noqa: BLE001  # whatever the client raises, the next commit makes it good
+            log.debug("the relay's commit failed, copies may come twice, which is told by their attempt", error=said(error))
+            return
+        for partition, offset in offsets.items():
+            lines[partition].committed = offset
+
+    async def _record_broker_offsets(self, sink: EventSink) -> None:
+        """Say how far each log reaches and how much of it is moved: reconciliation tells a backlog from a loss by it."""
+        lines = dict(self._lines)
+        partitions: Collection[TopicPartition] = list(lines)
+        if not partitions:
+            return
+        try:
+            starts = await answer(self._consumer.beginning_offsets(partitions), within=_LOOK_TIMEOUT)
+            ends = await answer(self._consumer.end_offsets(partitions), within=_LOOK_TIMEOUT)
+        except Exception as error:  # noqa: BLE001  # it is looked again, and nothing else depends on it
+            log.debug("the ends of the logs can't be read now", error=said(error))
+            return
+        for partition, line in lines.items():
+            if partition not in starts or partition not in ends:
+                continue
+            sink.record(
+                Event(
+                    EventCode.BROKER_OFFSETS,
+                    partition.topic,
+                    partition.partition,
+                    starts[partition],
+                    range_end=ends[partition],
+                    role="delay",
+                    attrs=json.dumps({"committed": line.committed}),
+                )
+            )

@@ -1,0 +1,162 @@
+"""The delay relay: moves copies from the delay topics to the retry topic when they are due.
+
+It is a service of every worker, in a consumer group of its own, and writes no events about messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.publisher import Publisher
+from ackwise.middleware.retry import MAX_DELAY, DelayLevels
+from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.relaycounts import DelayCounts
+from ackwise.plugin.group.topics import TopicNames
+from ackwise.plugin.relay.line import DelayLine
+from ackwise.plugin.relay.member import DelayMember
+from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
+
+__all__ = ["DelayRelay"]
+
+log = Log()
+
+#: Seconds until a membership that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.
+_BEGIN_ANEW: Final = (2.0, 10.0)
+_LASTED: Final = 60.0
+
+#: Seconds for a membership to notice that it is cancelled.
+_CANCEL: Final = 3.0
+
+
+class DelayRelay:
+    """Moves what is due for as long as `run` goes. `clock` is wall time in seconds: due times cross machines."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        names: TopicNames,
+        levels: DelayLevels,
+        publisher: Publisher,
+        *,
+        max_delay: float = MAX_DELAY,
+        counts: DelayCounts | None = None,
+        sink: EventSink | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._levels = levels
+        self._publisher = publisher
+        self._max_delay = max_delay
+        self._counts = counts or DelayCounts()
+        self._sink = sink
+        self._clock = clock
+
+    @classmethod
+    def of(cls, member: Member) -> DelayRelay:
+        """Return the relay beside `member`, whose pipelines are built."""
+        return cls(
+            member.settings,
+            member.names,
+            member.later.levels,
+            member.worker.publisher,
+            max_delay=member.later.max_delay,
+            counts=member.delay_counts,
+            sink=member.sink,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Relay until `stop` is set, then commit and leave the group.
+
+        Whatever ends a membership, it begins anew and goes on from the last commit. Stopping takes bounded time, whatever hangs.
+        """
+        stopping = asyncio.create_task(stop.wait(), name="ackwise relay stop")
+        rest = _BEGIN_ANEW[0]
+        try:
+            while not stop.is_set():
+                begun = time.monotonic()
+                ended = await self._belong(stopping)
+                if ended is None:
+                    return
+                rest = _BEGIN_ANEW[0] if time.monotonic() - begun > _LASTED else rest
+                self._tell(ended, rest)
+                await asyncio.wait({stopping}, timeout=rest)
+                rest = min(2 * rest, _BEGIN_ANEW[1])
+        finally:
+            stopping.cancel()
+
+    async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
+        """One membership, from joining to leaving; the answer is what ended it, `None` if that was the stop.
+
+        It has a task of its own: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
+        """
+        member = DelayMember(self._consumer(), self._names, self._line, sink=self._sink, commit_interval=self._settings.commit_interval)
+        relaying = asyncio.create_task(member.relay(), name="ackwise relay")
+        try:
+            await asyncio.wait({relaying, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return _end_of(relaying) if relaying.done() else None
+        finally:
+            relaying.cancel()
+            await asyncio.wait({relaying}, timeout=_CANCEL)
+            await member.close()
+
+    def _tell(self, ended: BaseException, rest: float) -> None:
+        if isinstance(ended, KafkaError | OSError):
+            log.warning(
+                "the delay relay lost its broker, nothing is lost and it begins anew",
+                group=self._names.relay_group,
+                error=said(ended),
+                retry_in=rest,
+            )
+            return
+        log.error(
+            "the delay relay ended by an error that nobody expects, nothing is lost and it begins anew",
+            group=self._names.relay_group,
+            error=type(ended).__name__,  # of such an error nobody knows whose words its text has
+            at=where_raised(ended),
+            retry_in=rest,
+        )
+
+    def _consumer(self) -> AIOKafkaConsumer:
+        options: dict[str, Any] = dict(self._settings.client_options)
+        return AIOKafkaConsumer(
+            bootstrap_servers=self._settings.brokers,
+            group_id=self._names.relay_group,
+            client_id=f"{self._settings.client_id}-relay",
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # every start position is ours, so that no line is fed from somewhere else
+            isolation_level="read_committed",
+            session_timeout_ms=round(self._settings.session_timeout * 1000),
+            heartbeat_interval_ms=round(self._settings.session_timeout * 1000 / 5),
+            rebalance_timeout_ms=round(REBALANCE_TIMEOUT * 1000),
+            **options,
+        )
+
+    def _line(self, partition: TopicPartition, position: int) -> DelayLine:
+        return DelayLine(
+            partition.topic,
+            partition.partition,
+            position,
+            names=self._names,
+            levels=self._levels,
+            publisher=self._publisher,
+            clock=self._clock,
+            max_delay=self._max_delay,
+            clock_skew=self._settings.clock_skew,
+            counts=self._counts,
+        )
+
+
+def _end_of(relaying: asyncio.Task[None]) -> BaseException:
+    return (
+        asyncio.CancelledError() if relaying.cancelled() else relaying.exception() or AssertionError("a membership does not end by itself")
+    )

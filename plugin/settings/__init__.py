@@ -1,0 +1,1 @@
+"""Settings: from code, a file and the environment, each checked when it is made."""

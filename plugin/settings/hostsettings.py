@@ -1,0 +1,168 @@
+"""How one group talks to Kafka: the settings of a host, checked when they are made."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Final, Literal, TypedDict, get_args
+
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.settings.addresses import parse_brokers
+from ackwise.plugin.settings.redaction import shown_options
+
+__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings"]
+
+DEFAULT_BROKERS: Final = "localhost:9092"
+
+#: Seconds that a group waits for its members during a rebalance; aiokafka's default is the session timeout.
+REBALANCE_TIMEOUT: Final = 60.0
+
+#: Shortest and longest session that brokers accept by default (group.min.session.timeout.ms, group.max.session.timeout.ms).
+_SESSION: Final = (6.0, 1800.0)
+
+_LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+_CreateTopics = Literal["auto", "never", "broker"]
+_Start = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, repr=False)
+class HostSettings:
+    """How one group talks to Kafka. Durations are seconds, or texts such as `"30s"` that become seconds.
+
+    A field that is annotated with what it means may be set by a file or the environment as well (`entries.py`).
+    Raises `ConfigurationError` for a setting that can't work.
+    """
+
+    brokers: Annotated[str, "`host:port`, several with commas between"]
+    group: str
+    create_topics: Annotated[
+        _CreateTopics, "what happens to topics of the group that are missing: they are created, refused, or left to the broker"
+    ] = "auto"
+    start: Annotated[_Start, "where a partition without a committed offset begins"] = "earliest"
+    commit_interval: Annotated[float, "how often offsets are committed; 0 is after every batch"] = 5.0
+    revoke_timeout: Annotated[float, "how long a running batch may take to finish when its partition is taken away; at most 30 s"] = 25.0
+    drain_timeout: Annotated[float, "how long running batches may take to finish when the app stops"] = 25.0
+    start_timeout: Annotated[float, "how long a start waits for brokers that are away; 0 is for as long as it takes"] = 0.0
+    session_timeout: Annotated[float, "how long a crashed worker's partitions stay with it"] = 10.0
+    clock_skew: Annotated[float, "added to due times, so that a copy is never early on another machine's clock"] = 0.5
+    max_buffered_bytes: Annotated[
+        int, "how many bytes of fetched messages a worker holds; above it each partition takes one batch of at most 1 MiB at a time"
+    ] = 512 * 2**20
+    client_id: Annotated[str, "what the Kafka clients call themselves"] = "ackwise"
+    client_options: Annotated[
+        Mapping[str, object], "an option of every Kafka client: `security_protocol`, `sasl_mechanism`, `sasl_plain_password` and so on"
+    ] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The settings without what a client proves itself with: a log, a traceback or a test may print them."""
+        shown = {item.name: getattr(self, item.name) for item in fields(self)} | {"client_options": shown_options(self.client_options)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def __post_init__(self) -> None:
+        for name in ("commit_interval", "revoke_timeout", "drain_timeout", "start_timeout", "session_timeout", "clock_skew"):
+            object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
+        parse_brokers(self.brokers)
+        _check_group(self.group)
+        _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
+        _check_choice("start", self.start, get_args(_Start))
+        _check_client_options(self.client_options)
+        _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
+        if self.revoke_timeout > REBALANCE_TIMEOUT / 2:
+            raise ConfigurationError(
+                f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance "
+                "timeout, or the broker throws out the member that drains"
+            )
+        if not _SESSION[0] <= self.session_timeout <= _SESSION[1]:
+            raise ConfigurationError(
+                f"session_timeout is {self.session_timeout:g} s; brokers accept {_SESSION[0]:g} to {_SESSION[1]:g} s unless told otherwise"
+            )
+
+
+class LoopSettings(TypedDict, total=False):
+    """The settings of `HostSettings` that a consumer of the user's own does not bring itself, as keywords."""
+
+    create_topics: _CreateTopics
+    start: _Start
+    commit_interval: float | str
+    revoke_timeout: float | str
+    drain_timeout: float | str
+    start_timeout: float | str
+    clock_skew: float | str
+    max_buffered_bytes: int
+
+
+class AppSettings(LoopSettings, total=False):
+    """All settings of `HostSettings` but the group and the brokers, as keywords."""
+
+    session_timeout: float | str
+    client_id: str
+    client_options: Mapping[str, object]
+
+
+#: Options of the Kafka clients that would undo what Ackwise promises, or that it sets itself, and what to do instead.
+_NOT_YOURS: Final = {
+    "acks": "copies are acknowledged by all in-sync replicas",
+    "auto_commit_interval_ms": "offsets are committed when their messages are settled; set commit_interval",
+    "auto_offset_reset": "set start",
+    "bootstrap_servers": "set brokers",
+    "client_id": "set client_id beside client_options",
+    "enable_auto_commit": "it would commit messages that were merely fetched, and lose them",
+    "enable_idempotence": "a copy that comes twice is recognised by its attempt",
+    "group_id": "it is the first argument of App",
+    "group_instance_id": "a static member's partitions would wait for it after a stop",
+    "heartbeat_interval_ms": "it follows session_timeout",
+    "isolation_level": "what an aborted transaction wrote must not be consumed",
+    "key_deserializer": "one that raises blocks its partition for ever; message.key is bytes",
+    "key_serializer": "copies are the bytes of their origin",
+    "loop": "the clients run in the event loop of the worker",
+    "max_request_size": "the brokers decide how large a copy may be",
+    "rebalance_timeout_ms": "it is 60 s, twice the largest revoke_timeout",
+    "request_timeout_ms": "each call has a time limit of its own",
+    "session_timeout_ms": "set session_timeout",
+    "transactional_id": "copies are not written in transactions",
+    "value_deserializer": "one that raises blocks its partition for ever; annotate the handler with the type of its values",
+    "value_serializer": "copies are the bytes of their origin",
+}
+
+
+def _check_client_options(options: Mapping[str, object]) -> None:
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(f"client_options is a {type(options).__name__}; give a dict of options such as security_protocol")
+    for name in options:
+        if (advice := _NOT_YOURS.get(name)) is not None:
+            raise ConfigurationError(f"client_options has {name!r}, which is not for users to set: {advice}")
+        if name not in (known := _options_of_every_client()):
+            near = difflib.get_close_matches(str(name), known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"they take {', '.join(known)}"
+            raise ConfigurationError(f"client_options has {name!r}, which not every Kafka client of a worker takes; {advice}")
+
+
+@cache
+def _options_of_every_client() -> tuple[str, ...]:
+    """What consumer, producer and admin client take alike, since all of them get the same options; without those of `_NOT_YOURS`."""
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # settings without options need no Kafka client
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    takes = [inspect.signature(client).parameters.keys() for client in (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)]
+    return tuple(sorted(set.intersection(*map(set, takes)) - _NOT_YOURS.keys()))
+
+
+def _check_group(group: str) -> None:
+    if not isinstance(group, str) or not _LEGAL_NAME.fullmatch(group):
+        raise ConfigurationError(f"group is {group!r}; its name begins topic names, so use letters, digits, '.', '_' and '-' only")
+
+
+def _check_bytes(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 2**20:
+        raise ConfigurationError(f"{name} is {value!r}; it is a whole number of bytes, at least {2**20}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} is {value!r}; it is one of {', '.join(repr(choice) for choice in choices)}")

@@ -1,0 +1,222 @@
+"""What is believed of brokers that are asked where to begin: only what they said, of each partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    GroupLoadInProgressError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NotCoordinatorForGroupError,
+    TopicAuthorizationFailedError,
+)
+
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.offsets import Committed, Standing, ask
+
+ORDERS = TopicPartition("orders", 0)
+OTHERS = TopicPartition("orders", 1)
+LOADING = GroupLoadInProgressError.errno
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class Brokers:
+    """What a client is answered; each answer can be replaced, and each request is counted."""
+
+    def __init__(self) -> None:
+        self.error_code = 0
+        self.committed: list[tuple[int, int, str, int]] = [(0, 7, "from us", 0), (1, -1, "", 0)]
+        self.starts: Callable[[list[TopicPartition]], Offsets] = lambda partitions: dict.fromkeys(partitions, 3)
+        self.ends: Callable[[list[TopicPartition]], Offsets] = lambda partitions: dict.fromkeys(partitions, 9)
+        self.asked: list[str] = []
+        self.is_coordinator_dead = False
+        self._coordinator = self
+
+    async def ensure_coordinator_known(self) -> None:
+        self.is_coordinator_dead = False
+
+    def coordinator_dead(self) -> None:
+        self.is_coordinator_dead = True
+
+    async def _send_req(self, request: Any) -> Any:
+        self.asked.append("committed")
+        return SimpleNamespace(error_code=self.error_code, topics=[("orders", self.committed)] if self.committed else [])
+
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> Offsets:
+        self.asked.append("starts")
+        return self.starts(partitions)
+
+    async def end_offsets(self, partitions: list[TopicPartition]) -> Offsets:
+        self.asked.append("ends")
+        return self.ends(partitions)
+
+    def answer(self, partitions: Iterable[TopicPartition] = (ORDERS, OTHERS)) -> Any:
+        return ask(self, "billing", list(partitions), within=0.05)
+
+
+async def test_where_to_begin_is_asked_for_all_partitions_with_one_request_of_each_kind() -> None:
+    brokers = Brokers()
+    brokers.committed = [(number, 7, "", 0) for number in range(1000)]
+    known, unknown = await brokers.answer(TopicPartition("orders", number) for number in range(1000))
+    assert (len(known), unknown) == (1000, {})
+    assert sorted(brokers.asked) == ["committed", "ends", "starts"]
+
+
+async def test_a_commit_comes_with_its_metadata_and_a_group_without_one_has_none() -> None:
+    known, _ = await Brokers().answer()
+    assert known == {ORDERS: Standing(Committed(7, "from us"), 3, 9), OTHERS: Standing(None, 3, 9)}
+
+
+@pytest.mark.parametrize(
+    ("error_code", "committed"),
+    [
+        pytest.param(LOADING, [], id="an error about the whole answer"),
+        pytest.param(LOADING, [(0, -1, "", 0), (1, -1, "", 0)], id="an error about the whole answer beside partitions"),
+        pytest.param(0, [(0, -1, "", LOADING), (1, -1, "", LOADING)], id="an error about each partition"),
+        pytest.param(0, [], id="an empty answer"),
+    ],
+)
+async def test_a_coordinator_that_can_not_answer_is_not_a_group_that_never_committed(
+    error_code: int, committed: list[tuple[int, int, str, int]]
+) -> None:
+    brokers = Brokers()
+    brokers.error_code, brokers.committed = error_code, committed
+    known, unknown = await brokers.answer()
+    assert (known, set(unknown)) == ({}, {ORDERS, OTHERS})
+
+
+async def test_an_error_about_one_partition_says_nothing_about_the_others() -> None:
+    brokers = Brokers()
+    brokers.committed = [(0, 7, "", 0), (1, -1, "", LOADING)]
+    known, unknown = await brokers.answer()
+    assert (set(known), set(unknown)) == ({ORDERS}, {OTHERS})
+
+
+async def test_a_partition_that_the_coordinator_leaves_out_is_unknown() -> None:
+    brokers = Brokers()
+    del brokers.committed[1]
+    known, unknown = await brokers.answer()
+    assert (set(known), set(unknown)) == ({ORDERS}, {OTHERS})
+
+
+async def test_a_coordinator_that_has_moved_is_looked_for_again() -> None:
+    brokers = Brokers()
+    brokers.error_code = NotCoordinatorForGroupError.errno
+    await brokers.answer()
+    assert brokers.is_coordinator_dead
+
+
+@pytest.mark.parametrize("which", ["starts", "ends"])
+@pytest.mark.parametrize("said", [{}, {ORDERS: -1}, {ORDERS: None}, {OTHERS: 5}])
+async def test_an_answer_about_the_logs_that_is_empty_or_short_is_none(which: str, said: Any) -> None:
+    brokers = Brokers()
+    setattr(brokers, which, lambda _: said)
+    _, unknown = await brokers.answer([ORDERS])
+    assert set(unknown) == {ORDERS}
+
+
+async def test_a_partition_without_a_leader_does_not_keep_the_others_from_beginning() -> None:
+    def ends(partitions: list[TopicPartition]) -> Offsets:
+        if OTHERS in partitions:
+            raise LeaderNotAvailableError(OTHERS)
+        return dict.fromkeys(partitions, 9)
+
+    brokers = Brokers()
+    brokers.ends = ends
+    known, unknown = await brokers.answer()
+    assert set(known) == {ORDERS}
+    assert isinstance(unknown[OTHERS], LeaderNotAvailableError)
+
+
+async def test_a_broker_that_refuses_the_look_is_not_believed_to_have_an_empty_log() -> None:
+    def refuse(_: object) -> Offsets:
+        raise TopicAuthorizationFailedError("orders")
+
+    brokers = Brokers()
+    brokers.starts = refuse
+    assert set((await brokers.answer()).unknown) == {ORDERS, OTHERS}
+
+
+async def test_brokers_that_never_answer_are_waited_for_only_so_long() -> None:
+    brokers = Brokers()
+
+    async def never(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    setattr(brokers, "ensure_coordinator_known", never)  # noqa: B010  # mypy takes no assignment to a method
+    known, unknown = await brokers.answer()
+    assert known == {}
+    assert isinstance(unknown[ORDERS], KafkaTimeoutError)
+
+
+async def test_a_call_that_the_client_cancels_itself_is_an_error_and_ends_nobody() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(KafkaConnectionError):
+        await answer(cancelled(), within=1)
+
+
+async def test_a_call_that_swallows_its_cancellation_holds_nobody_up() -> None:
+    may_end = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    with pytest.raises(KafkaTimeoutError):
+        await answer(stubborn(), within=0.01)
+    may_end.set()
+
+
+async def test_who_is_cancelled_while_it_waits_for_an_answer_is_cancelled() -> None:
+    waiting = asyncio.ensure_future(answer(asyncio.Event().wait(), within=60))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@pytest.mark.parametrize(("true_end", "end"), [(12, 12), (8, 9)], ids=["a-transaction-is-open", "the-log-lost-its-end"])
+async def test_a_log_ends_where_it_does_and_not_where_an_open_transaction_begins(true_end: int, end: int) -> None:
+    brokers: Any = Brokers()
+    brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
+    requests: list[Any] = []
+
+    async def send(node: int, request: Any) -> Any:
+        requests.append(request)
+        return SimpleNamespace(API_VERSION=2, topics=[("orders", [(0, 0, -1, true_end)])])
+
+    async def know() -> None: ...
+
+    cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
+    brokers._fetcher = SimpleNamespace(_client=SimpleNamespace(_maybe_wait_metadata=know, cluster=cluster, send=send), _retry_backoff=0.0)
+    known, _ = await brokers.answer()
+    assert known == {ORDERS: Standing(Committed(11, ""), 3, end), OTHERS: Standing(Committed(7, ""), 3, 9)}
+    (request,) = requests
+    assert (request._isolation_level, request._topics) == (0, [("orders", [(0, -1)])]), "asked of that one alone, and of all records"
+
+
+async def test_a_commit_behind_an_end_that_nobody_can_say_truly_is_not_believed_to_be_outside() -> None:
+    brokers: Any = Brokers()
+    brokers.committed = [(0, 11, "", 0), (1, 7, "", 0)]
+
+    async def know() -> None:
+        raise KafkaConnectionError
+
+    brokers._fetcher = SimpleNamespace(
+        _client=SimpleNamespace(_maybe_wait_metadata=know, force_metadata_update=lambda: None), _retry_backoff=0.0
+    )
+    known, unknown = await brokers.answer()
+    assert (known.keys(), unknown.keys()) == ({OTHERS}, {ORDERS})

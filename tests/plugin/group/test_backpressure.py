@@ -1,0 +1,151 @@
+"""What the host polls while a lane is full: the others, and nothing that the client has fetched is thrown away for a moment's sake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.client.offsets import Asked
+from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, LaneEntry
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+FULL, ROOMY = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Consumer:
+    """What the host asks of aiokafka's consumer, and what it asked."""
+
+    def __init__(self) -> None:
+        self.stopped: set[TopicPartition] = set()
+        self.polls: list[tuple[tuple[TopicPartition, ...], int]] = []
+        self.records: dict[TopicPartition, Any] = {}
+        self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future(), _records={})
+        self._subscription = SimpleNamespace(subscription=None)
+        self._coordinator = SimpleNamespace()
+        self._closed = False
+
+    def assignment(self) -> set[TopicPartition]:
+        return {FULL, ROOMY}
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self.stopped)
+
+    def pause(self, partition: TopicPartition) -> None:
+        self.stopped.add(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self.stopped.discard(partition)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> dict[TopicPartition, Any]:
+        self.polls.append((partitions, timeout_ms))
+        return self.records
+
+
+class Line:
+    """A pipeline that settles everything."""
+
+    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
+
+    async def __call__(self, entries: Any, assignment: Any) -> None:
+        for entry in entries:
+            entry.stage = Stage.SETTLED
+
+
+async def _ask(partitions: Collection[TopicPartition]) -> Asked:
+    return Asked({}, {})
+
+
+class Desk:
+    """A member with a full lane and an empty one; `now` is the lanes' time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.consumer = Consumer()
+        self.member = Member(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+        consumer: Any = self.consumer
+        self.fetching = Fetching(self.member, consumer, Opening(self.member, consumer, _ask))
+        self.full, roomy = self._lane(FULL), self._lane(ROOMY)
+        self.member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
+        self.full.offer(Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1))
+
+    def _lane(self, partition: TopicPartition) -> Lane:
+        line: Any = Line()
+        return Lane(
+            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.member._progressed,
+            clock=lambda: self.now,
+        )  # fmt: skip
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    return Desk()
+
+
+async def test_a_full_lane_is_passed_over_and_its_partition_is_not_paused(desk: Desk) -> None:
+    assert desk.fetching._regulate() == ([ROOMY], True)
+    desk.now += 0.99
+    assert desk.fetching._regulate() == ([ROOMY], True)
+    assert desk.consumer.stopped == set()
+
+
+async def test_a_lane_that_stays_full_is_paused_and_polled_so_that_the_group_sees_this_member_alive(desk: Desk) -> None:
+    desk.fetching._regulate()
+    desk.now += 1.0
+    assert desk.fetching._regulate() == ([FULL, ROOMY], False)
+    assert desk.consumer.stopped == {FULL}
+
+
+async def test_a_lane_with_room_again_is_resumed_and_polled(desk: Desk) -> None:
+    desk.fetching._regulate()
+    desk.now += 1.0
+    desk.fetching._regulate()
+    task = desk.full.start()
+    while desk.consumer.stopped:
+        await asyncio.wait_for(desk.member.has_moved.wait(), 5)
+        desk.member.has_moved.clear()
+        assert desk.fetching._regulate() == ([FULL, ROOMY], False)
+    desk.full.stop()
+    await task
+
+
+async def test_while_a_lane_is_full_only_the_others_are_polled_and_the_client_does_not_wait(desk: Desk) -> None:
+    desk.consumer.records = {ROOMY: [SimpleNamespace(topic="orders", partition=1, offset=0, timestamp=0, key=None, value=b"", headers=())]}
+    await desk.fetching._fetch([ROOMY], True)
+    assert desk.member.lanes[ROOMY][0].in_hand == 1
+    assert desk.consumer.polls == [((ROOMY,), 0)]
+
+
+async def test_a_poll_for_no_partition_at_all_would_be_one_for_all_and_is_not_made(desk: Desk) -> None:
+    await desk.fetching._fetch([], True)
+    assert desk.consumer.polls == []
+
+
+async def test_a_batch_that_ends_ends_the_wait_for_room(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_AGAIN", 600.0)
+    fetching = asyncio.create_task(desk.fetching._fetch([], True))
+    await asyncio.sleep(0)
+    task = desk.full.start()
+    async with asyncio.timeout(5):
+        await fetching
+    desk.full.stop()
+    await task
+
+
+async def test_while_no_lane_is_full_the_client_waits_for_all_partitions(desk: Desk) -> None:
+    await desk.fetching._fetch([FULL, ROOMY], False)
+    assert desk.consumer.polls == [((), 200)]

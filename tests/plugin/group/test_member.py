@@ -1,0 +1,283 @@
+"""A member with several lanes for one partition, each of which reads all of it: what is committed, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, KafkaConnectionError, OffsetMetadataTooLargeError
+from aiokafka.structs import OffsetAndMetadata
+
+from ackwise.middleware.commitmetadata import CommitMetadata, decode
+from ackwise.middleware.events import Durable, Event, EventCode
+from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class Sink:
+    """Keeps events."""
+
+    durable: Durable | None = None  # as of a sink of somebody else
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def open(self) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def told(self, code: EventCode) -> list[tuple[int | None, int | None]]:
+        return [(event.offset, event.range_end) for event in self.events if event.code is code]
+
+
+class Client:
+    """Keeps commits; `refuse` is raised instead."""
+
+    def __init__(self) -> None:
+        self.commits: list[Mapping[TopicPartition, int]] = []
+        self.metadata: list[str] = []  #: of all that was committed
+        self.most = 4096  #: characters of metadata that the broker allows
+        self.refuse: Exception | None = None
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
+        if self.refuse is not None:
+            raise self.refuse
+        if any(len(each.metadata) > self.most for each in offsets.values()):
+            raise OffsetMetadataTooLargeError
+        self.commits.append({partition: each.offset for partition, each in offsets.items()})
+        self.metadata += [each.metadata for each in offsets.values()]
+        return None
+
+    async def beginning_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(partitions, 100)
+
+    async def end_offsets(self, partitions: list[TopicPartition], /) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(partitions, 110)
+
+
+class World:
+    """A member of group `billing` with two lanes over the same partition, whose offsets the test finishes."""
+
+    def __init__(self, *, commit_interval: float = 60.0) -> None:
+        self.sink, self.client = Sink(), Client()
+        settings = HostSettings(brokers="nowhere:1", group="billing", commit_interval=commit_interval)
+        self.member = Member(settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.member.leases, self.member.pipelines = None, {}
+        self.lanes: tuple[Lane, ...] = ()
+
+    def assign(self, from_commit: int | None = 100, metadata: str = "") -> None:
+        # what `make` answers is left to the test: it holds each offset, and finishes it when it likes
+        self.lanes = tuple(self.member.lane(*ORDERS, "source", 100, make=_keep, overlapping=True) for _ in range(2))
+        self.member.add_lanes(ORDERS, self.lanes, from_commit=from_commit, metadata=metadata)
+
+    def offer(self, *offsets: int) -> None:
+        about = {"topic": "orders", "partition": 0, "timestamp": 0, "key": None, "value": b"", "headers": ()}
+        self.member.offer(ORDERS, [SimpleNamespace(offset=offset, **about) for offset in offsets])
+
+    def finish(self, lane: int, *offsets: int) -> None:
+        for offset in offsets:
+            self.lanes[lane].watermark.finish(offset)
+        self.lanes[lane].finish(())
+
+
+def _keep(delivery: Any) -> Any:
+    from ackwise.middleware.entry import Entry
+    from ackwise.plugin.group.lane import LaneEntry
+
+    return LaneEntry(Entry(delivery), _Idle())  # type: ignore[arg-type]  # a pipeline reduced to what a lane asks of it
+
+
+class _Idle:
+    """A pipeline that never comes to an end."""
+
+    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0)
+
+    async def __call__(self, entries: Any, assignment: Any) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Callable[..., Any]]:
+    async with AsyncExitStack() as worlds:
+
+        async def make(**options: Any) -> World:
+            made = World(**options)
+            await worlds.enter_async_context(made.member.working(made.client))
+            made.assign()
+            return made
+
+        yield make
+
+
+async def test_only_what_every_lane_has_passed_is_committed(world: Any) -> None:
+    here = await world()
+    here.offer(100, 101, 102)
+    here.finish(0, 100, 101, 102)
+    await here.member.commit()
+    assert here.client.commits == []
+    here.finish(1, 100, 101)
+    await here.member.commit()
+    assert here.client.commits == [{ORDERS: 102}]
+
+
+async def test_a_commit_is_told_once_for_all_lanes_and_not_repeated(world: Any) -> None:
+    here = await world()
+    here.offer(100)
+    here.finish(0, 100)
+    here.finish(1, 100)
+    await here.member.commit()
+    await here.member.commit()
+    assert here.client.commits == [{ORDERS: 101}]
+    assert here.sink.told(EventCode.COMMITTED) == [(None, 101)]
+
+
+async def test_what_was_received_and_the_gaps_in_it_are_told_once_for_all_lanes(world: Any) -> None:
+    here = await world()
+    here.offer(100, 101, 105, 107)
+    assert here.sink.told(EventCode.RECEIVED_RANGE) == [(100, 108)]
+    assert here.sink.told(EventCode.GAP) == [(102, 105), (106, 107)]
+    assert [lane.watermark.count for lane in here.lanes] == [4, 4]
+
+
+@pytest.mark.parametrize("error", [CommitFailedError(), KafkaConnectionError()], ids=lambda error: type(error).__name__)
+async def test_a_commit_that_fails_is_made_good_by_the_next_one(world: Any, error: Exception) -> None:
+    here = await world()
+    here.offer(100)
+    for lane in (0, 1):
+        here.finish(lane, 100)
+    here.client.refuse = error
+    await here.member.commit()
+    assert here.sink.told(EventCode.COMMITTED) == []
+    here.client.refuse = None
+    await here.member.commit()
+    assert here.client.commits == [{ORDERS: 101}]
+
+
+async def test_a_partition_with_a_lane_that_was_cut_is_committed_no_more(world: Any) -> None:
+    here = await world()
+    here.offer(100)
+    for lane in (0, 1):
+        here.finish(lane, 100)
+    here.lanes[1].cut()
+    await here.member.commit()
+    assert here.client.commits == []
+
+
+async def test_a_group_that_never_committed_commits_where_it_begins(world: Any) -> None:
+    here = await world()
+    here.assign(from_commit=None)
+    await here.member.begin()
+    assert here.client.commits == [{ORDERS: 100}]
+
+
+async def test_with_a_commit_interval_of_zero_each_lane_that_moves_brings_a_commit(world: Any) -> None:
+    here = await world(commit_interval=0)
+    here.offer(100)
+    here.finish(0, 100)
+    here.finish(1, 100)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert here.client.commits == [{ORDERS: 101}]
+
+
+async def test_a_drain_commits_what_all_lanes_passed_and_tells_where_it_ended_once(world: Any) -> None:
+    here = await world()
+    here.offer(100, 101)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    here.finish(0, 100, 101)
+    here.finish(1, 100)
+    await here.member.drain([ORDERS], 0.01)
+    assert here.client.commits == [{ORDERS: 101}]
+    assert here.sink.told(EventCode.REVOKED) == [(101, None)]
+    assert (all(lane.cut_off for lane in here.lanes), here.member.lanes) == (True, {})
+
+
+async def test_what_is_fetched_of_a_partition_that_is_gone_is_forgotten(world: Any) -> None:
+    here = await world()
+    await here.member.drain([ORDERS], 0.01)
+    here.offer(100)
+    assert [lane.watermark.count for lane in here.lanes] == [0, 0]
+    assert here.sink.told(EventCode.RECEIVED_RANGE) == []
+
+
+async def _commit_one(here: Any, offset: int = 100) -> str:
+    """Settle one offset, commit, and answer what was left beside the commit."""
+    here.offer(offset)
+    for lane in (0, 1):
+        here.finish(lane, offset)
+    await here.member.commit()
+    return str(here.client.metadata[-1])
+
+
+async def test_a_commit_says_who_made_it_and_up_to_where_its_events_are_durable(world: Any) -> None:
+    here = await world()
+    here.sink.durable = Durable(5, 77)
+    assert decode(await _commit_one(here)) == CommitMetadata(5, 77)
+
+
+async def test_a_sink_that_numbers_nothing_leaves_no_writer_in_the_commit(world: Any) -> None:
+    here = await world()
+    assert decode(await _commit_one(here)) == CommitMetadata()
+
+
+async def test_a_broker_that_allows_less_metadata_gets_commits_without(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    here = await world()
+    here.sink.durable, here.client.most = Durable(5, 77), 10
+    assert (await _commit_one(here), await _commit_one(here, 101)) == ("", "")
+    assert here.client.commits == [{ORDERS: 101}, {ORDERS: 102}]
+    assert here.sink.told(EventCode.COMMITTED) == [(None, 101), (None, 102)]
+    assert caplog.text.count("refuses the metadata") == 1
+
+
+async def test_a_broker_that_refuses_even_no_metadata_leaves_a_failed_commit(world: Any) -> None:
+    here = await world()
+    here.client.refuse = OffsetMetadataTooLargeError()
+    here.offer(100)
+    for lane in (0, 1):
+        here.finish(lane, 100)
+    await here.member.commit()
+    assert here.sink.told(EventCode.COMMITTED) == []
+
+
+def _assigned(here: World) -> Event:
+    return next(event for event in reversed(here.sink.events) if event.code is EventCode.ASSIGNED)
+
+
+async def test_an_assignment_tells_who_committed_before_and_what_of_it_was_durable(world: Any) -> None:
+    here = await world()
+    here.assign(metadata=CommitMetadata(5, 77).encode())
+    assert json.loads(_assigned(here).attrs or "") == {"writer": 5, "seq": 77}
+
+
+@pytest.mark.parametrize("metadata", ["", "somebody else's", CommitMetadata(5, 77).encode()[:-1], CommitMetadata().encode()])
+async def test_metadata_that_says_no_writer_is_told_of_nobody_and_never_carried_along(world: Any, metadata: str) -> None:
+    here = await world()
+    here.assign(metadata=metadata)
+    assert _assigned(here).attrs is None
+    assert decode(await _commit_one(here)) == CommitMetadata()
+
+
+async def test_foreign_metadata_is_counted_in_one_line(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    here = await world()
+    here.assign(metadata="somebody else's")
+    with caplog.at_level("INFO"):
+        await here.member.begin()
+        await here.member.begin()
+    assert caplog.text.count("commits have metadata that Ackwise did not write") == 1

@@ -1,0 +1,198 @@
+"""A lane whose batches overlap, as a loop that takes messages one by one needs it: how many, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import DONE
+from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.plugin.group.lane import Lane, LaneEntry
+
+
+class Line:
+    """A pipeline whose batches end when the test says so."""
+
+    def __init__(self, max_batch: int = 2) -> None:
+        self.agent = Agent("bill", ("orders",), "stream", _handle, lambda value: value, max_batch=max_batch)
+        self.batches: list[list[int]] = []
+        self.ends: list[asyncio.Future[BaseException | None]] = []
+        self.recalled: list[int] = []
+        self.cancelled: list[int] = []
+        self.undone: set[int] = set()  #: what is decided at its first end, and settled at its second
+
+    async def __call__(self, entries: Sequence[Entry], assignment: Any) -> None:
+        first = entries[0].delivery.offset
+        end: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self.batches.append([entry.delivery.offset for entry in entries])
+        self.ends.append(end)
+        for entry in entries:
+            entry.run = Recalled(self.recalled, entry.delivery.offset)
+        try:
+            if (error := await end) is not None:
+                raise error
+        except asyncio.CancelledError:
+            self.cancelled.append(first)
+            raise
+        for entry in entries:
+            entry.run = None
+            if entry.delivery.offset in self.undone:
+                self.undone.remove(entry.delivery.offset)
+                entry.rule(DONE)
+            else:
+                entry.stage = Stage.SETTLED
+
+
+class Recalled(Run):
+    """Remembers that it was recalled."""
+
+    def __init__(self, recalled: list[int], offset: int) -> None:
+        super().__init__()
+        self._recalled, self._offset = recalled, offset
+
+    def recall(self) -> None:
+        self._recalled.append(self._offset)
+
+
+async def _handle(batch: Any) -> None: ...
+
+
+def deliveries(start: int, count: int) -> Iterator[Delivery]:
+    for offset in range(start, start + count):
+        yield Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
+
+
+def begin(line: Line, count: int) -> Lane:
+    def make(delivery: Delivery) -> LaneEntry:
+        return LaneEntry(Entry(delivery), line)  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
+
+    lane = Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, overlapping=True, clock=lambda: 50.0)
+    lane.offer(deliveries(100, count))
+    lane.start()
+    return lane
+
+
+async def rest() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def end(lane: Lane) -> None:
+    assert lane.task is not None
+    async with asyncio.timeout(5):
+        await lane.task
+
+
+async def test_a_batch_begins_while_the_one_before_it_is_at_work_and_a_third_does_not() -> None:
+    line = Line()
+    lane = begin(line, 6)
+    await rest()
+    assert line.batches == [[100, 101], [102, 103]]
+    line.ends[0].set_result(None)
+    await rest()
+    assert line.batches == [[100, 101], [102, 103], [104, 105]]
+    for one in line.ends[1:]:
+        one.set_result(None)
+    lane.stop()
+    await end(lane)
+    assert lane.watermark.commit == 106
+
+
+async def test_a_later_batch_that_ends_first_moves_no_commit() -> None:
+    line = Line()
+    lane = begin(line, 4)
+    await rest()
+    line.ends[1].set_result(None)
+    await rest()
+    assert lane.watermark.commit == 100
+    line.ends[0].set_result(None)
+    await rest()
+    assert lane.watermark.commit == 104
+    lane.stop()
+    await end(lane)
+
+
+async def test_what_is_settled_of_a_batch_that_is_still_at_work_moves_the_commit() -> None:
+    line = Line()
+    lane = begin(line, 2)
+    await rest()
+    first = next(item.entry for item in lane._running)
+    first.stage = Stage.SETTLED
+    lane.finish([first])
+    assert lane.watermark.commit == 101
+    line.ends[0].set_result(None)
+    lane.stop()
+    await end(lane)
+
+
+async def test_what_is_at_work_counts_to_what_makes_a_lane_full() -> None:
+    line = Line()
+    lane = begin(line, 4)
+    lane.capacity = 3
+    await rest()
+    assert lane.is_full()
+    line.ends[0].set_result(None)
+    line.ends[1].set_result(None)
+    await rest()
+    assert not lane.is_full()
+    lane.stop()
+    await end(lane)
+
+
+async def test_a_stop_recalls_all_batches_begins_none_and_waits_for_those_at_work() -> None:
+    line = Line()
+    lane = begin(line, 6)
+    await rest()
+    lane.stop()
+    await rest()
+    assert lane.task is not None
+    assert (line.recalled, lane.task.done()) == ([100, 101, 102, 103], False)
+    for one in line.ends:
+        one.set_result(None)
+    await end(lane)
+    assert (len(line.batches), lane.watermark.commit) == (2, 104)
+    assert [entry.delivery.offset for entry in lane.unsettled()] == [104, 105]
+
+
+async def test_what_is_decided_when_the_lane_stops_is_taken_up_again_until_it_is_settled() -> None:
+    line = Line()
+    lane = begin(line, 2)
+    await rest()
+    line.undone.add(101)
+    lane.stop()
+    line.ends[0].set_result(None)
+    await rest()
+    assert (line.batches, lane.watermark.commit) == ([[100, 101], [101]], 101)
+    line.ends[1].set_result(None)
+    await end(lane)
+    assert lane.watermark.commit == 102
+
+
+async def test_a_cut_lane_ends_with_what_is_at_work_and_takes_nothing_up_again() -> None:
+    line = Line()
+    lane = begin(line, 6)
+    await rest()
+    lane.cut()
+    for one in line.ends:
+        one.set_result(None)
+    await end(lane)
+    assert len(line.batches) == 2
+
+
+async def test_an_error_in_a_batch_ends_the_lane_and_cancels_the_others() -> None:
+    line = Line()
+    lane = begin(line, 6)
+    await rest()
+    error = RuntimeError("our own")
+    line.ends[0].set_result(error)
+    with pytest.raises(RuntimeError) as raised:
+        await end(lane)
+    await rest()
+    assert raised.value is error
+    assert (line.cancelled, len(line.batches), lane.watermark.commit) == ([102], 2, 100)
+    assert [entry.delivery.offset for entry in lane.unsettled()] == [100, 101, 102, 103, 104, 105]

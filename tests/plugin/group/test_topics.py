@@ -1,0 +1,346 @@
+"""What the topics of a group are called, and what is done so that every copy fits into them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
+
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.wire import BUDGET
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.group.topicplan import Topic, TopicReview, plan_topics, review_topics
+from ackwise.plugin.group.topics import _look, ensure_topics, set_append_time
+from ackwise.plugin.local.broker import EmbeddedBroker
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+LEVELS = DelayLevels("1s 1h")
+NAMES = TopicNames("billing", LEVELS)
+DAY = 86_400_000
+SOURCE = Topic(partitions=6, replication=3, max_message_bytes=1_048_588, retention_ms=7 * DAY, min_insync_replicas=2)
+FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
+
+
+def test_topics_are_called_after_the_group_and_its_levels() -> None:
+    """S18: `%RETRY%group` in RocketMQ, and `%` is illegal in Kafka."""
+    assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h")
+    assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
+
+
+def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours() -> None:
+    delays = TopicNames("billing", DelayLevels()).delays
+    assert (len(delays), delays[0], delays[-1]) == (18, "billing.delay.1s", "billing.delay.2h")
+
+
+@pytest.mark.parametrize(
+    ("group", "dead_letter", "sentence"),
+    [
+        ("%RETRY%billing", None, "is not a legal topic name"),
+        ("bill ing", None, "is not a legal topic name"),
+        ("b" * 241, None, "has 250 characters and Kafka allows 249"),
+        ("billing", "..", "is not a legal topic name"),
+        ("billing", "", "is not a legal topic name"),
+        ("billing", "billing.delay.1h", "its messages would come back"),
+    ],
+)
+def test_names_that_kafka_or_the_group_can_t_live_with_are_refused(group: str, dead_letter: str | None, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        TopicNames(group, LEVELS, dead_letter=dead_letter)
+
+
+def plan(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> Any:
+    return plan_topics(NAMES, sources, found, longest_delay=3600)
+
+
+def everything(topic: Topic = FITTING, **changes: Any) -> dict[str, Topic]:
+    return {"orders": SOURCE} | dict.fromkeys(NAMES.all, topic._replace(**changes))
+
+
+def test_a_source_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="topic 'oders', which an agent consumes, does not exist"):
+        plan({"orders": SOURCE}, ("orders", "oders"))
+
+
+def test_missing_topics_are_as_wide_and_as_safe_as_the_sources_and_take_larger_messages() -> None:
+    wide = SOURCE._replace(partitions=9, replication=1, max_message_bytes=500, min_insync_replicas=1)
+    todo = plan({"orders": SOURCE, "clicks": wide}, ("orders", "clicks"))
+    assert (todo.create, todo.extend) == (NAMES.all, ())
+    assert todo.like == SOURCE._replace(partitions=9, max_message_bytes=SOURCE.max_message_bytes + BUDGET)
+
+
+@pytest.mark.parametrize(("source", "retry"), [(7 * DAY, 7 * DAY), (1000, 7_200_000), (-1, -1)])
+def test_copies_live_as_long_as_messages_and_outlive_every_delay(source: int, retry: int) -> None:
+    assert plan({"orders": SOURCE._replace(retention_ms=source)}).retention("billing.retry") == retry
+
+
+def test_dead_letters_are_kept_for_ever() -> None:
+    assert plan({"orders": SOURCE}).retention("billing.dlq") == -1
+
+
+def test_topics_that_fit_are_left_alone_and_narrow_ones_are_extended() -> None:
+    assert plan(everything())[:2] == ((), ())
+    assert plan(everything() | {"billing.retry": FITTING._replace(partitions=5)})[:2] == ((), ("billing.retry",))
+    assert plan(everything(partitions=12, retention_ms=-1))[:2] == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_message_bytes": FITTING.max_message_bytes - 1}, "'billing.retry' takes messages of at most 1179659 bytes"),
+        ({"retention_ms": 3_599_999}, "the longest delay is 1h; raise its retention.ms"),
+        ({"cleanup_policy": "compact,delete"}, "'billing.retry' is compacted"),
+    ],
+)
+def test_topics_that_would_lose_a_copy_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    """S12: RocketMQ reports success, and the message is gone."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        plan(everything(**changes))
+
+
+def test_a_compacted_or_short_lived_dead_letter_topic_is_the_user_s_affair() -> None:
+    dead = FITTING._replace(cleanup_policy="compact", retention_ms=1)
+    assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ())
+
+
+def review(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> dict[str, TopicReview]:
+    return {line.topic: line for line in review_topics(NAMES, sources, found, longest_delay=3600)}
+
+
+def test_every_topic_that_a_group_needs_is_reviewed_sources_first() -> None:
+    lines = review(everything() | {"clicks": SOURCE}, ("orders", "clicks"))
+    assert [(line.topic, line.role) for line in lines.values()] == [
+        ("clicks", "source"),
+        ("orders", "source"),
+        ("billing.retry", "retry"),
+        ("billing.dlq", "dead letter"),
+        ("billing.delay.1s", "delay"),
+        ("billing.delay.1h", "delay"),
+    ]
+    assert {line.todo for line in lines.values()} == {"nothing"}
+
+
+def test_a_review_says_the_least_that_a_topic_must_have() -> None:
+    lines = review({"orders": SOURCE})
+    assert lines["billing.retry"].wanted == (6, FITTING.max_message_bytes, 3_600_000)
+    assert lines["billing.dlq"].wanted == (6, FITTING.max_message_bytes, None)
+    assert {lines[topic].todo for topic in NAMES.all} == {"create"}
+
+
+def test_all_that_is_wrong_with_a_topic_is_said_at_once() -> None:
+    line = review(everything(retention_ms=1000, cleanup_policy="compact", partitions=1))["billing.retry"]
+    assert (line.todo, len(line.faults)) == ("mend", 2)
+    assert review(everything(partitions=1))["billing.retry"].todo == "extend"
+
+
+def test_a_source_that_is_missing_does_not_hide_what_is_wrong_with_the_others() -> None:
+    lines = review({"orders": SOURCE, "billing.retry": FITTING._replace(partitions=1)}, ("orders", "oders"))
+    assert (lines["oders"].todo, lines["billing.retry"].todo, lines["billing.dlq"].todo) == ("mend", "extend", "create")
+    assert review({})["billing.retry"].wanted is None
+
+
+async def test_an_agent_can_t_consume_a_topic_of_its_own_group() -> None:
+    with pytest.raises(ConfigurationError, match="consume it in another group"):
+        await ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["billing.dlq"], levels=LEVELS)
+
+
+async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    settings = HostSettings("127.0.0.1:1", "billing", client_options={"sasl_plain_password": "hush"})
+    with pytest.raises(Unavailable, match=r"no broker answers \(127\.0\.0\.1:1: connection refused\)") as refusal:
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+    assert "hush" not in str(refusal.value) + caplog.text
+
+
+async def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
+    settings = HostSettings("127.0.0.1:1", "billing", client_options={"security_protocol": "blue"})
+    with pytest.raises(ConfigurationError, match=r"client_options can't be used: .*security_protocol"):
+        await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+
+
+class Group:
+    """A group that consumes one new topic, and what a test asks of the broker past the code that is tested."""
+
+    def __init__(self, bootstrap: str, admin: AIOKafkaAdminClient, group: str) -> None:
+        self.settings = HostSettings(bootstrap, group)
+        self.names = TopicNames(group, LEVELS)
+        self.source = f"{group}.orders"
+        self._admin = admin
+
+    async def create(self, topic: str, partitions: int = 3, **config: object) -> None:
+        configs = {name.replace("_", "."): str(value) for name, value in config.items()}
+        response: Any = await self._admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
+        assert [code for _, code, _ in response.topic_errors] == [0]
+
+    async def ensure(self, *, made: Collection[str] = (), **settings: Any) -> None:
+        await ensure_topics(replace(self.settings, **settings), self.names, [self.source], levels=LEVELS, made=made)
+
+    async def partitions(self) -> dict[str, int]:
+        """How many partitions each topic of the group has."""
+        ours = [topic for topic in await self._admin.list_topics() if topic.startswith(f"{self.settings.group}.")]
+        described = await self._admin.describe_topics(ours) if ours else []
+        return {topic["topic"].removeprefix(self.settings.group): len(topic["partitions"]) for topic in described}
+
+    async def config(self, topic: str) -> dict[str, str]:
+        (response,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        described: Any = response
+        return {name: value for name, value, *_ in described.resources[0][4]}
+
+
+@asynccontextmanager
+async def group_on(bootstrap: str, name: str) -> AsyncIterator[Group]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    yield Group(bootstrap, admin, name)
+    await admin.close()
+
+
+@pytest.fixture
+async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
+    async with group_on(raw_kafka.bootstrap, raw_kafka.new_group()) as group:
+        yield group
+
+
+WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3}
+
+
+async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(group: Group) -> None:
+    await group.create(group.source, max_message_bytes=5000, retention_ms=DAY)
+    await group.ensure()
+    assert await group.partitions() == WHOLE_GROUP
+    config = await group.config(group.names.delays[0])
+    assert (config["max.message.bytes"], config["retention.ms"], config["cleanup.policy"]) == (str(5000 + BUDGET), str(DAY), "delete")
+    assert config["message.timestamp.type"] == "LogAppendTime"
+    assert (await group.config(group.names.retry))["message.timestamp.type"] == "CreateTime"
+    await group.ensure(create_topics="never")
+
+
+async def test_a_delay_topic_that_exists_gets_the_timestamps_of_its_broker_and_keeps_what_was_set_for_it(group: Group) -> None:
+    topic = group.names.delays[0]
+    await group.create(topic, max_message_bytes=7000, retention_ms=DAY, segment_bytes=20_000_000)
+    before = await group.config(topic)
+    await set_append_time(group.settings, [topic])
+    assert await group.config(topic) == before | {"message.timestamp.type": "LogAppendTime"}
+    assert (before["max.message.bytes"], before["segment.bytes"]) == ("7000", "20000000")
+
+
+async def test_a_source_that_this_worker_is_making_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker answers before it lists a new topic, and agents of Faust make theirs while it is asked."""
+    asked = asyncio.Event()
+
+    async def look(admin: AIOKafkaAdminClient, topics: Collection[str]) -> dict[str, Topic]:
+        found = await _look(admin, topics)
+        asked.set()
+        return found
+
+    monkeypatch.setattr("ackwise.plugin.group.topics._look", look)
+    ensuring = asyncio.create_task(group.ensure(made=[group.source]))
+    await asked.wait()
+    await group.create(group.source)
+    await ensuring
+    assert await group.partitions() == WHOLE_GROUP
+
+
+async def test_narrow_topics_are_extended(group: Group) -> None:
+    await group.create(group.source)
+    await group.create(group.names.retry, 2, max_message_bytes=2_000_000)
+    await group.ensure()
+    assert await group.partitions() == WHOLE_GROUP
+
+
+@pytest.mark.kafka
+@pytest.mark.slow  # it needs a broker of its own: one that creates the topics that it is asked for, as they do by default
+async def test_asking_creates_nothing_on_a_broker_that_creates_what_it_is_asked_for(tmp_path: Path) -> None:
+    with kafka_or_skip(tmp_path, {**PROPERTIES, "auto.create.topics.enable": "true"}) as broker:
+        async with group_on(broker.bootstrap, "billing") as group:
+            with pytest.raises(ConfigurationError, match="does not exist"):
+                await group.ensure()
+            assert await group.partitions() == {}
+            await group.create(group.source)
+            await group.ensure()
+            assert await group.partitions() == WHOLE_GROUP
+
+
+async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(group: Group) -> None:
+    await group.create(group.source)
+    await group.create(group.names.retry, 1, max_message_bytes=2_000_000)
+    await asyncio.gather(*(group.ensure() for _ in range(4)))
+    assert await group.partitions() == WHOLE_GROUP
+
+
+async def test_with_never_what_is_missing_is_refused(group: Group) -> None:
+    await group.create(group.source)
+    with pytest.raises(ConfigurationError, match=r"and 1 more must exist, since create_topics is 'never'; create them with 3 partitions"):
+        await group.ensure(create_topics="never")
+    assert await group.partitions() == {".orders": 3}
+
+
+async def test_a_topic_that_is_too_small_is_refused_on_a_real_broker(group: Group) -> None:
+    await group.create(group.source)
+    await group.create(group.names.retry)
+    with pytest.raises(ConfigurationError, match=r"\.retry' takes messages of at most 1048588 bytes"):
+        await group.ensure()
+
+
+async def test_a_broker_that_creates_topics_when_asked_for_them_is_relied_on(embedded_broker: EmbeddedBroker) -> None:
+    settings = HostSettings(embedded_broker.bootstrap, "billing", create_topics="broker")
+    await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
+    with pytest.raises(ConfigurationError, match="set create_topics to 'broker'"):
+        await ensure_topics(replace(settings, create_topics="auto"), NAMES, ["orders"], levels=LEVELS)
+
+
+class Admin:
+    """An admin client of aiokafka, all of whose calls are cancelled from inside, or wait for ever."""
+
+    def __init__(self, cancelled: str) -> None:
+        self._cancelled = cancelled
+
+    async def start(self) -> None:
+        self._call("start")
+
+    async def list_topics(self) -> list[str]:
+        self._call("list_topics")
+        await asyncio.get_running_loop().create_future()
+        return []
+
+    async def close(self) -> None:
+        self._call("close")
+
+    def _call(self, call: str) -> None:
+        if call == self._cancelled:
+            raise asyncio.CancelledError
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    async def listening(_: str) -> None: ...
+
+    def use(cancelled: str) -> None:
+        monkeypatch.setattr("ackwise.plugin.group.topics.AIOKafkaAdminClient", lambda **_: Admin(cancelled))
+
+    monkeypatch.setattr("ackwise.plugin.group.topics.require_broker", listening)
+    return use
+
+
+@pytest.mark.parametrize("call", ["start", "list_topics"])
+async def test_a_call_that_is_cancelled_from_inside_is_brokers_that_do_not_answer(admin: Callable[[str], None], call: str) -> None:
+    admin(call)
+    with pytest.raises(Unavailable, match="do not answer questions about topics"):
+        await ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["orders"], levels=LEVELS)
+
+
+async def test_a_look_at_topics_that_somebody_cancels_is_cancelled_whatever_the_client_closes_with(admin: Callable[[str], None]) -> None:
+    admin("close")
+    looking = asyncio.create_task(ensure_topics(HostSettings("nowhere:1", "billing"), NAMES, ["orders"], levels=LEVELS))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    looking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looking

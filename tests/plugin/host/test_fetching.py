@@ -1,0 +1,436 @@
+"""What the host takes from a client that raises: nothing that it drained is lost, and who raises is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    InconsistentGroupProtocolError,
+    KafkaConnectionError,
+    KafkaError,
+    UnsupportedVersionError,
+)
+from tests.plugin.logs import Logs, batch, corrupt, endless, reading
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.policies import DeadLetter
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.client.offsets import Asked
+from ackwise.plugin.group.lane import LaneEntry
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+BAD, GOOD, OTHER = (TopicPartition(topic, 0) for topic in ("bad", "good", "other"))
+
+
+class Sink:
+    """Events as they were recorded."""
+
+    def __init__(self) -> None:
+        self.recorded: list[Event] = []
+
+    async def open(self) -> None: ...
+    def record(self, event: Event) -> None:
+        self.recorded.append(event)
+
+    async def flush(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+async def _ask(partitions: Collection[TopicPartition]) -> Asked:
+    return Asked({}, {})
+
+
+class Desk:
+    """A member that fetches from logs; `given` are the offsets that its lanes took, `now` is the time."""
+
+    def __init__(self, logs: Logs, *, line: Any = None, **settings: Any) -> None:
+        self.line: Any = line or Line()
+        self.now = 100.0
+        self.items: list[LaneEntry] = []
+        self.logs = logs
+        self.consumer: Any = reading(logs)
+        self.sink = Sink()
+        host_settings = HostSettings(brokers="nowhere:1", group="billing", **settings)
+        self.member = Member(host_settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
+        for partition in logs.logs:
+            self.add_lane(partition, 0)
+        self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), clock=lambda: self.now)
+
+    def add_lane(self, partition: TopicPartition, position: int) -> None:
+        def make(delivery: Any) -> LaneEntry:
+            self.given[partition].append(delivery.offset)
+            self.items.append(LaneEntry(Entry(delivery), self.line))
+            return self.items[-1]
+
+        self.consumer.seek(partition, position)
+        lane = self.member.lane(*partition, "source", position, make=make)
+        self.member.add_lanes(partition, (lane,), from_commit=position)
+
+    async def close(self) -> None:
+        lanes = self.member.abandon_lanes()
+        await asyncio.gather(*(lane.task for lane in lanes if lane.task is not None))
+        await self.consumer._fetcher.close()
+        self.consumer._closed = True
+
+    def gaps(self) -> list[tuple[str | None, int | None, int | None]]:
+        return [(event.topic, event.offset, event.range_end) for event in self.sink.recorded if event.code is EventCode.GAP]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while True:
+                if condition():
+                    return
+                await asyncio.sleep(0)
+
+
+class Line:
+    """A pipeline that settles everything."""
+
+    agent = Agent("bill", ("orders",), "batch", lambda batch: asyncio.sleep(0), lambda value: value, max_batch=500)
+
+    async def __call__(self, entries: Iterable[Any], assignment: Any) -> None:
+        for entry in entries:
+            entry.stage = Stage.SETTLED
+
+
+def _more_than(asked: int, logs: Logs) -> bool:
+    return logs.asked.count(BAD) > asked
+
+
+def _said(times: int, caplog: pytest.LogCaptureFixture) -> bool:
+    return caplog.text.count("a partition can't be read") == times
+
+
+@asynccontextmanager
+async def polling(logs: Logs, **told: Any) -> AsyncIterator[Desk]:
+    desk = Desk(logs, **told)
+    task = asyncio.create_task(desk.fetching.poll())
+    try:
+        yield desk
+    finally:
+        desk.member.stop.set()
+        await asyncio.wait({task}, timeout=5)
+        await desk.close()
+        if not task.cancelled():
+            task.result()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.host.fetching._POLL_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.host.fetching._LOOK_AGAIN", 0.0)
+
+
+def three(bad: tuple[int, bytes]) -> Logs:
+    """A partition with `bad` in its middle beside two that are well."""
+    values = [b"%d" % number for number in range(10)]
+    return Logs(
+        {
+            GOOD: [batch(first, *values) for first in range(0, 40, 10)],
+            BAD: [batch(0, *values), bad, batch(20, *values)],
+            OTHER: [batch(first, *values) for first in range(0, 40, 10)],
+        }
+    )
+
+
+def with_codec(made: tuple[int, bytes], codec: int) -> tuple[int, bytes]:
+    """The batch as if it were compressed with `codec`, under a checksum that holds."""
+    from aiokafka.record.util import calc_crc32c
+
+    after, raw = made
+    changed = raw[:21] + codec.to_bytes(2, "big") + raw[23:]
+    return after, changed[:17] + calc_crc32c(changed[21:]).to_bytes(4, "big") + changed[21:]
+
+
+@pytest.mark.parametrize(
+    "bad", [corrupt(batch(10, *[b"x"] * 10)), *(with_codec(batch(10, *[b"x"] * 10), codec) for codec in (1, 2, 3, 4, 7))]
+)
+async def test_a_partition_that_raises_costs_the_others_nothing_and_is_not_passed(
+    bad: tuple[int, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with polling(three(bad)) as desk:
+        await desk.until(lambda: len(desk.given[GOOD]) == len(desk.given[OTHER]) == 40)
+        await desk.until(lambda: "a partition can't be read" in caplog.text)
+        (lane,) = desk.member.lanes[BAD]
+        await desk.until(lambda: lane.watermark.commit == 10)
+    assert desk.given == {GOOD: [*range(40)], BAD: [*range(10)], OTHER: [*range(40)]}
+    assert desk.gaps() == []
+    assert lane.unreadable is not None
+
+
+async def test_bytes_without_a_whole_batch_put_their_partition_in_quarantine_and_are_not_passed(caplog: pytest.LogCaptureFixture) -> None:
+    values = [b"%d" % number for number in range(10)]
+    logs = Logs(
+        {
+            GOOD: [batch(first, *values) for first in range(0, 6000, 10)],
+            BAD: [batch(0, *values), endless(batch(10, *values)), batch(20, *values)],
+        }
+    )
+    async with polling(logs) as desk:
+        await desk.until(lambda: "a partition can't be read" in caplog.text and len(desk.given[GOOD]) == 6000)
+        (lane,) = desk.member.lanes[BAD]
+        assert lane.unreadable == "RecordTooLargeError"
+        assert desk.given[BAD] == [*range(10)]
+        logs.logs[BAD][1] = batch(10, *values)
+        desk.now += 1.01
+        await desk.until(lambda: len(desk.given[BAD]) == 30)
+    assert desk.given[BAD] == [*range(30)]
+    assert desk.gaps() == []
+
+
+async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_by_a_seek() -> None:
+    """The poll that finds it drains another partition first, and the position has moved for it."""
+    values = [b"%d" % number for number in range(10)]
+    logs = Logs({GOOD: [batch(0, *values)], BAD: [endless(batch(0, *values))]})
+    desk = Desk(logs)
+    while len(desk.consumer._fetcher._records) < 2:
+        desk.fetching._stand(desk.member.lanes)
+        await asyncio.sleep(0)
+    desk.fetching._stand(desk.member.lanes)
+    desk.consumer._fetcher._records.move_to_end(BAD)
+    assert await desk.fetching._ask(timeout_ms=0)
+    assert BAD not in desk.fetching._left_at
+    with pytest.raises(Exception, match="larger than the fetch size"):
+        await desk.fetching._ask(timeout_ms=0)
+    assert desk.given[BAD] == []
+    await desk.close()
+
+
+async def test_a_partition_in_quarantine_is_asked_again_with_back_off_and_goes_on_where_it_stood(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    logs = three(corrupt(batch(10, *[b"x"] * 10)))
+    async with polling(logs) as desk:
+        await desk.until(lambda: desk.consumer.paused() == {BAD})
+        for waits in (1.0, 2.0, 4.0):
+            asked = logs.asked.count(BAD)
+            desk.now += waits - 0.01
+            await asyncio.sleep(0.01)
+            assert logs.asked.count(BAD) == asked
+            desk.now += 0.01
+            await desk.until(partial(_more_than, asked, logs))
+            await desk.until(lambda: desk.consumer.paused() == {BAD})
+        logs.logs[BAD][1] = batch(10, *[b"x"] * 10)
+        desk.now += 8.0
+        await desk.until(lambda: len(desk.given[BAD]) == 30)
+        await desk.until(lambda: "a partition can be read again" in caplog.text)
+    assert desk.given[BAD] == [*range(30)]
+    assert desk.gaps() == []
+
+
+async def test_an_alarm_comes_each_minute_while_a_partition_is_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
+    async with polling(three(corrupt(batch(10, *[b"x"] * 10)))) as desk:
+        for minute in range(1, 4):
+            await desk.until(partial(_said, minute, caplog))
+            desk.now += 60.0
+    assert "x" * 10 not in caplog.text
+
+
+async def test_an_error_that_is_about_no_partition_backs_off_and_puts_none_in_quarantine(caplog: pytest.LogCaptureFixture) -> None:
+    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+        failures = iter(range(5))
+
+        def check_errors() -> None:
+            if next(failures, None) is not None:
+                raise KafkaConnectionError
+
+        desk.consumer._coordinator.check_errors = check_errors
+        await desk.until(lambda: all(desk.given[partition][-1:] in ([39], [29]) for partition in desk.given))
+    assert desk.given == {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]}
+    assert "fetching failed, nothing is lost: group=billing error=KafkaConnectionError" in caplog.text
+    assert "a partition can't be read" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), AssertionError(), UnicodeDecodeError("utf-8", b"secret", 0, 1, "no"), KafkaConnectionError()]
+)
+async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+        fetched_records = desk.consumer._fetcher.fetched_records
+        raised: list[Any] = []
+
+        async def raising(*args: Any, **keywords: Any) -> Any:
+            found = await fetched_records(*args, **keywords)
+            if found and len(raised) < 3:
+                raised.append(found)
+                raise error
+            return found
+
+        desk.consumer._fetcher.fetched_records = raising
+
+        def all_given() -> bool:
+            desk.now += 0.1
+            return sum(map(len, desk.given.values())) == 110
+
+        await desk.until(all_given)
+    assert desk.given == {GOOD: [*range(40)], BAD: [*range(30)], OTHER: [*range(40)]}
+    assert desk.gaps() == []
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
+async def test_each_codec_that_a_producer_may_choose_is_read(codec: int) -> None:
+    values = [b"%d" % number * 100 for number in range(10)]
+    async with polling(Logs({GOOD: [batch(0, *values, codec=codec), batch(10, *values, codec=codec)]})) as desk:
+        await desk.until(lambda: desk.given[GOOD] == [*range(20)])
+
+
+@pytest.mark.parametrize("producer", [-1, 7], ids=["plain", "after an aborted transaction"])
+async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_record_is_read(producer: int) -> None:
+    values = [b"%d" % number for number in range(10)]
+    bad = batch(20, *values, header=b"caf\xe9")
+    logs = Logs({GOOD: [batch(0, *values), batch(10, *values, producer=producer), bad, batch(30, *values)], OTHER: [batch(0, *values)]})
+    logs.aborted[GOOD] = [(7, 10)]
+    async with polling(logs) as desk:
+        await desk.until(lambda: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
+        names = {item.entry.delivery.offset: item.entry.delivery.headers for item in desk.items if item.entry.delivery.headers}
+    assert desk.given[GOOD] == [*range(10), *(range(10, 20) if producer < 0 else ()), *range(20, 40)]
+    assert desk.given[OTHER] == [*range(10)]
+    assert names == {29: (("caf\udce9", b"1"),)}
+
+
+async def test_a_cancellation_that_was_asked_for_ends_the_polling() -> None:
+    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    task = asyncio.create_task(desk.fetching.poll())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await desk.close()
+
+
+async def test_a_position_that_moved_behind_our_back_is_sought_back() -> None:
+    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+        desk.consumer.seek(GOOD, 35)
+        await desk.until(lambda: len(desk.given[GOOD]) == 40)
+    assert desk.given[GOOD] == [*range(40)]
+
+
+async def test_markers_aborted_records_and_compaction_are_holes_that_were_proved() -> None:
+    logs = Logs(
+        {
+            GOOD: [batch(0, b"a"), batch(5, b"b")],  # compacted between
+            OTHER: [batch(0, b"a", b"b", producer=7), batch(2, b"c")],
+            BAD: [batch(0, b"a"), corrupt(batch(1, b"b"))],
+        }
+    )
+    logs.aborted[OTHER] = [(7, 0)]
+    async with polling(logs) as desk:
+        await desk.until(lambda: desk.given[GOOD] == [0, 5] and desk.given[OTHER] == [2] and desk.given[BAD] == [0])
+    assert sorted(desk.gaps()) == [("good", 1, 5), ("other", 0, 2)]
+    assert all(event.proved for event in desk.sink.recorded if event.code is EventCode.GAP)
+
+
+async def test_a_fetching_task_of_the_client_that_ends_is_begun_anew() -> None:
+    logs = three(batch(10, *[b"x"] * 10))
+    async with polling(logs) as desk:
+        desk.consumer._fetcher._fetch_task.cancel()
+        await asyncio.wait({desk.consumer._fetcher._fetch_task})
+        await desk.until(lambda: all(desk.given[partition][-1:] in ([39], [29]) for partition in desk.given))
+
+
+async def test_a_client_that_has_left_the_group_for_good_ends_the_worker_with_a_sentence() -> None:
+    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    ended = asyncio.get_running_loop().create_future()
+    ended.set_result(None)
+    desk.consumer._coordinator._coordination_task = ended
+    with pytest.raises(
+        AckwiseError, match="the Kafka client of group 'billing' has left the group and does not come back; the worker stops"
+    ):
+        await desk.fetching.poll()
+    await desk.close()
+
+
+async def test_a_defect_of_ours_is_not_taken_for_one_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(three(batch(10, *[b"x"] * 10)))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(desk.member, "offer", broken)
+    with pytest.raises(ValueError, match="ours"):
+        await desk.fetching.poll()
+    await desk.close()
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_joins_does_not_keep_its_worker_waiting() -> None:
+    """aiokafka tells those who wait for an assignment of errors alone."""
+    desk = Desk(Logs({}))
+    coordination = asyncio.get_running_loop().create_future()
+    desk.consumer._coordinator._coordination_task = coordination
+    desk.consumer._subscription._subscription = None
+    task = asyncio.create_task(desk.fetching.poll())
+    await desk.until(lambda: bool(desk.consumer._subscription._assignment_waiters))
+    coordination.cancel()
+    with pytest.raises(AckwiseError, match="has left the group and does not come back; the worker stops"):
+        async with asyncio.timeout(5):
+            await task
+    await desk.close()
+
+
+def joining(patch: pytest.MonkeyPatch, error: KafkaError) -> Desk:
+    """Fetches nothing yet, since joining the group comes to `error` once."""
+    desk, errors = Desk(Logs({})), [error]
+
+    def check() -> None:
+        if errors:
+            raise errors.pop()
+
+    patch.setattr(desk.consumer._coordinator, "check_errors", check)
+    return desk
+
+
+@pytest.mark.parametrize("refusal", [GroupAuthorizationFailedError("billing"), InconsistentGroupProtocolError(), UnsupportedVersionError()])
+async def test_a_worker_whom_the_group_refuses_as_it_joins_ends(monkeypatch: pytest.MonkeyPatch, refusal: KafkaError) -> None:
+    desk = joining(monkeypatch, refusal)
+    with pytest.raises(type(refusal)):
+        async with asyncio.timeout(5):
+            await desk.fetching.poll()
+    await desk.close()
+
+
+@pytest.mark.parametrize("error", [KafkaError("UnknownError()"), KafkaConnectionError("gone")], ids=repr)
+async def test_a_worker_that_can_t_join_now_says_so_and_tries_again(
+    monkeypatch: pytest.MonkeyPatch, error: KafkaError, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = joining(monkeypatch, error)
+    polling = asyncio.create_task(desk.fetching.poll())
+    await desk.until(lambda: desk.fetching._has_joined or polling.done())
+    desk.member.stop.set()
+    await polling
+    await desk.close()
+    assert caplog.text.count("fetching failed, nothing is lost") == 1
+
+
+async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_inside_learns_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
+    desk = Desk(Logs({}))
+    client: Any = desk.logs
+
+    async def synchronize() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    client._md_synchronizer = synchronize
+    first = client._sync_task = asyncio.create_task(synchronize())
+    polling = asyncio.create_task(desk.fetching.poll())
+    await asyncio.sleep(0)
+    first.cancel()
+    await desk.until(lambda: client._sync_task is not first)
+    assert not client._sync_task.done()
+    desk.member.stop.set()
+    await polling
+    await desk.close()
+    client._sync_task.cancel()

@@ -1,0 +1,244 @@
+"""Death is proved by a lock that the kernel gave up, on this host and a local file system; nothing else proves it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.store import Acquired, Busy, Claim, ClaimKey
+from ackwise.plugin.process import life
+from ackwise.plugin.process.life import Life, is_local
+from ackwise.stores.sqlite import SQLiteStore
+
+FOLDER = Path("/tmp/ackwise-tests-of-life")
+
+#: Where no lock proves a life the rest of this file has nothing to test; in CI that is a failure.
+pytestmark = pytest.mark.skipif(os.environ.get("CI") != "true" and not Life(FOLDER).owner, reason="no local file system, or not Linux")
+
+WORKER = """
+import sys
+from pathlib import Path
+from ackwise.plugin.process.life import Life
+life = Life(Path(sys.argv[1]))
+print(life.owner, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def process(folder: Path, program: str = WORKER) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A worker that lives until it is killed, and its name."""
+    worker = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    try:
+        yield worker, worker.stdout.readline().strip()
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "lives"
+
+
+def test_a_lock_proves_a_life_where_this_is_run() -> None:
+    assert Life(FOLDER).owner, "not Linux, or no local file system under /tmp"
+
+
+def test_a_process_that_was_killed_is_proved_dead_and_never_before(folder: Path) -> None:
+    here = Life(folder)
+    with process(folder) as (worker, owner):
+        assert owner != here.owner != ""
+        assert here.dead([owner]) == frozenset()
+        worker.send_signal(signal.SIGSTOP)
+        assert here.dead([owner]) == frozenset(), "it stands still and may go on"
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        assert here.dead([owner, "", here.owner]) == {owner}
+        assert Life(folder).dead([owner]) == {owner}, "another worker finds the same"
+
+
+FORKING = WORKER.replace("sys.stdin.read()", "import os\nif os.fork() == 0:\n    os.read(0, 1)\n    os._exit(0)\nos.kill(os.getpid(), 9)")
+
+
+CLAIMING = """
+import asyncio, sys
+from pathlib import Path
+from ackwise.middleware.leases import Leases
+from ackwise.middleware.store import Claim, ClaimKey
+from ackwise.plugin.process.life import Life
+from ackwise.stores.sqlite import SQLiteStore
+
+async def claim():
+    store = SQLiteStore(sys.argv[1] + ".db")
+    await store.open()
+    life = Life(Path(sys.argv[1]))
+    await Leases(store, witness=life).claim([Claim(ClaimKey(bytes(16), None, 1), 7)])
+    print(life.owner, flush=True)
+    sys.stdin.read()
+
+asyncio.run(claim())
+"""
+
+
+async def test_what_a_killed_process_had_claimed_in_a_file_is_taken_over_before_its_lease_ends(folder: Path) -> None:
+    store = SQLiteStore(f"{folder}.db")
+    await store.open()
+    leases = Leases(store, witness=Life(folder))
+    with process(folder, CLAIMING) as (worker, owner):
+        (alive,) = await leases.claim([Claim(ClaimKey(bytes(16), None, 1), 8)])
+        assert isinstance(alive, Busy)
+        assert alive.owner == owner
+        worker.kill()
+        worker.wait()
+        assert await leases.claim([Claim(ClaimKey(bytes(16), None, 1), 8)]) == [Acquired(2, 1, True)]
+    await store.close()
+
+
+def test_a_process_whose_child_lives_is_not_proved_dead(folder: Path) -> None:
+    with process(folder, FORKING) as (worker, owner):
+        worker.wait()
+        assert Life(folder).dead([owner]) == frozenset()
+
+
+def test_a_process_that_was_forked_off_has_a_name_of_its_own(folder: Path) -> None:
+    program = WORKER.replace(
+        "print(life.owner, flush=True)", "import os\nfirst = life.owner\nif os.fork():\n    os.wait()\n    os._exit(0)"
+    )
+    program = program.replace("sys.stdin.read()", "print(first != life.owner != '', flush=True)")
+    with process(folder, program) as (_, said):
+        assert said == "True"
+
+
+def test_a_file_that_is_missing_proves_nothing(folder: Path) -> None:
+    here = Life(folder)
+    boot = here.owner.partition("-")[0]
+    assert here.dead([f"{boot}-{'0' * 16}"]) == frozenset()
+
+
+def test_a_copy_of_the_file_proves_nothing(folder: Path, tmp_path: Path) -> None:
+    with process(folder) as (_, owner):
+        (tmp_path / "copied").mkdir(mode=0o700)
+        shutil.copy2(folder / owner, tmp_path / "copied" / owner)
+        assert Life(tmp_path / "copied").dead([owner]) == frozenset()
+
+
+def test_another_host_and_an_earlier_start_prove_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with process(folder) as (worker, owner):
+        worker.kill()
+        worker.wait()
+        (tmp_path / "boot").write_text("another start\n")
+        monkeypatch.setattr(life, "_BOOT", tmp_path / "boot")
+        there = Life(folder)
+        assert there.owner.partition("-")[0] != owner.partition("-")[0]
+        assert there.dead([owner]) == frozenset()
+        monkeypatch.undo()
+        assert Life(folder).dead([owner]) == {owner}
+
+
+@pytest.mark.parametrize("name", ["../x", "8d5f3c1a-0123456789abcdef/../x", "x" * 64, "8d5f3c1a-0123456789abcde\n", "*"])
+def test_a_name_that_is_none_opens_no_file(folder: Path, name: str) -> None:
+    assert Life(folder).dead([name]) == frozenset()
+
+
+def test_a_link_a_pipe_and_a_file_that_others_may_write_prove_nothing(folder: Path, tmp_path: Path) -> None:
+    here = Life(folder)
+    boot = here.owner.partition("-")[0]
+    names = [f"{boot}-{number:016x}" for number in range(3)]
+    (tmp_path / "elsewhere").write_text("x")
+    (folder / names[0]).symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(folder / names[1], 0o600)
+    (folder / names[2]).touch()
+    (folder / names[2]).chmod(0o666)
+    assert here.dead(names) == frozenset()
+
+
+def test_a_folder_that_others_may_write_to_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert Life(tmp_path / "open").owner == ""
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "virtiofs", "fuse.glusterfs", "ceph"])
+def test_a_file_system_that_is_not_known_to_be_local_is_not_trusted(folder: Path, tmp_path: Path, kind: str) -> None:
+    device = os.stat(tmp_path).st_dev
+    mounts = tmp_path / "mountinfo"
+    line = f"27 1 {os.major(device)}:{os.minor(device)} / / rw,relatime shared:1 - {{}} server:/data rw\n"
+    with closing_file(tmp_path / "file") as file:
+        mounts.write_text(line.format("ext4"))
+        assert is_local(file.fileno(), mounts)
+        mounts.write_text(line.format("ext4") + line.format(kind))
+        assert not is_local(file.fileno(), mounts)
+        mounts.write_text("")
+        assert not is_local(file.fileno(), mounts)
+        assert not is_local(file.fileno(), tmp_path / "missing")
+
+
+@contextmanager
+def closing_file(path: Path) -> Iterator[IO[str]]:
+    with closing(path.open("w")) as file:
+        yield file
+
+
+def test_where_no_proof_is_possible_there_is_no_name_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Life(tmp_path / "deep" / "er").owner == ""
+    monkeypatch.setattr(life, "_MOUNTS", tmp_path / "missing")
+    monkeypatch.setattr(life, "is_local", lambda file: False)
+    assert Life(tmp_path / "lives").owner == ""
+    assert list((tmp_path / "lives").iterdir()) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(life, "_BOOT", tmp_path / "missing")
+    assert (Life(tmp_path / "lives").owner, Life(tmp_path / "lives").dead(["8d5f3c1a-0123456789abcdef"])) == ("", frozenset())
+
+
+def test_where_no_temporary_file_can_be_written_a_process_has_no_name_and_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_folder() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", no_folder)
+    here = Life()
+    assert here.owner == ""
+    assert here.dead([f"{life._boot()}-{'0' * 16}"]) == frozenset()
+
+
+def test_a_file_that_another_worker_takes_away_at_the_same_time_costs_no_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([self / f"{life._boot()}-{'0' * 16}"]))
+    assert Life(folder).owner != ""
+
+
+def test_a_lock_that_somebody_closed_is_named_no_more(folder: Path) -> None:
+    here = Life(folder)
+    assert here.owner
+    assert here._file is not None
+    os.close(here._file)
+    assert here.owner == ""
+
+
+def test_files_of_the_dead_are_taken_away_after_a_day(folder: Path) -> None:
+    with process(folder) as (living, name), process(folder) as (dead, dead_name):
+        dead.kill()
+        dead.wait()
+        for path in (folder / name, folder / dead_name):
+            os.utime(path, (1.0, 1.0))
+        assert Life(folder).owner
+        assert [(folder / name).exists(), (folder / dead_name).exists()] == [True, False]
+        assert living.poll() is None
+
+
+def test_the_lock_is_one_that_other_programs_see(folder: Path) -> None:
+    here = Life(folder)
+    with (folder / here.owner).open("r+") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,306 @@
+"""The relay comes back from whatever its client does, begins nowhere on an answer that is none, and stops in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CorruptRecordException, GroupLoadInProgressError, KafkaConnectionError
+from tests.plugin.relay.client import Client, Cluster
+
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.wire import Copy, retry_copy
+from ackwise.plugin.client import leaving as farewell
+from ackwise.plugin.client.rawrecords import RawRecords
+from ackwise.plugin.group import quarantine
+from ackwise.plugin.group.topics import TopicNames
+from ackwise.plugin.relay import fetching as delayfetch
+from ackwise.plugin.relay import member as delaymember
+from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+LEVELS = DelayLevels("1s 10s")
+NAMES = TopicNames("billing", LEVELS)
+FIRST = TopicPartition(NAMES.delays[0], 0)
+
+#: Seconds after which a test gives up.
+PATIENCE = 20.0
+
+
+class Relay:
+    """A relay on a cluster in memory, whose due copies are published to a list."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, partitions: int = 1) -> None:
+        self.cluster = Cluster(NAMES.delays, partitions)
+        self.sent: list[Copy] = []
+        self.harm_publishing: Callable[[], None] = lambda: None
+        self.stop = asyncio.Event()
+        self.relay = DelayRelay(HostSettings("localhost:1", "billing", commit_interval=0.0), NAMES, LEVELS, self)
+        patch.setattr(self.relay, "_consumer", self.cluster.client)
+        patch.setattr(delay, "_BEGIN_ANEW", (0.0, 0.0))
+        patch.setattr(delaymember, "_ASK_AGAIN", 0.0)
+        patch.setattr(delaymember, "_POLL", 0.01)
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        self.harm_publishing()
+        self.sent += copies
+        return [None] * len(copies)
+
+    def put(self, *values: int, partition: TopicPartition = FIRST) -> None:
+        """Copies that are due."""
+        for value in values:
+            origin = Origin("orders", partition.partition, value, 0)
+            copy = retry_copy(
+                Delivery(*origin, b"k", b"%d" % value, (), origin),
+                topic=partition.topic, partition=partition.partition, group="billing", handler="bill", due=0, now_ms=0, reason="",
+            )  # fmt: skip
+            self.cluster.write(partition, copy.value, copy.headers, int(time.time() * 1000))
+
+    @property
+    def moved(self) -> list[int]:
+        return [int(copy.value or b"") for copy in self.sent]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.relay.run(self.stop))
+        try:
+            yield task
+        finally:
+            self.stop.set()
+            async with asyncio.timeout(PATIENCE):
+                await task
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not is_so():  # noqa: ASYNC110  # what is looked at are plain numbers of several parts
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> Relay:
+    return Relay(monkeypatch)
+
+
+def on(call: str, error: BaseException, times: int = 1) -> Callable[[str], None]:
+    """A harm that raises `error` in the first `times` calls of that name."""
+    left = times
+
+    def harm(made: str) -> None:
+        nonlocal left
+        if made == call and left:
+            left -= 1
+            raise error
+
+    return harm
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("gone"), OSError("gone"), asyncio.CancelledError(), ValueError("odd")], ids=repr)
+@pytest.mark.parametrize("call", ["start", "getmany", "drained", "commit", "starts", "ends", "committed", "stop"])
+async def test_whatever_a_call_of_the_client_ends_with_the_relay_goes_on(relay: Relay, call: str, error: BaseException) -> None:
+    relay.put(1, 2)
+    relay.cluster.harm = on(call, error)
+    async with relay.running() as task:
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 2)
+        relay.put(3)
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 3)
+        assert not task.done()
+    assert set(relay.moved) == {1, 2, 3}
+    assert all(client.is_closed for client in relay.cluster.clients), "no connection is left open"
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_closes_does_not_end_the_relay(relay: Relay) -> None:
+    """aiokafka's `Fetcher.close` does so in an outage: a membership ends, and closing it leaks a cancellation."""
+    outage = [on("getmany", KafkaConnectionError("gone"), 10), on("stop", asyncio.CancelledError(), 5)]  # two raise until one ends
+
+    def harm(call: str) -> None:
+        for each in outage:
+            each(call)
+
+    relay.cluster.harm = harm
+    relay.put(1)
+    async with relay.running() as task:
+        await relay.until(lambda: relay.moved == [1])
+        assert not task.done()
+    assert len(relay.cluster.clients) == 6
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ValueError("odd")], ids=repr)
+async def test_a_line_that_ends_though_nobody_told_it_to_begins_anew(relay: Relay, error: BaseException) -> None:
+    relay.put(1, 2)
+    relay.harm_publishing = lambda: on("publish", error)("publish") if len(relay.cluster.clients) == 1 else None
+    async with relay.running():
+        await relay.until(lambda: relay.moved == [1, 2])
+    assert len(relay.cluster.clients) == 2
+
+
+async def test_a_client_that_never_ends_does_not_keep_a_worker_from_stopping(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((delay, "_CANCEL"), (delaymember, "_LEAVE_TIMEOUT"), (delaymember, "_COMMIT_TIMEOUT"), (farewell, "_CLOSE")):
+        monkeypatch.setattr(module, name, 0.01)
+    client, calls = relay.cluster.client(), list[str]()
+
+    async def never(*_: Any, **__: Any) -> None:
+        calls.append("called")
+        while True:  # it does not even heed a cancellation
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                if released:
+                    raise
+
+    released = False
+    monkeypatch.setattr(relay.relay, "_consumer", lambda: client)
+    for name in ("commit", "stop", "close"):
+        monkeypatch.setattr(client, name, never)
+    relay.put(1)
+    async with relay.running():
+        await relay.until(lambda: relay.moved == [1])
+    assert len(calls) >= 3
+    released = True
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+async def test_a_coordinator_that_is_loading_makes_nobody_publish_again_what_was_moved(relay: Relay) -> None:
+    relay.put(1, 2, 3)
+    relay.cluster.committed[FIRST] = 2
+    relay.cluster.error_code = GroupLoadInProgressError.errno
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.asked["committed"] > 5)
+        assert relay.moved == []
+        relay.cluster.error_code = 0
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 3)
+    assert relay.moved == [3]
+
+
+async def test_an_end_below_the_commit_is_looked_at_again_before_everything_is_moved_again(relay: Relay) -> None:
+    relay.put(1, 2)
+    relay.cluster.committed[FIRST] = 3  # and the new leader does not know of the third record yet
+    relay.cluster.harm = lambda call: relay.put(3) if call == "ends" and relay.cluster.asked["ends"] == 3 else None
+    async with relay.running():
+        await relay.until(lambda: bool(relay.cluster.clients and FIRST in relay.cluster.clients[0].positions))
+        relay.put(4)
+        await relay.until(lambda: relay.moved == [4])
+
+
+async def test_opening_eighteen_thousand_partitions_takes_three_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One to the coordinator and two to each broker, after the callback: heartbeats are sent meanwhile."""
+    levels = DelayLevels()
+    names = TopicNames("billing", levels)
+    cluster = Cluster(names.delays, 1000)
+    relay = DelayRelay(HostSettings("localhost:1", "billing"), names, levels, Relay(monkeypatch))
+    monkeypatch.setattr(relay, "_consumer", cluster.client)
+    committed, stop = asyncio.Event(), asyncio.Event()
+    cluster.harm = lambda call: committed.set() if call == "commit" else None
+    running = asyncio.create_task(relay.run(stop))
+    async with asyncio.timeout(PATIENCE):
+        await committed.wait()
+    stop.set()
+    await running
+    assert (cluster.asked["committed"], cluster.asked["starts"], cluster.asked["ends"]) == (1, 1, 1)
+    assert len(cluster.committed) == 18_000
+
+
+SECOND = TopicPartition(NAMES.delays[0], 1)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Relay:
+    """With two partitions; a search for an unreadable one, and the wait until it is asked again, take no time."""
+    monkeypatch.setattr(delayfetch, "_ROUND", 0.0)
+    monkeypatch.setattr(delayfetch, "_SEARCH", 0.2)
+    monkeypatch.setattr(quarantine, "_BACK_OFF", (0.01, 0.01))
+    return Relay(monkeypatch, partitions=2)
+
+
+@pytest.mark.parametrize("error", [CorruptRecordException("checksum"), ValueError("odd")], ids=repr)
+async def test_a_record_that_can_t_be_read_holds_its_own_partition_alone(
+    two: Relay, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    two.put(1, 2, 3)
+    two.put(11, 12, 13, partition=SECOND)
+    two.cluster.unreadable[SECOND, 1] = error
+    async with two.running():
+        await two.until(lambda: two.cluster.committed.get(FIRST) == 3 and two.cluster.committed.get(SECOND) == 1)
+        await two.until(lambda: "a partition can't be read" in caplog.text)
+        two.put(4)
+        await two.until(lambda: two.cluster.committed.get(FIRST) == 4)
+        assert set(two.moved) == {1, 2, 3, 4, 11}, "what is before it is moved, and what is behind it waits"
+        del two.cluster.unreadable[SECOND, 1]  # as by a mended replica, or a command that passes it
+        await two.until(lambda: two.cluster.committed.get(SECOND) == 3)
+    assert sorted(two.moved) == [1, 2, 3, 4, 11, 12, 13], "nothing is lost, and nothing moved twice"
+    assert len(two.cluster.clients) == 1
+
+
+async def test_a_header_name_that_is_no_utf_8_makes_a_dead_letter_and_holds_nobody(two: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    two.put(11, 12, 13, partition=SECOND)
+    two.cluster.unreadable[SECOND, 1] = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a header name")
+
+    async def read_raw(client: Any, partition: TopicPartition, position: int) -> RawRecords:
+        assert (partition, position) == (SECOND, 1)
+        record = two.cluster.logs[SECOND][1]
+        record.headers = (("\udcff", b"theirs"), *record.headers)
+        return RawRecords([record], 2)
+
+    monkeypatch.setattr(delayfetch, "read_raw", read_raw)
+    async with two.running():
+        await two.until(lambda: two.cluster.committed.get(SECOND) == 3)
+    assert [(copy.topic, copy.value) for copy in two.sent] == [(NAMES.retry, b"11"), (NAMES.dead_letter, b"12"), (NAMES.retry, b"13")]
+    said = dict(two.sent[1].headers)
+    assert (said["ackwise-reason"], "\udcff" in said) == (b"foreign-copy", False)
+
+
+async def test_what_was_drained_by_a_fetch_that_raised_is_fetched_again(two: Relay) -> None:
+    two.put(1, 2)
+    two.put(11, partition=SECOND)
+    two.cluster.harm = on("drained", ValueError("odd"))
+    async with two.running():
+        await two.until(lambda: len(two.moved) == 3)
+    assert (sorted(two.moved), len(two.cluster.clients)) == ([1, 2, 11], 1)
+
+
+@pytest.mark.parametrize("puts_more", [True, False], ids=["and-more-comes", "and-nothing-more-comes"])
+async def test_what_the_client_drops_without_a_word_is_fetched_again(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, puts_more: bool
+) -> None:
+    monkeypatch.setattr(delayfetch, "_COMPARE", 1000.0 if puts_more else 0.0)
+    relay.put(1, 2)
+    losses = [True]
+    relay.cluster.drops = lambda: bool(losses) and relay.cluster.clients[0].positions.get(FIRST) == 2 and losses.pop()
+    async with relay.running():
+        await relay.until(lambda: not losses)
+        if puts_more:
+            relay.put(3)
+        await relay.until(lambda: len(relay.moved) == (3 if puts_more else 2))
+    assert relay.moved == ([1, 2, 3] if puts_more else [1, 2])
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_joins_is_replaced_at_once(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka's start waits for an assignment then, for ever."""
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def client() -> Client:
+        made = relay.cluster.client()
+        if len(relay.cluster.clients) == 1:
+            monkeypatch.setattr(made, "start", never)
+            made._coordination_task = asyncio.get_running_loop().create_future()
+            made._coordination_task.cancel()
+        return made
+
+    monkeypatch.setattr(relay.relay, "_consumer", client)
+    monkeypatch.setattr(delaymember, "_START_GRACE", 0.0)
+    relay.put(1)
+    async with relay.running():
+        await relay.until(lambda: relay.moved == [1])
+    assert len(relay.cluster.clients) == 2
