@@ -93,7 +93,7 @@ def test_the_table_of_reasons_has_every_reason() -> None:
 
 def rows_named_by_tests() -> dict[str, set[str]]:
     """Row to the tests, as `module.function`, whose source (decorators included) names it, or the table that they run."""
-    named = defaultdict(set)
+    named: defaultdict[str, set[str]] = defaultdict(set)
     results = (REPOSITORY / "tests" / "conformance" / "results.py").read_text("utf-8")
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
         if path == Path(__file__):
