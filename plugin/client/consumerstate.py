@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaConnectionError
 
 __all__ = [
     "buffered",
+    "has_answered",
     "has_left_the_group",
     "has_stopped_fetching",
     "has_stopped_sending",
@@ -39,9 +40,17 @@ def missing_topics(consumer: Any) -> list[str]:
     return sorted(topic for topic in consumer.subscription() if not cluster.partitions_for_topic(topic))
 
 
-def look_for_topics(consumer: Any) -> None:
-    """Let the client ask for its metadata now, which it would do every five minutes; what is new makes the group join anew."""
-    consumer._client.force_metadata_update()
+def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
+    """Let the client ask for its metadata now, which it would do every five minutes; what is new makes the group join anew.
+
+    Return what ends with the answer of a broker, see `has_answered`.
+    """
+    return cast("asyncio.Future[bool]", consumer._client.force_metadata_update())
+
+
+def has_answered(looking: asyncio.Future[bool]) -> bool:
+    """Whether `look_for_topics` came to its end with the answer of a broker."""
+    return looking.done() and not looking.cancelled() and looking.exception() is None and looking.result()
 
 
 def has_left_the_group(consumer: Any) -> bool:

@@ -17,7 +17,15 @@ from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaE
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.client.consumerstate import has_left_the_group, keep_awake, look_for_topics, position_of, revive, stands_before_an_error
+from ackwise.plugin.client.consumerstate import (
+    has_answered,
+    has_left_the_group,
+    keep_awake,
+    look_for_topics,
+    position_of,
+    revive,
+    stands_before_an_error,
+)
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.budget import size_of
@@ -83,7 +91,9 @@ class Fetching:
         self._searching_until = 0.0
         self._doubted: dict[TopicPartition, Lane] = {}  #: those that raised once in this search
         self._next_look = 0.0  #: when it is looked again whether topics are missing
-        self._missing: Sequence[str] = ()
+        self._sought: Sequence[str] = ()  #: topics that the client was asked to look for
+        self._answer: asyncio.Future[bool] | None = None  #: to that
+        self._missing: Sequence[str] = ()  #: topics that the log has named as missing
         self._has_joined = False  #: the group; nothing is fetched before
         self._left_at: dict[TopicPartition, tuple[Lane, int]] = {}  #: the client's positions after the fetch that returned last
 
@@ -102,12 +112,19 @@ class Fetching:
                 await self._recover(failed.error)
 
     def _look_for_topics(self) -> None:
-        """Ask for what is subscribed and missing, which may have been away for a moment or be created later."""
+        """Ask for what is subscribed and missing, which may have been away for a moment or be created later.
+
+        It is told once they were asked for: a client that has just subscribed knows no topic, and a broker learns late of a new one.
+        """
         if (now := self._clock()) < self._next_look:
             return
         self._next_look = now + _LOOK_FOR_TOPICS
-        if missing := self._member.missing_topics():
-            look_for_topics(self._consumer)
+        if self._answer is not None and not self._answer.done():
+            return
+        unknown = self._member.missing_topics()
+        looked_for = self._sought if self._answer is not None and has_answered(self._answer) else self._missing
+        missing = [topic for topic in unknown if topic in looked_for]
+        self._sought, self._answer = unknown, look_for_topics(self._consumer) if unknown else None
         if missing and missing != self._missing:
             log.warning(
                 "topics are missing, they are looked for until they are there",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 from tests.plugin.host.test_fetching import Desk, impatient, polling
 from tests.plugin.logs import Logs, batch
 
@@ -160,7 +161,14 @@ async def test_topics_that_are_missing_are_looked_for_every_five_seconds_and_nam
     logs = Logs({TopicPartition("orders", 0): []})
     desk = Desk(logs)
     asked: list[float] = []
-    desk.consumer._client = SimpleNamespace(force_metadata_update=lambda: asked.append(desk.now))
+
+    def ask() -> asyncio.Future[bool]:
+        asked.append(desk.now)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(True)
+        return answer
+
+    desk.consumer._client = SimpleNamespace(force_metadata_update=ask)
     desk.member.missing_topics = lambda: ["shop", "stock"]
     for desk.now in (110.0, 114.9, 115.0, 120.0):
         desk.fetching._look_for_topics()
@@ -170,3 +178,37 @@ async def test_topics_that_are_missing_are_looked_for_every_five_seconds_and_nam
     await desk.close()
     assert asked == [110.0, 115.0, 120.0]
     assert caplog.text.count('topics are missing, they are looked for until they are there: group=billing topics="shop, stock"') == 1
+
+
+async def test_no_topic_is_called_missing_before_the_brokers_were_asked_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that has just subscribed knows none, and a broker learns late of one that was just made."""
+    desk = Desk(Logs({TopicPartition("orders", 0): []}))
+    answers: list[asyncio.Future[bool]] = []
+
+    def ask() -> asyncio.Future[bool]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    def look(*unknown: str) -> None:
+        desk.now += 5.0
+        desk.member.missing_topics = lambda: unknown
+        desk.fetching._look_for_topics()
+
+    desk.consumer._client = SimpleNamespace(force_metadata_update=ask)
+    look("shop", "stock")
+    look("shop", "stock")
+    assert len(answers) == 1, "it is asked, and has no answer yet"
+    answers[-1].set_result(False)
+    look("shop", "stock")
+    answers[-1].cancel()
+    look("shop", "stock")
+    answers[-1].set_exception(KafkaConnectionError())
+    look("stock")
+    answers[-1].set_result(True)
+    assert "missing" not in caplog.text, "no broker has said so"
+    look("stock", "tools")
+    assert caplog.text.count("topics are missing") == caplog.text.count("topics=stock") == 1
+    answers[-1].set_result(True)
+    look()
+    await desk.close()
+    assert caplog.text.count("topics are missing") == 1
