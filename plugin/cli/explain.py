@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from ackwise.plugin.cli.console import new_table, to_stdout
@@ -16,6 +17,7 @@ from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
     from ackwise.plugin.inspect.explain import Explanation
+    from ackwise.plugin.inspect.failures import Failure
 
 __all__ = ["explain", "print_explanation"]
 
@@ -44,11 +46,28 @@ def print_explanation(found: Explanation, console: Console) -> None:
     _print(console, "What a message passes", ("phase", "step", "how"), found.chain)
     _print(console, "Settings", ("setting", "value", "from"), found.settings)
     _print(console, "Topics", ("topic", "what is in it"), found.topics)
-    rows = [(row.when, row.then, row.after, row.attempts, row.ends, row.offset) for row in found.failures]
-    _print(console, "What happens when", ("when", "the message", "after", "attempts", "ends on", "its offset passes"), rows)
+    console.print(Text("\nWhat happens when", style="bold"))
+    for consequence, causes in _by_consequence(found.failures).items():
+        for cause in causes:
+            console.print(Text(cause))
+        console.print(Padding(Text(consequence), (0, 0, 0, 4), expand=False))
     for style, word, sentences in (("yellow", "warning", found.warnings), ("red", "refused at start", found.refusals)):
         for sentence in sentences:
             console.print(Text.assemble("\n", (word, style), f" {sentence}"), soft_wrap=True)
+
+
+def _by_consequence(failures: Iterable[Failure]) -> dict[str, list[str]]:
+    """The causes of each consequence, in order: a table of both would be wider than terminals are."""
+    causes: dict[str, list[str]] = {}
+    for failure in failures:
+        causes.setdefault(_consequence(failure), []).append(failure.when)
+    return causes
+
+
+def _consequence(failure: Failure) -> str:
+    attempts = "" if failure.attempts is None else str(failure.attempts)
+    named = {"wait": failure.after, "attempts": attempts, "ends on": failure.ends, "its offset passes": failure.offset}
+    return "; ".join([failure.then, *(f"{name}: {value}" for name, value in named.items() if value)])
 
 
 def _print(console: Console, title: str, columns: Sequence[str], rows: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points, version
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.console import say_error
@@ -41,8 +41,33 @@ Exit code 0: fine. 1: a verdict went against it, or Ackwise itself failed. 2: so
 sentence. 3: reconcile or why can't tell. 128 + n: ended by signal n."""
 
 
-class _Root(TyperGroup):
-    """Every command ends here: an error of ours is one sentence."""
+class _Group(TyperGroup):
+    """A group of commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class _Command(TyperCommand):
+    """A command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """The same parameters: `--json <bool>` in a help would look as if a value had to follow."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class _Root(_Group):
+    """The root: alone it prints its help. Every command ends here, and an error of ours is one sentence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -56,25 +81,23 @@ class _Root(TyperGroup):
 
 def new_app() -> typer.Typer:
     """Our commands, and those of other folders and distributions. One that can't be loaded says so when called, and hinders no other."""
-    app = typer.Typer(
-        name="ackwise", cls=_Root, help=_flowing(_HELP), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
-    )
+    app = typer.Typer(name="ackwise", cls=_Root, help=_flowing(_HELP), rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_root)
     _add(app, "run", run)
     _add(app, "demo", demo)
     _add(app, "explain", explain)
     _add(app, "doctor", doctor)
-    topics = typer.Typer(help=TOPICS_HELP, no_args_is_help=True)
+    topics = typer.Typer(cls=_Group, help=TOPICS_HELP, no_args_is_help=True)
     _add(topics, "check", check)
     _add(topics, "create", create)
     _add(topics, "skip", skip)
     app.add_typer(topics, name="topics")
-    store = typer.Typer(help=STORE_HELP, no_args_is_help=True)
+    store = typer.Typer(cls=_Group, help=STORE_HELP, no_args_is_help=True)
     _add(store, "init", init)
     _add(store, "check", check_store)
     _add(store, "cleanup", cleanup)
     app.add_typer(store, name="store")
-    plan = typer.Typer(help=PLAN_HELP, no_args_is_help=True)
+    plan = typer.Typer(cls=_Group, help=PLAN_HELP, no_args_is_help=True)
     _add(plan, "show", show_plan)
     _add(plan, "apply", apply)
     app.add_typer(plan, name="plan")
@@ -100,7 +123,7 @@ def _root(
 
 
 def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
-    app.command(name, help=_flowing(inspect.getdoc(function) or ""))(function)
+    app.command(name, cls=_Command, help=_flowing(inspect.getdoc(function) or ""))(function)
 
 
 def _flowing(text: str) -> str:

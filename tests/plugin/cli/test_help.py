@@ -72,6 +72,18 @@ def test_help_fits_into_80_columns_and_nothing_is_cut(path: str) -> None:
     assert "…" not in done.stdout
 
 
+def test_ackwise_alone_prints_its_help_and_ends_with_0() -> None:
+    bare, asked = (CliRunner().invoke(new_app(), words, prog_name="ackwise") for words in ([], ["--help"]))
+    assert (bare.exit_code, bare.stdout, bare.stderr) == (0, asked.stdout, "")
+    assert "Usage: " in bare.stdout
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_no_flag_looks_as_if_it_took_a_value(path: str) -> None:
+    done = CliRunner().invoke(new_app(), [*path.split()[1:], "--help"], prog_name="ackwise")
+    assert "<bool>" not in done.stdout
+
+
 def complete_bash(line: str) -> set[str]:
     words = line.split(" ")
     return set(ackwise(_ACKWISE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)).split())

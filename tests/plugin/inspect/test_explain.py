@@ -102,11 +102,18 @@ def transactional() -> App:
 APPS: dict[str, Callable[[], App]] = {"plain": plain, "everything": everything, "refused": refused, "transactional": transactional}
 
 
-def printed(app: App) -> str:
-    console = Console(file=io.StringIO(), width=1000, color_system=None)
+def printed(app: App, width: int = 1000) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
     print_explanation(app.explain(), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]  # the file is the one above
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_the_explanation_fits_a_terminal_and_no_word_of_it_is_cut(name: str) -> None:
+    narrow, wide = printed(APPS[name](), width=80), printed(APPS[name]())
+    assert max(len(line) for line in narrow.partition("What happens when")[2].partition("\n\n")[0].splitlines()) <= 80
+    assert narrow.partition("What happens when")[2].split() == wide.partition("What happens when")[2].split()
 
 
 @pytest.mark.parametrize("name", APPS)
