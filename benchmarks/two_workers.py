@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from ackwise.plugin.demo.ledger import Entry, LedgerReader
-from ackwise.plugin.demo.scenario import Fate, Scenario, make_scenario
+from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader
+from ackwise.plugin.demo.scenario import PlannedFate, Scenario, make_scenario
 from ackwise.plugin.local.broker import local_kafka
 
 _TOPIC: Final = "orders"
@@ -86,7 +86,7 @@ class Worker:
         if code := self.process.wait(60):
             raise SystemExit(f"a worker ended with {code}; its log is {self.folder / 'worker.log'}")
 
-    def ledger(self) -> Sequence[Entry]:
+    def ledger(self) -> Sequence[LedgerLine]:
         if self.process.poll() is not None:
             raise SystemExit(f"a worker ended by itself; its log is {self.folder / 'worker.log'}")
         return self._ledger.refresh()
@@ -151,7 +151,7 @@ def differences(
             allowed = {"EXACTLY_ONCE"} if len(runs) == 1 else {"EXACTLY_ONCE", "MULTI_EXECUTED"}
         elif position in dead:
             allowed = {"DEAD_LETTERED"}
-        elif runs or record.fate is not Fate.BILLED:
+        elif runs or record.fate is not PlannedFate.BILLED:
             allowed = {"DUPLICATE_SUPPRESSED"}
         else:
             allowed = set()
@@ -178,7 +178,7 @@ def main() -> int:
         print(f"sent {len(positions)} records, {len(scenario.prices)} orders to bill; everything is in {out}", flush=True)
         workers = [Worker(broker.bootstrap, out / name, out / "claims.db") for name in ("first", "second")]
         play(workers, scenario)
-        doomed = {key for key, fate in scenario.fates.items() if fate is not Fate.BILLED}
+        doomed = {key for key, fate in scenario.fates.items() if fate is not PlannedFate.BILLED}
         dead = asyncio.run(dead_letters(broker.bootstrap, len(doomed)))
         time.sleep(8)  # what was suppressed or committed last is written down
         for worker in workers:

@@ -11,7 +11,7 @@ from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later
 from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide, tell_broken
+from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
@@ -82,14 +82,14 @@ class Admission:
                 if (raised := decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)) is not None:
                     broken.append(raised)
             entry.prepared = True
-        self._tell_unidentified(unidentified)
-        tell_broken(self._agent.name, broken)
+        self._log_unidentified(unidentified)
+        log_broken_policy(self._agent.name, broken)
         return None
 
     def _decoded(self, delivery: Delivery) -> Message[Any]:
         return Message(delivery, self._agent.decode(delivery.value))
 
-    def _tell_unidentified(self, unidentified: Sequence[tuple[Entry, BaseException]]) -> None:
+    def _log_unidentified(self, unidentified: Sequence[tuple[Entry, BaseException]]) -> None:
         if not unidentified:
             return
         first, error = unidentified[0]
@@ -171,7 +171,7 @@ class Admission:
                 messages=len(busy),
                 at_most=round(max(busy), 3),
             )
-        self._leases.hold([entry for entry, answer in answered if isinstance(answer, Acquired)], asked_at)
+        self._leases.add([entry for entry, answer in answered if isinstance(answer, Acquired)], asked_at)
         for entry, answer in answered:
             if isinstance(answer, Acquired):
                 self._grant(entry, answer, self._leases)
@@ -189,7 +189,7 @@ class Admission:
     def _await_store(self, claimants: Sequence[Entry], error: StoreUnavailable) -> None:
         if self._on_store_down == "fail_closed":
             raise StoreUnavailable(f"{error}; on_store_down is fail_closed: the app stops, and nothing is run or committed") from error
-        self._worker.hold(claimants, "the store is not available", error)
+        self._worker.postpone(claimants, "the store is not available", error)
 
     def _run_unprotected(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable | None = None) -> None:
         """They run without a claim. But what succeeded in this process is not run again, store or not, and a killer waits.
@@ -199,7 +199,7 @@ class Admission:
         unprotected = []
         for entry in claimants:
             if entry.alone:
-                self._worker.hold([entry], "workers ended while they ran it, and the store is not available")
+                self._worker.postpone([entry], "workers ended while they ran it, and the store is not available")
                 continue
             entry.unprotected = True
             if entry.succeeded:
@@ -208,7 +208,7 @@ class Admission:
                 entry.rule(Duplicate())
             elif entry.key is not None and leases.is_running(entry.key.id):
                 entry.unprotected = False
-                self._worker.hold([entry], "its key is running here, and the store is not available")
+                self._worker.postpone([entry], "its key is running here, and the store is not available")
             else:
                 entry.stage = Stage.ADMITTED
                 unprotected.append(entry)
@@ -257,10 +257,10 @@ class Admission:
         return elected
 
     def _grant(self, entry: Entry, claim: Acquired, leases: Leases) -> None:
-        entry.epoch, entry.lost, entry.took_unreleased = claim
+        entry.fencing_token, entry.lost, entry.took_unreleased = claim
         entry.unprotected, entry.tries = False, 0
         if entry.message is not None:
-            entry.message.fencing_token = entry.epoch
+            entry.message.fencing_token = entry.fencing_token
         if entry.succeeded:
             entry.rule(Done())
         elif entry.key is not None and leases.succeeded(entry.key.id):
@@ -270,7 +270,7 @@ class Admission:
         elif entry.lost >= ALONE_AFTER and not entry.alone:
             entry.alone = True
             leases.give_back(entry)
-            entry.hold(self._worker.monotonic(), f"{entry.lost} workers died of it: it runs alone")
+            entry.postpone(self._worker.monotonic(), f"{entry.lost} workers died of it: it runs alone")
             log.warning(
                 "a message runs alone from now on, workers ended while they ran it",
                 handler=self._agent.name,
@@ -287,7 +287,7 @@ class Admission:
         entry.token = 0
         match answer:
             case Busy(retry_after, _):
-                self._worker.hold([entry], "another worker holds its claim", at_most=retry_after)
+                self._worker.postpone([entry], "another worker holds its claim", at_most=retry_after)
                 if not entry.elsewhere:
                     entry.elsewhere = True
                     self._worker.record(self._worker.event(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, entry))

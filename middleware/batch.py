@@ -92,7 +92,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
 
     def done(self, message: Message[object]) -> None:
         """This message is done. Raises `InvalidRuling` if it is not in the batch."""
-        self._rule(message, DONE)
+        self._set_ruling(message, DONE)
 
     def later(self, message: Message[object], *, delay: float | str | None = None, delay_level: int | None = None) -> None:
         """Consume this message again: after `delay` (seconds, or a text such as `"5m"`), at `delay_level`, or as the batch says.
@@ -102,16 +102,16 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         if delay is not None and delay_level is not None:
             raise InvalidRuling("later() was given both delay and delay_level; give one of them")
         if delay is None and delay_level is None:
-            self._rule(message, None)
+            self._set_ruling(message, None)
             return
         seconds = None if delay is None else parse_duration(delay, what="delay of later()")
-        self._rule(message, Later(0 if delay_level is None else _level(delay_level), seconds))
+        self._set_ruling(message, Later(0 if delay_level is None else _level(delay_level), seconds))
 
     def dead(self, message: Message[object], reason: str = Reason.REJECTED) -> None:
         """This message is a dead letter, for `reason`. Raises `InvalidRuling` if it is not in the batch."""
         if not isinstance(reason, str) or not reason:
             raise InvalidRuling(f"dead() was given {reason!r} as its reason; give a short text")
-        self._rule(message, Dead(reason))
+        self._set_ruling(message, Dead(reason))
 
     @property
     def rulings(self) -> dict[int, Disposition]:
@@ -122,7 +122,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         """What was ruled on the message at `index` alone, if anything."""
         return (self._rulings[index] or self._as_the_batch) if index in self._rulings else None
 
-    def _rule(self, message: Message[object], disposition: Disposition | None) -> None:
+    def _set_ruling(self, message: Message[object], disposition: Disposition | None) -> None:
         self._index = self._index or {id(message): index for index, message in enumerate(self._messages)}
         index = self._index.get(id(message))
         if index is None:

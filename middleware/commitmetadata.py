@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-__all__ = ["LIMIT", "CommitMetadata", "Finished", "InPlace", "decode"]
+__all__ = ["LIMIT", "CommitMetadata", "FinishedMap", "InPlace", "decode"]
 
 #: Bytes; what brokers allow unless they are told otherwise (`offset.metadata.max.bytes`).
 LIMIT: Final = 4096
@@ -42,7 +42,7 @@ class InPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedMap:
     """The map: which offsets from `base` on are finished, and what must hold for it to be believed."""
 
     cluster: str
@@ -65,7 +65,7 @@ class CommitMetadata:
     writer_id: int | None = None
     last_seq: int | None = None
     """The last durable event of the writer."""
-    finished: Finished | None = None
+    finished: FinishedMap | None = None
     in_place: Sequence[InPlace] = ()
 
     def encode(self) -> str:
@@ -106,7 +106,7 @@ def _read(said: dict[str, Any]) -> CommitMetadata:
     )
 
 
-def _packed_map(finished: Finished) -> dict[str, Any]:
+def _packed_map(finished: FinishedMap) -> dict[str, Any]:
     plain = finished.bits.to_bytes((finished.bits.bit_length() + 7) // 8, "little")
     packed = zlib.compress(plain, 9)
     name, content = ("z", packed) if len(packed) < len(plain) else ("m", plain)
@@ -117,7 +117,7 @@ def _packed_map(finished: Finished) -> dict[str, Any]:
     return {"c": finished.cluster, "b": finished.base, "t": times, "a": finished.agents, name: text}
 
 
-def _unpacked_map(said: dict[str, Any]) -> Finished:
+def _unpacked_map(said: dict[str, Any]) -> FinishedMap:
     content = base64.b64decode(said["z" if "z" in said else "m"], validate=True)
     if "z" in said:
         unpacking = zlib.decompressobj()
@@ -125,7 +125,7 @@ def _unpacked_map(said: dict[str, Any]) -> Finished:
         if not unpacking.eof:
             raise ValueError("the map is too large, or cut")
     base_ts, last_ts = map(_number, said["t"])
-    return Finished(_text(said["c"]), _number(said["b"]), base_ts, last_ts, _text(said["a"]), int.from_bytes(content, "little"))
+    return FinishedMap(_text(said["c"]), _number(said["b"]), base_ts, last_ts, _text(said["a"]), int.from_bytes(content, "little"))
 
 
 def _packed_entries(entries: Sequence[InPlace]) -> list[Any]:

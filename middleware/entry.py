@@ -13,7 +13,7 @@ from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.wire import Copy
 
-__all__ = ["Entry", "Run", "Stage"]
+__all__ = ["Entry", "HandlerRun", "Stage"]
 
 
 class Stage(enum.IntEnum):
@@ -32,7 +32,7 @@ class Stage(enum.IntEnum):
     """Done, parked or dead, and the store knows."""
 
 
-class Run:
+class HandlerRun:
     """One execution of a handler, which may be called off when a claim is lost or the worker stops."""
 
     __slots__ = ("called_off", "moved", "raised", "stopped", "task", "transaction")
@@ -76,9 +76,9 @@ class Entry:
         "delivery",
         "disposition",
         "elsewhere",
-        "epoch",
         "error",
         "exec_id",
+        "fencing_token",
         "key",
         "leader",
         "lost",
@@ -107,7 +107,7 @@ class Entry:
         self.key: ClaimKey | None = None  #: `None`: not deduplicated
         self.dedup_hash: int | None = None
         self.token = 0  #: of the claim that is held or asked for; 0 for none
-        self.epoch = 0
+        self.fencing_token = 0  #: grows with each grant of its key
         self.lost = 0
         self.took_unreleased = False
         self.unprotected = False  #: runs without a claim, since the store is down and the policy says so
@@ -119,7 +119,7 @@ class Entry:
         self.began = False  #: a handler has seen it since it was admitted
         self.elsewhere = False  #: IN_FLIGHT_ELSEWHERE was written
         self.leader: Entry | None = None  #: the entry of the same key in the same batch that this one follows
-        self.run: Run | None = None
+        self.run: HandlerRun | None = None
         self.exec_id: int | None = None
         self.started_at = 0.0
         self.disposition: Disposition | None = None
@@ -132,7 +132,7 @@ class Entry:
         self.tries = 0
         self.why = ""  #: why it is held
 
-    def hold(self, until: float, why: str) -> None:
+    def postpone(self, until: float, why: str) -> None:
         """It comes up again at `until` (monotonic seconds), from the stage it has reached."""
         self.not_before = until
         self.why = why

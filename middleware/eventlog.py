@@ -36,7 +36,7 @@ __all__ = [
     "Field",
     "Layout",
     "LogHeader",
-    "Row",
+    "EventRow",
     "Unreadable",
     "parse_log",
 ]
@@ -100,7 +100,7 @@ _TEXTS = frozenset(field.name for field in FIELDS if field.is_text)
 _BOOLEANS = frozenset({"took_unreleased", "from_commit", "proved"})
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """One event as it stands in a log."""
 
     seq: int
@@ -175,7 +175,7 @@ class Block:
         table = b"".join(_NUMBER.pack(len(text)) + text for text in texts)
         return _block(_BLOCK_MAGIC, self.first_seq, self.count, self.records + table)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
         for place, values in enumerate(self.layout.record.iter_unpack(self.records)):
             fields: dict[str, Any] = {
@@ -183,7 +183,7 @@ class Block:
             }
             at_ns, mono_ns = fields.pop("at_ns"), fields.pop("mono_ns", None)
             fields["code"] = EventCode(fields["code"])
-            yield Row(self.first_seq + place, at_ns, Event(**fields), mono_ns)
+            yield EventRow(self.first_seq + place, at_ns, Event(**fields), mono_ns)
 
     def _value(self, field: Field, value: int) -> object:
         if field.is_text:

@@ -11,13 +11,13 @@ from typing import Any, Final, cast
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later, Reason
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.events import EventCode, EventSink
-from ackwise.middleware.fate import decide, tell_broken, tell_spared
+from ackwise.middleware.fate import decide, log_broken_policy, log_spared
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import Raised, Returned, rule, stops
+from ackwise.middleware.rulings import Raised, Returned, dispositions_of, stops
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.worker import Worker
@@ -59,10 +59,10 @@ class Execution:
         self,
         entries: Sequence[Entry],
         assignment: Assignment,
-        run: Run,
+        run: HandlerRun,
         *,
         meanwhile: Callable[[], Awaitable[None]] | None = None,
-    ) -> Run:
+    ) -> HandlerRun:
         """Run what is ADMITTED in one task; `meanwhile` settles what is finished of it while the partition drains.
 
         In a transaction a failure of several messages rules on none of them: the caller rolls back and finds the
@@ -104,13 +104,13 @@ class Execution:
         elif entry.token and not entry.unprotected and leases.expired(entry):  # it waited too long: another worker may run it by now
             leases.give_back(entry)
             entry.forget_claim()
-            entry.hold(self._worker.monotonic(), "its claim had run out before it began")
+            entry.postpone(self._worker.monotonic(), "its claim had run out before it began")
         elif leases.begin(entry):
             return True
         else:
             leases.give_back(entry)
             entry.forget_claim()
-            self._worker.hold([entry], "its key is running here")
+            self._worker.postpone([entry], "its key is running here")
         return False
 
     def end(self, entries: Sequence[Entry]) -> None:
@@ -124,7 +124,7 @@ class Execution:
         raised = {entry: error for entry, _, error in decided if error is not None}
         broken = [decide(entry, disposition, self._worker.later, error) for entry, disposition, error in decided]
         ready = [entry for entry, _, _ in decided]
-        self._tell(ready, raised, [error for error in broken if error is not None])
+        self._log_outcomes(ready, raised, [error for error in broken if error is not None])
         self._remember(ready)
 
     def _record_claims(self, ready: Sequence[Entry], transaction: Transaction | None, sink: EventSink) -> None:
@@ -141,7 +141,7 @@ class Execution:
                     )
                 )
 
-    async def _handle_batches(self, ready: Sequence[Entry], assignment: Assignment, run: Run) -> None:
+    async def _handle_batches(self, ready: Sequence[Entry], assignment: Assignment, run: HandlerRun) -> None:
         current_assignment.set(assignment)
         waiting = deque(parts_of(ready))
         until: float | None = None
@@ -162,7 +162,7 @@ class Execution:
             if until is not None and self._worker.monotonic() >= until:
                 return  # what is left goes back, no attempt is counted, and it comes up again in parts as small
 
-    async def _handle_batch(self, ready: Sequence[Entry], run: Run) -> list[Entry] | None:
+    async def _handle_batch(self, ready: Sequence[Entry], run: HandlerRun) -> list[Entry] | None:
         """Answers what would be dead only because it was together with others; `None` if nobody decided."""
         messages = [cast(Message[Any], entry.message) for entry in ready]
         batch = self._agent.batch(messages)
@@ -177,14 +177,14 @@ class Execution:
         elif isinstance(result, Raised) and run.transaction is not None:
             self._fail(ready, run, result)
         elif result is not None:
-            self._rule(ready, batch, result)
+            self._decide_and_log(ready, batch, result)
             doomed = [entry for index, entry in enumerate(ready) if batch.ruling(index) is None and self._is_doomed(entry)]
             return doomed if len(doomed) > 1 and run.transaction is None else []
         else:  # called off, or undecided: what it ruled on single messages stands
             for index, entry in enumerate(ready):
                 if (ruling := batch.ruling(index)) is not None:
                     broken = decide(entry, ruling, self._worker.later)
-                    tell_broken(self._agent.name, [] if broken is None else [broken])
+                    log_broken_policy(self._agent.name, [] if broken is None else [broken])
             self._remember(ready)
         return None
 
@@ -205,7 +205,7 @@ class Execution:
         failure = doomed[0].disposition.failure if isinstance(doomed[0].disposition, Dead) else None
         for entry in doomed:
             self.spare(entry, at_most=(len(doomed) + 1) // 2)
-        tell_spared(self._agent.name, doomed, batch=len(batch), at=None if failure is None else failure.at)
+        log_spared(self._agent.name, doomed, batch=len(batch), at=None if failure is None else failure.at)
         return list(parts_of(doomed))
 
     def spare(self, entry: Entry, *, at_most: int, error: str | None = None) -> None:
@@ -217,7 +217,7 @@ class Execution:
         )
         entry.run_again(at_most=at_most)
 
-    async def _handle_messages(self, ready: Sequence[Entry], assignment: Assignment, run: Run) -> None:
+    async def _handle_messages(self, ready: Sequence[Entry], assignment: Assignment, run: HandlerRun) -> None:
         current_assignment.set(assignment)
         raised: dict[Entry, BaseException] = {}
         broken: list[Exception] = []
@@ -236,10 +236,10 @@ class Execution:
                 if assignment.is_stopping:
                     run.stir()
         finally:  # one line for the batch, however many of it failed
-            self._tell(ready, raised, broken)
+            self._log_outcomes(ready, raised, broken)
 
     async def _handle_message(
-        self, entry: Entry, ready: Sequence[Entry], run: Run, raised: dict[Entry, BaseException], broken: list[Exception]
+        self, entry: Entry, ready: Sequence[Entry], run: HandlerRun, raised: dict[Entry, BaseException], broken: list[Exception]
     ) -> bool:
         """Answers whether those behind it may begin; adds what the handler and the retry policy raised."""
         message = cast(Message[Any], entry.message)
@@ -260,13 +260,13 @@ class Execution:
         broken += self._decide([entry], Batch([message]), result)
         return not run.called_off
 
-    def _fail(self, ready: Sequence[Entry], run: Run, result: Raised) -> None:
+    def _fail(self, ready: Sequence[Entry], run: HandlerRun, result: Raised) -> None:
         """Nothing that was written counts, so no ruling from before does either; only of one alone it is known who failed."""
         run.raised = result.error
         if len(ready) == 1:
-            self._rule(ready, Batch([cast(Message[Any], ready[0].message)]), result)
+            self._decide_and_log(ready, Batch([cast(Message[Any], ready[0].message)]), result)
 
-    async def _outcome(self, call: Callable[[Any], Awaitable[object]], argument: object, run: Run) -> Returned | Raised | None:
+    async def _outcome(self, call: Callable[[Any], Awaitable[object]], argument: object, run: HandlerRun) -> Returned | Raised | None:
         """What the handler did; `None` if it was called off before it came to an end."""
         try:
             return Returned(await call(argument))
@@ -277,14 +277,14 @@ class Execution:
         except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
             return Raised(error)
 
-    def _rule(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> None:
+    def _decide_and_log(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> None:
         raised = dict.fromkeys(ready, result.error) if isinstance(result, Raised) else {}
-        self._tell(ready, raised, self._decide(ready, batch, result))
+        self._log_outcomes(ready, raised, self._decide(ready, batch, result))
 
     def _decide(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> list[Exception]:
         """Rule on all of `ready`; answers what the retry policy raised."""
         error = result.error if isinstance(result, Raised) else None
-        dispositions = rule(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
+        dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
         broken: list[Exception] = []
         for index, (entry, disposition) in enumerate(zip(ready, dispositions, strict=True)):
             if disposition is DONE:  # what `decide` does with it, without the call
@@ -296,9 +296,9 @@ class Execution:
         self._remember(ready)
         return broken
 
-    def _tell(self, ready: Sequence[Entry], raised: Mapping[Entry, BaseException], broken: Sequence[Exception]) -> None:
+    def _log_outcomes(self, ready: Sequence[Entry], raised: Mapping[Entry, BaseException], broken: Sequence[Exception]) -> None:
         """One line for what comes back, with the reason that a person needs; and what the first of them raised, for whoever debugs."""
-        tell_broken(self._agent.name, broken)
+        log_broken_policy(self._agent.name, broken)
         if raised:
             log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))
         back = [entry for entry in ready if isinstance(entry.disposition, Later)]
@@ -326,7 +326,7 @@ class Execution:
         if self._leases is not None:
             self._leases.remember_successes(entry.key.id for entry in ready if entry.succeeded and entry.key is not None)
 
-    def give_up(self, undecided: Sequence[Entry], run: Run) -> None:
+    def give_up(self, undecided: Sequence[Entry], run: HandlerRun) -> None:
         """The handler ended without a decision on them: they come up again, with claims of their own."""
         for entry in undecided:
             if self._leases is not None and entry.token:
@@ -337,13 +337,13 @@ class Execution:
                 else:
                     self._leases.give_back(entry)
             entry.forget_claim()
-            entry.hold(self._worker.monotonic(), "its handler was called off")
+            entry.postpone(self._worker.monotonic(), "its handler was called off")
         if undecided and not run.called_off:
-            self._worker.hold(undecided, "nobody decided on them")
+            self._worker.postpone(undecided, "nobody decided on them")
 
     async def _wait_for_handler(
         self,
-        run: Run,
+        run: HandlerRun,
         task: asyncio.Task[None],
         ready: Sequence[Entry],
         meanwhile: Callable[[], Awaitable[None]] | None,

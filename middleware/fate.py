@@ -11,7 +11,7 @@ from ackwise.middleware.retry import ConsumeLater, DelayRefused, SendBack
 from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
 from ackwise.middleware.whereabouts import where_raised
 
-__all__ = ["decide", "ending", "is_last", "tell_broken", "tell_spared"]
+__all__ = ["decide", "ending", "is_last", "log_broken_policy", "log_spared"]
 
 log = Log()
 
@@ -65,7 +65,7 @@ def is_last(entry: Entry, disposition: Disposition, policy: ConsumeLater, error:
     return policy.buries(error) or entry.delivery.attempt > policy.max_reconsume_times
 
 
-def tell_broken(handler: str, broken: Sequence[Exception]) -> None:
+def log_broken_policy(handler: str, broken: Sequence[Exception]) -> None:
     """One line for what a retry policy raised on the messages of a batch, and one for delays that are too long."""
     refused = [error for error in broken if isinstance(error, DelayRefused)]
     if refused:
@@ -95,7 +95,7 @@ def _decision(later: Later, policy: ConsumeLater, entry: Entry, error: BaseExcep
         return policy.by_level(reconsume_times), broken
 
 
-def tell_spared(handler: str, doomed: Sequence[Entry], *, batch: int, at: str | None) -> None:
+def log_spared(handler: str, doomed: Sequence[Entry], *, batch: int, at: str | None) -> None:
     """One line for what would have died with others of a batch, and runs again in smaller ones."""
     first = doomed[0].delivery.origin
     log.warning(

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 
 from ackwise.middleware.disposition import DONE, Disposition
-from ackwise.middleware.entry import Entry, Run
+from ackwise.middleware.entry import Entry, HandlerRun
 from ackwise.middleware.message import Message
 from ackwise.middleware.settlement import Assignment
 
@@ -25,7 +25,7 @@ class Where(enum.Enum):
     """It is decided, or it was taken back."""
 
 
-class InFlight(Run):
+class InFlight(HandlerRun):
     """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
 
     __slots__ = ("_begin", "_flight", "again_until", "assignment", "company", "disposition", "entry", "error", "limit", "message", "where")

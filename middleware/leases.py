@@ -189,7 +189,7 @@ class Leases:
         self._trips.append(self._clock() - started)
         return result
 
-    def hold(self, entries: Sequence[Entry], asked_at: float) -> None:
+    def add(self, entries: Sequence[Entry], asked_at: float) -> None:
         """The claims of `entries` are granted; `asked_at` is when they were asked for."""
         for entry in entries:
             self._held[entry.token] = entry

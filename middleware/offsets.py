@@ -14,7 +14,7 @@ from typing import Literal, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate, Later
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
@@ -68,7 +68,7 @@ class OffsetsPipeline(TransactionalPipeline):
                     offsets = cast(OffsetsTransaction, transaction)
                     await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, end)
         except StoreUnavailable as error:
-            self._worker.hold(passed, "the database does not know yet that they are passed", error)
+            self._worker.postpone(passed, "the database does not know yet that they are passed", error)
             return False
         return True
 
@@ -81,7 +81,7 @@ class OffsetsPipeline(TransactionalPipeline):
             async with self._store.begin(retention=self._retention) as transaction:
                 passed = await self._lock(transaction, partition)
         except StoreUnavailable as error:
-            self._worker.hold(doubtful, "it is not known whether they were committed", error)
+            self._worker.postpone(doubtful, "it is not known whether they were committed", error)
             return False
         for entry in doubtful:
             self._in_doubt.discard(entry)
@@ -99,7 +99,7 @@ class OffsetsPipeline(TransactionalPipeline):
         if run.raised is None or run.stopped is not None:
             return run.stopped
         if len(fetched) == 1:
-            await self._conclude(fetched, assignment)
+            await self._mark_failed(fetched, assignment)
             return None
         middle = len(fetched) // 2
         stopped = await self._transact(fetched[:middle], assignment)
@@ -124,14 +124,14 @@ class OffsetsPipeline(TransactionalPipeline):
             if permit is Permit.SUPERSEDED:
                 entry.rule(Duplicate(stale=True))
             elif permit is Permit.PENDING:
-                self._worker.hold([entry], "its original is not passed yet")
+                self._worker.postpone([entry], "its original is not passed yet")
         pending = {id(entry) for (entry, _), permit in zip(keyed, permits, strict=True) if permit is Permit.PENDING}
         return [entry for entry in fetched if entry.stage is Stage.FETCHED and id(entry) not in pending]
 
-    async def _finish(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
+    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
         if partition.role == "retry":
-            await super()._finish(transaction, mine, assignment)
+            await super()._publish_and_mark(transaction, mine, assignment)
             return
         await self._settle.publish(mine, partition)
         if any(entry.stage is not Stage.PUBLISHED for entry in mine):
@@ -141,35 +141,35 @@ class OffsetsPipeline(TransactionalPipeline):
         offsets = cast(OffsetsTransaction, transaction)
         await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, mine[-1].delivery.offset + 1)
 
-    def _roll_back(self, mine: Sequence[Entry], run: Run) -> None:
+    def _roll_back(self, mine: Sequence[Entry], run: HandlerRun) -> None:
         waits = [entry for entry in mine if entry.stage is not Stage.ADMITTED]
         if run.raised is None and not run.called_off and run.stopped is None and len(waits) == len(mine):
             for entry in mine:
                 entry.undo()
-            self._worker.hold(mine, "copies are not acknowledged", wait=PUBLISH_AGAIN)
+            self._worker.postpone(mine, "copies are not acknowledged", wait=PUBLISH_AGAIN)
         else:
             super()._roll_back(mine, run)
 
-    async def _conclude(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def _mark_failed(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
         if partition.role == "retry":
-            await super()._conclude(entries, assignment)
+            await super()._mark_failed(entries, assignment)
             return
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 await self._lock(transaction, partition)
-                await self._finish(transaction, entries, assignment)
+                await self._publish_and_mark(transaction, entries, assignment)
         except RollBack:
-            self._roll_back(entries, Run())
+            self._roll_back(entries, HandlerRun())
         except StoreUnavailable as error:
-            self._hold(entries, error)
+            self._undo_and_postpone(entries, error)
 
-    def _hold(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
+    def _undo_and_postpone(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
         """What had come to the commit is in doubt, and is asked for before anything is run again."""
         doubtful = [entry for entry in entries if entry.stage is Stage.PUBLISHED and entry.delivery.at_origin]
         self._in_doubt.update(doubtful)
-        self._worker.hold(doubtful, "it is not known whether they were committed", error)
-        super()._hold([entry for entry in entries if entry not in self._in_doubt], error)
+        self._worker.postpone(doubtful, "it is not known whether they were committed", error)
+        super()._undo_and_postpone([entry for entry in entries if entry not in self._in_doubt], error)
 
     async def _lock(self, transaction: Transaction, partition: OwnedPartition) -> int:
         offsets = cast(OffsetsTransaction, transaction)

@@ -15,7 +15,7 @@ from typing import Final
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Duplicate
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Assignment, Settlement
@@ -77,7 +77,7 @@ class Pipeline:
                 if may_run and not assignment.cut_off:
                     await self._admission.claim(entries)
                     settle = partial(self._settle_finished, entries, assignment)
-                    stopped = (await self._execution.run(entries, assignment, Run(), meanwhile=settle)).stopped
+                    stopped = (await self._execution.run(entries, assignment, HandlerRun(), meanwhile=settle)).stopped
         follow(entries)
         await self._settle(entries, assignment)
         if stopped is not None:
@@ -89,7 +89,7 @@ class Pipeline:
         now = self._worker.monotonic()
         finished = [entry for entry in entries if Stage.RULED <= entry.stage < Stage.SETTLED and entry.not_before <= now]
         await self._settle(finished, assignment)
-        assignment.finish(finished)
+        assignment.pass_settled(finished)
 
     async def _may_begin(self, entries: Sequence[Entry], assignment: Assignment) -> bool:
         """Nothing is begun once the partition is gone, nor while the event log is out of order.
@@ -103,7 +103,7 @@ class Pipeline:
             await self._worker.make_durable()
         except EventLogUnavailable as error:
             fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
-            self._worker.hold(fetched, "the event log is not durable, nothing is begun", error)
+            self._worker.postpone(fetched, "the event log is not durable, nothing is begun", error)
             return False
         return True
 
@@ -118,7 +118,7 @@ class Pipeline:
             return
         async with isolation.exclusive(leases.lease) as idle:
             if not idle:
-                self._worker.hold(alone, "it runs alone, and the worker is not idle", wait=leases.lease)
+                self._worker.postpone(alone, "it runs alone, and the worker is not idle", wait=leases.lease)
             yield idle
 
 
@@ -130,7 +130,7 @@ def follow(entries: Sequence[Entry]) -> None:
             continue
         if leader.disposition is None:
             entry.leader = None
-            entry.hold(leader.not_before, leader.why)
+            entry.postpone(leader.not_before, leader.why)
         else:
             ruling = leader.disposition
             stale = isinstance(ruling, Duplicate) and ruling.stale

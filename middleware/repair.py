@@ -25,7 +25,7 @@ __all__ = [
     "Action",
     "Planned",
     "Risk",
-    "Step",
+    "RepairStep",
     "Summary",
     "Title",
     "read_steps",
@@ -88,7 +88,7 @@ class Title:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RepairStep:
     """What to do with the offsets from `start` to before `end` of one partition. Times are microseconds."""
 
     action: Action
@@ -152,7 +152,7 @@ class Summary:
     """How many messages were left out, since events that mend them may still come."""
 
 
-def write_plan(path: Path, title: Title, steps: Iterable[Step]) -> list[Planned]:
+def write_plan(path: Path, title: Title, steps: Iterable[RepairStep]) -> list[Planned]:
     """Write a plan, all of it or nothing; answers what is in it. Raises `OSError`."""
     number, offsets = Counter[Action](), Counter[Action]()
     unfinished = path.with_name(f".{path.name}")
@@ -184,7 +184,7 @@ def read_title(path: Path) -> Title:
     return title
 
 
-def read_steps(path: Path) -> Iterator[Step]:
+def read_steps(path: Path) -> Iterator[RepairStep]:
     """The steps of a plan, one by one. Raises `ConfigurationError` that names the line which can't be used."""
     with _lines(path) as lines:
         next(lines, None)
@@ -212,7 +212,7 @@ def _lines(path: Path) -> TextIO:
         raise ConfigurationError(f"{path} can't be read ({error.strerror}); give the {NAME} that reconcile wrote") from error
 
 
-def _written(step: Step) -> dict[str, Any]:
+def _written(step: RepairStep) -> dict[str, Any]:
     return {
         "action": step.action,
         "risk": step.risk,
@@ -234,9 +234,9 @@ def _written(step: Step) -> dict[str, Any]:
     }
 
 
-def _read(found: Mapping[str, Any]) -> Step:
+def _read(found: Mapping[str, Any]) -> RepairStep:
     evidence, record_ts = found["evidence"], found["preconditions"]["record_ts"]
-    step = Step(
+    step = RepairStep(
         action=Action(found["action"]),
         verdict=found["verdict"],
         cluster=found["cluster"],

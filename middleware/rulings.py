@@ -24,7 +24,7 @@ from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.unanimous import leaves
 
-__all__ = ["STOPS", "Raised", "Returned", "rule", "stops"]
+__all__ = ["STOPS", "Raised", "Returned", "dispositions_of", "stops"]
 
 #: A handler that raises one of these stops the app and rules on nothing.
 STOPS = (SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -44,7 +44,9 @@ class Raised:
     error: BaseException
 
 
-def rule(batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack_index_on_error: bool = False) -> list[Disposition]:
+def dispositions_of(
+    batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack_index_on_error: bool = False
+) -> list[Disposition]:
     """One disposition for each message of `batch`, in order.
 
     A ruling on a single message wins; then the prefix up to `ack_index`, if the handler succeeded (or raised, with

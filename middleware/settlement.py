@@ -48,7 +48,7 @@ class Assignment(Protocol):
         """It takes nothing new, and what has begun comes to its end."""
         ...
 
-    def finish(self, entries: Sequence[Entry]) -> None:
+    def pass_settled(self, entries: Sequence[Entry]) -> None:
         """Those of `entries` that are SETTLED may move the watermark."""
         ...
 
@@ -70,8 +70,8 @@ class Settlement:
         ruled = [entry for entry in entries if entry.stage in _UNDER_WAY]
         await self._confirm(ruled)
         await self.publish(ruled, assignment)
-        await self._record(ruled)
-        await self._tell(ruled)
+        await self._record_outcomes(ruled)
+        await self._update_store(ruled)
 
     async def _confirm(self, ruled: Sequence[Entry]) -> None:
         """Past the local deadline only a renewed claim may publish; a lost one is claimed anew."""
@@ -91,7 +91,7 @@ class Settlement:
         try:
             lost = await self._leases.renew(doubtful)
         except StoreUnavailable as error:
-            self._worker.hold(doubtful, "its lease could not be renewed", error)
+            self._worker.postpone(doubtful, "its lease could not be renewed", error)
             for entry in doubtful:
                 entry.claim_lost = True  # keeps it from being published in this pass
             return
@@ -99,7 +99,7 @@ class Settlement:
             self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
             self._leases.drop(entry)
             entry.forget_claim()
-            entry.hold(self._worker.monotonic(), "its claim was lost")
+            entry.postpone(self._worker.monotonic(), "its claim was lost")
 
     async def publish(self, ruled: Sequence[Entry], assignment: Assignment) -> None:
         """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
@@ -112,7 +112,7 @@ class Settlement:
                 passed.append(entry)
             elif assignment.cut_off or not entry.claim_lost:
                 outgoing.append(entry)
-        self._tell_suppressed(passed)
+        self._log_suppressed(passed)
         while outgoing:
             if assignment.cut_off:  # looked at for each round: a shorter one is sent after the answer to the first
                 for entry in outgoing:
@@ -131,11 +131,13 @@ class Settlement:
                 else:
                     unanswered.append((entry, answer))
             if unanswered:
-                self._worker.hold([entry for entry, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
-            self._mourn([entry for entry in outgoing if entry.stage is Stage.PUBLISHED])
+                self._worker.postpone(
+                    [entry for entry, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN
+                )
+            self._log_dead_letters([entry for entry in outgoing if entry.stage is Stage.PUBLISHED])
             outgoing = refused
 
-    def _tell_suppressed(self, passed: Sequence[Entry]) -> None:
+    def _log_suppressed(self, passed: Sequence[Entry]) -> None:
         """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
         suppressed = [entry for entry in passed if isinstance(entry.disposition, Duplicate) and entry.disposition.dead]
         if suppressed:
@@ -148,7 +150,7 @@ class Settlement:
                 offset=suppressed[0].delivery.origin.offset,
             )
 
-    def _mourn(self, published: Sequence[Entry]) -> None:
+    def _log_dead_letters(self, published: Sequence[Entry]) -> None:
         """One line for the dead letters of each reason; a reason that the handler gave is the user's text and stays on the letter."""
         by_reason: dict[str, list[tuple[Entry, Failure | None]]] = {}
         for entry in published:
@@ -181,7 +183,7 @@ class Settlement:
             smaller = self._copy(entry)
         if smaller is None:
             entry.copy = None
-            self._worker.hold([entry], "its dead letter is refused", refusal, wait=PUBLISH_AGAIN)
+            self._worker.postpone([entry], "its dead letter is refused", refusal, wait=PUBLISH_AGAIN)
             return False
         entry.copy = smaller
         return True
@@ -208,9 +210,9 @@ class Settlement:
         if self._leases is not None:
             self._leases.give_back(entry)
         entry.forget_claim()
-        entry.hold(self._worker.monotonic(), "its partition was revoked")
+        entry.postpone(self._worker.monotonic(), "its partition was revoked")
 
-    async def _record(self, ruled: Sequence[Entry]) -> None:
+    async def _record_outcomes(self, ruled: Sequence[Entry]) -> None:
         published = [entry for entry in ruled if entry.stage is Stage.PUBLISHED]
         if not published:
             return
@@ -225,7 +227,7 @@ class Settlement:
             try:
                 await self._worker.make_durable()
             except EventLogUnavailable as error:
-                self._worker.hold(published, "the event log is not durable", error)
+                self._worker.postpone(published, "the event log is not durable", error)
                 return
         for entry in published:
             entry.stage = Stage.RECORDED
@@ -263,7 +265,7 @@ class Settlement:
                 pass
         return events
 
-    async def _tell(self, ruled: Sequence[Entry]) -> None:
+    async def _update_store(self, ruled: Sequence[Entry]) -> None:
         """Complete and release; only an answer settles what was completed, a release that fails holds nothing."""
         recorded = [entry for entry in ruled if entry.stage is Stage.RECORDED]
         completing: list[Entry] = []
@@ -286,10 +288,10 @@ class Settlement:
             try:
                 result = await self._leases.exchange(completes=completes, releases=releases)
             except StoreUnavailable as error:
-                held = self._untold(completing, completes, self._leases, error)
+                held = self._held_by_outage(completing, completes, self._leases, error)
             else:
                 answered = list(zip(completing, result.completes, strict=True))
-                self._tell_restored([entry for entry, ack in answered if ack is Ack.RESTORED])
+                self._log_restored([entry for entry, ack in answered if ack is Ack.RESTORED])
                 held = [entry for entry, ack in answered if ack is Ack.LOST and not isinstance(entry.disposition, Dead)]
                 for entry in held:
                     self._claim_again(entry, self._leases)
@@ -302,9 +304,9 @@ class Settlement:
         for entry in recorded:
             if entry.leader is not None and entry.stage is Stage.SETTLED and entry.leader.stage is not Stage.SETTLED:
                 entry.stage = Stage.RECORDED
-                entry.hold(entry.leader.not_before, entry.leader.why)
+                entry.postpone(entry.leader.not_before, entry.leader.why)
 
-    def _untold(
+    def _held_by_outage(
         self, completing: Sequence[Entry], completes: Sequence[Complete], leases: Leases, error: StoreUnavailable
     ) -> Sequence[Entry]:
         """The store does not know that they are done: they are held until it does, unless nothing is to wait for the store."""
@@ -312,10 +314,10 @@ class Settlement:
             for complete in completes:
                 leases.mark_later(complete)
             return ()
-        self._worker.hold(completing, "done, but the store does not know it yet", error)
+        self._worker.postpone(completing, "done, but the store does not know it yet", error)
         return completing
 
-    def _tell_restored(self, restored: Sequence[Entry]) -> None:
+    def _log_restored(self, restored: Sequence[Entry]) -> None:
         if restored:
             log.error(
                 "the store had forgotten claims that were held, their records are written again",
@@ -333,4 +335,4 @@ class Settlement:
         recorded = entry.recorded
         entry.forget_claim()
         entry.recorded = recorded
-        entry.hold(self._worker.monotonic(), "done, but its claim was lost")
+        entry.postpone(self._worker.monotonic(), "done, but its claim was lost")

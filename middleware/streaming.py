@@ -15,8 +15,8 @@ from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, Run, Stage
-from ackwise.middleware.fate import is_last, tell_spared
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
+from ackwise.middleware.fate import is_last, log_spared
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
@@ -88,7 +88,7 @@ class StreamingPipeline(Pipeline):
         await self._admission.claim(entries)
         admitted = [entry for entry in entries if entry.stage is Stage.ADMITTED]
         if stretch.is_stopping or stretch.cut_off:
-            run = Run()
+            run = HandlerRun()
             run.called_off = True
             self._execution.give_up(admitted, run)
         else:
@@ -125,18 +125,18 @@ class StreamingPipeline(Pipeline):
             while True:
                 await flight.wait(SLICE)
                 landed = self._spare(flight, flight.collect(), stretch)
-                self._rule(landed)
+                self._conclude_landed(landed)
                 if flight.is_over:
                     return
                 back += [member.entry for member in landed if member.entry.stage is not Stage.ADMITTED]  # those are away again
                 silent = 0.0 if landed else silent + SLICE
                 if silent and silent % HANG_WARNING == 0:
-                    self._tell_hanging(flight, silent)
+                    self._log_hanging(flight, silent)
                 now = self._worker.monotonic()
                 if due := [entry for entry in back if entry.not_before <= now]:
                     await self._flush()
                     await self._settle(due, stretch)
-                    stretch.finish(due)
+                    stretch.pass_settled(due)
                     back = [entry for entry in back if Stage.FETCHED < entry.stage < Stage.SETTLED]
         except asyncio.CancelledError:
             for member in flight.members:
@@ -160,7 +160,7 @@ class StreamingPipeline(Pipeline):
         for member in doomed:
             self._execution.spare(member.entry, at_most=max(1, member.company // 2), error=type(member.error).__name__)
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
-        tell_spared(self.agent.name, [member.entry for member in doomed], batch=doomed[0].company, at=at)
+        log_spared(self.agent.name, [member.entry for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
             self._give_to(flight, [member.entry for member in doomed], stretch, again_until=until)
             return known
@@ -168,7 +168,7 @@ class StreamingPipeline(Pipeline):
             member.disposition = None
         return [*known, *doomed]
 
-    def _rule(self, landed: Sequence[InFlight]) -> None:
+    def _conclude_landed(self, landed: Sequence[InFlight]) -> None:
         for member in landed:
             member.entry.run = None
         landed = [member for member in landed if member.entry.stage is Stage.ADMITTED]  # the others were not begun
@@ -183,7 +183,7 @@ class StreamingPipeline(Pipeline):
                 self._execution.give_up([member.entry for member in of_a_kind], of_a_kind[0])
         self._execution.end([member.entry for member in landed])
 
-    def _tell_hanging(self, flight: Flight, seconds: float) -> None:
+    def _log_hanging(self, flight: Flight, seconds: float) -> None:
         taken = list(flight.taken())
         if taken:
             origin = taken[0].message

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide, tell_broken
+from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
@@ -57,29 +57,29 @@ class TransactionalPipeline(Pipeline):
         if run.raised is None or run.stopped is not None:
             return run.stopped
         if len(fetched) == 1:
-            await self._conclude(fetched, assignment)
+            await self._mark_failed(fetched, assignment)
             return None
         middle = len(fetched) // 2
         halves = fetched[:middle], fetched[middle:]
         return await self._transact(halves[0], assignment) or await self._transact(halves[1], assignment)
 
-    async def _attempt(self, fetched: Sequence[Entry], assignment: Assignment) -> Run:
+    async def _attempt(self, fetched: Sequence[Entry], assignment: Assignment) -> HandlerRun:
         """One transaction with one run of the handler; where that has to be rolled back, nothing of it stays."""
-        run, mine = Run(), list[Entry]()
+        run, mine = HandlerRun(), list[Entry]()
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 mine = await self._claim(transaction, fetched, assignment)
-                run = await self._execution.run(mine, assignment, Run(transaction))
+                run = await self._execution.run(mine, assignment, HandlerRun(transaction))
                 if run.raised is not None or any(entry.stage is Stage.ADMITTED for entry in mine):
                     raise RollBack
-                await self._finish(transaction, mine, assignment)
+                await self._publish_and_mark(transaction, mine, assignment)
         except RollBack:
             self._roll_back(mine, run)
         except TransactionAborted as error:
             run.raised = error
             self._roll_back([entry for entry in mine if not self._stands(entry)], run)
         except StoreUnavailable as error:
-            self._hold(fetched, error)
+            self._undo_and_postpone(fetched, error)
         return run
 
     async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
@@ -106,19 +106,19 @@ class TransactionalPipeline(Pipeline):
             case Stale():
                 entry.rule(Duplicate(stale=True))
 
-    async def _finish(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
+    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
         """Publish the copies, and mark what needs none or has one: a copy is there before anybody is told of it."""
         await self._settle.publish(mine, assignment)
         done = [(entry, entry.key) for entry in mine if entry.stage is Stage.PUBLISHED]
         await transaction.finish([finish_of(entry, key) for entry, key in done if key is not None])
 
-    def _roll_back(self, mine: Sequence[Entry], run: Run) -> None:
+    def _roll_back(self, mine: Sequence[Entry], run: HandlerRun) -> None:
         """One that failed alone keeps its decision, or is given one; of several each is told to have failed, and is fetched again."""
         if run.raised is None:
             for entry in mine:
                 entry.undo()
             if run.stopped is None:
-                self._worker.hold(mine, "its handler was called off, or decided nothing")
+                self._worker.postpone(mine, "its handler was called off, or decided nothing")
         elif len(mine) == 1:
             self._blame(mine[0], run.raised)
         else:
@@ -130,10 +130,10 @@ class TransactionalPipeline(Pipeline):
     def _blame(self, entry: Entry, error: BaseException) -> None:
         if isinstance(error, TransactionAborted):  # it was taken for a success until it was to be committed
             broken = decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)
-            tell_broken(self.agent.name, [] if broken is None else [broken])
+            log_broken_policy(self.agent.name, [] if broken is None else [broken])
         entry.succeeded = False
 
-    async def _conclude(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def _mark_failed(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
         ruled = [entry for entry in entries if entry.stage is Stage.RULED]
         keys = [entry.key for entry in ruled if entry.key is not None]
@@ -143,18 +143,18 @@ class TransactionalPipeline(Pipeline):
             async with self._store.begin(retention=self._retention) as transaction:
                 (answer,) = await transaction.claim(keys)
                 if isinstance(answer, Taken):
-                    await self._finish(transaction, ruled, assignment)
+                    await self._publish_and_mark(transaction, ruled, assignment)
                 else:
                     self._take(ruled[0], answer)
         except StoreUnavailable as error:
-            self._hold(entries, error)
+            self._undo_and_postpone(entries, error)
 
-    def _hold(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
+    def _undo_and_postpone(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
         """The database is away, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
         undone = [entry for entry in entries if not (self._stands(entry) or isinstance(entry.disposition, Duplicate))]
         for entry in undone:
             entry.undo()
-        self._worker.hold(undone, "the database is not available", error)
+        self._worker.postpone(undone, "the database is not available", error)
 
     def _stands(self, entry: Entry) -> bool:
         """Whether it is parked or dead, whatever becomes of the transaction."""

@@ -19,7 +19,7 @@ class Watermark:
         self._next = position  #: the smallest offset that was not seen yet
         self._unfinished: dict[int, None] = {}  #: ascending, since only larger offsets are taken
 
-    def hold(self, offset: int) -> bool:
+    def track(self, offset: int) -> bool:
         """Take a fetched offset; `False` if it is held already or lies below the watermark."""
         if self._next is not None and offset < self._next:
             return False

@@ -76,7 +76,7 @@ class Copy:
     headers: Headers
 
 
-class _Block(NamedTuple):
+class _HeaderBlock(NamedTuple):
     """Where our headers begin, and what they say. What is missing raises `KeyError`, what is out of its limit `ValueError`."""
 
     start: int
@@ -101,14 +101,14 @@ class _Block(NamedTuple):
         return value
 
 
-def _block(headers: Headers) -> _Block:
+def _block(headers: Headers) -> _HeaderBlock:
     start = next((index for index in range(len(headers) - 1, -1, -1) if headers[index][0] == _VERSION), None)
     if start is None:
         raise ForeignCopy("it has no ackwise-version header")
-    return _Block(start, {name: value for name, value in headers[start:] if value is not None})
+    return _HeaderBlock(start, {name: value for name, value in headers[start:] if value is not None})
 
 
-def _block_of(group: str, headers: Headers) -> _Block:
+def _block_of(group: str, headers: Headers) -> _HeaderBlock:
     """The block of a copy that `group` wrote. Whose it is comes first: another group's version is nothing to wait for."""
     block = _block(headers)
     if (written_by := block.fields.get(_GROUP)) != group.encode():

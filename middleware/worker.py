@@ -60,7 +60,7 @@ class Worker:
     wall: Callable[[], float] = time.time
     exec_ids: Iterator[int] = field(default_factory=_exec_ids)
     outage: Outage = field(default_factory=Outage)
-    _told: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: when a partition may be said to be held again, and why
+    _next_line_at: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: by topic, partition and reason of a postponement
 
     async def make_durable(self) -> None:
         """Return once every event that was recorded is durable. Raises `EventLogUnavailable`, and remembers that there is an outage."""
@@ -78,7 +78,7 @@ class Worker:
         if self.sink is not None:
             self.sink.record(event)
 
-    def hold(
+    def postpone(
         self, entries: Sequence[Entry], why: str, error: Exception | None = None, *, at_most: float | None = None, wait: float | None = None
     ) -> None:
         """They come up again after a back-off, at most `at_most` seconds of it, or after exactly `wait` seconds."""
@@ -86,7 +86,7 @@ class Worker:
         for entry in entries:
             delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(entry.tries, 10)) if wait is None else wait
             entry.tries += 1
-            entry.hold(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
+            entry.postpone(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
         if error is not None and entries and self._is_news(entries[0], why, now):
             log.warning(
                 "messages are held, nothing of them is committed",
@@ -101,9 +101,9 @@ class Worker:
     def _is_news(self, entry: Entry, why: str, now: float) -> bool:
         """Each batch of a partition is held by itself; one line for all of them is enough for a while."""
         place = entry.delivery.topic, entry.delivery.partition, why
-        if now < self._told.get(place, now):
+        if now < self._next_line_at.get(place, now):
             return False
-        self._told[place] = now + LONGEST_WAIT
+        self._next_line_at[place] = now + LONGEST_WAIT
         return True
 
     def event(self, code: EventCode, handler: str, entry: Entry, exec_id: int | None = None, **fields: Any) -> Event:

@@ -68,7 +68,7 @@ class LoopBatch(Batch[T_co]):
         it was taken before, and what stops a program; any other exception of the handler is a failure of the batch.
         """
         self._open()
-        return _Work(self, self._run(handler))
+        return _HandlerWork(self, self._run(handler))
 
     async def _run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> None:
         try:
@@ -109,7 +109,7 @@ class LoopBatch(Batch[T_co]):
             self._decided.set_result(outcome)
 
 
-class _Work(Coroutine[Any, Any, None]):
+class _HandlerWork(Coroutine[Any, Any, None]):
     """The call of a handler with `batch`. A coroutine that is ended before it began, as a task cancelled at once does, is not told."""
 
     def __init__(self, batch: LoopBatch[Any], work: Coroutine[Any, Any, None]) -> None:

@@ -25,7 +25,7 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer
 
-    from ackwise.plugin.host.host import Host
+    from ackwise.plugin.host.host import AiokafkaHost
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
@@ -139,16 +139,16 @@ class Slots:
                     "leave one of them out"
                 )
 
-    def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> Host:
+    def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> AiokafkaHost:
         """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
 
         Raises `ConfigurationError`.
         """
-        from ackwise.plugin.host.host import Host  # the Kafka client is imported by those who run it
+        from ackwise.plugin.host.host import AiokafkaHost  # the Kafka client is imported by those who run it
 
         self.check(agents)
         store, inbox = self.open_store(), self.open_inbox()
-        return Host(
+        return AiokafkaHost(
             settings,
             agents,
             later=self.later,

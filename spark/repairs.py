@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from ackwise.middleware.repair import Action, Step
+from ackwise.middleware.repair import Action, RepairStep
 from ackwise.spark.fold import RANK_BASE
 from ackwise.spark.results import is_anomaly, last_event, name_of, with_names
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
@@ -61,7 +61,7 @@ def of_offsets(missing: DataFrame) -> DataFrame:
     return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unsaid)
 
 
-def steps(frames: list[DataFrame]) -> Iterator[Step]:
+def steps(frames: list[DataFrame]) -> Iterator[RepairStep]:
     """All steps in order, by partition and offset; the driver holds one part of them at a time. Raises what Spark raises."""
     rows = frames[0]
     for frame in frames[1:]:
@@ -99,9 +99,9 @@ def _merged(messages: DataFrame) -> DataFrame:
     )
 
 
-def _step(row: Row) -> Step:
+def _step(row: Row) -> RepairStep:
     written = None if row["first_record_ts"] is None else (row["first_record_ts"], row["last_record_ts"])
-    return Step(
+    return RepairStep(
         action=ACTIONS[row["verdict"]],
         verdict=row["verdict"],
         cluster=row["cluster"],

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import Step, read_steps, read_title
+from ackwise.middleware.repair import RepairStep, read_steps, read_title
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
@@ -44,7 +44,7 @@ def show(plan: _Plan, as_json: _AsJson = False) -> None:
     Exit code 0: it can be read. 2: it is no plan, or a line of it is damaged.
     """
     title = read_title(plan)
-    steps, offsets, first = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str, str, str]](), list[Step]()
+    steps, offsets, first = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str, str, str]](), list[RepairStep]()
     for step in read_steps(plan):
         kind = step.group, step.action.value, step.verdict, step.risk.value
         steps[kind] += 1
@@ -125,7 +125,7 @@ async def _carry_out(plan: Path, group: Group, offsets: int, *, execute: bool, w
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("offsets", total=offsets)
         return await carry_out(
-            plan, group, execute=execute, with_review=with_review, rate=rate, stop=stop, tell=lambda done: bar.advance(task, done)
+            plan, group, execute=execute, with_review=with_review, rate=rate, stop=stop, on_progress=lambda done: bar.advance(task, done)
         )
 
 
@@ -159,7 +159,7 @@ def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:5]) + (" …" if len(places) > 5 else "")
 
 
-def _place(step: Step) -> str:
+def _place(step: RepairStep) -> str:
     return f"{step.topic}/{step.partition}/{step.start}" + (f"–{step.end - 1}" if step.offsets > 1 else "")
 
 

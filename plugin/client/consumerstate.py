@@ -65,7 +65,7 @@ def keep_awake(consumer: Any) -> None:
     aiokafka tells those who wait for an assignment of errors alone, and begins the task that learns the metadata only once.
     """
 
-    def tell(_: asyncio.Task[None]) -> None:
+    def fail_waiters(_: asyncio.Task[None]) -> None:
         for waiter in consumer._subscription._assignment_waiters:
             if not waiter.done() and not consumer._closed:
                 waiter.set_exception(KafkaConnectionError("the client has left the group by itself"))
@@ -79,7 +79,7 @@ def keep_awake(consumer: Any) -> None:
             client._sync_task.add_done_callback(restart)
 
     client = consumer._client
-    for task, act in ((_coordination_of(consumer), tell), (getattr(client, "_sync_task", None), restart)):
+    for task, act in ((_coordination_of(consumer), fail_waiters), (getattr(client, "_sync_task", None), restart)):
         if task is not None:
             task.add_done_callback(act)
 

@@ -11,7 +11,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.demo.scenario import MAX_BATCH
 from ackwise.plugin.demo.shop import PARTITIONS
 
-__all__ = ["HOSTS", "Host", "find_host"]
+__all__ = ["HOSTS", "DemoHost", "find_host"]
 
 #: Lanes: each partition of the source and of the retry topic. A partition belongs to one worker at a time, so what is
 #: claimed and unfinished at one moment is bounded by them for any number of workers.
@@ -22,7 +22,7 @@ _AHEAD: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class DemoHost:
     """One way to run the worker."""
 
     command: Sequence[str]  #: what `python -m` is given
@@ -30,15 +30,15 @@ class Host:
     has_stock: bool  #: the same worker runs without Ackwise too
 
 
-HOSTS: Final[Mapping[str, Host]] = {
-    "aiokafka": Host(("ackwise.plugin.cli", "run", "ackwise.plugin.demo.worker:app"), MAX_BATCH * _LANES, has_stock=False),
-    "faust": Host(
+HOSTS: Final[Mapping[str, DemoHost]] = {
+    "aiokafka": DemoHost(("ackwise.plugin.cli", "run", "ackwise.plugin.demo.worker:app"), MAX_BATCH * _LANES, has_stock=False),
+    "faust": DemoHost(
         ("faust", "-A", "ackwise.plugin.faust.demo", "worker", "-l", "info", "--without-web"), _AHEAD * MAX_BATCH * _LANES, has_stock=True
     ),
 }
 
 
-def find_host(name: str) -> Host:
+def find_host(name: str) -> DemoHost:
     """The host of this name. Raises `ConfigurationError` if what it runs is not installed."""
     host = HOSTS[name]
     if importlib.util.find_spec(host.command[0].partition(".")[0]) is None:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Entry", "LedgerReader", "LedgerWriter"]
+__all__ = ["LedgerLine", "LedgerReader", "LedgerWriter"]
 
 
-class Entry(NamedTuple):
+class LedgerLine(NamedTuple):
     """One order was billed: how much, and where the record stood that asked for it."""
 
     order: str
@@ -30,7 +30,7 @@ class LedgerWriter:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def append(self, entries: Iterable[Entry]) -> None:
+    def append(self, entries: Iterable[LedgerLine]) -> None:
         """Write `entries` and wait for the disk. Raises `OSError`; some of them may be there then."""
         # The first line end closes what another worker may have torn when it was killed.
         data = b"\n" + b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
@@ -45,9 +45,9 @@ class LedgerReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerLine] = []
 
-    def refresh(self) -> list[Entry]:
+    def refresh(self) -> list[LedgerLine]:
         """All entries so far. A last line without its end is left for later; a torn one in between is passed over."""
         if self._path.exists():
             with self._path.open("rb") as file:
@@ -59,8 +59,8 @@ class LedgerReader:
         return self.entries
 
 
-def _parse(line: bytes) -> Entry | None:
+def _parse(line: bytes) -> LedgerLine | None:
     try:
-        return Entry(*json.loads(line))
+        return LedgerLine(*json.loads(line))
     except (ValueError, TypeError):
         return None

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ackwise.plugin.demo.ledger import Entry
-from ackwise.plugin.demo.scenario import Fate, Scenario
+from ackwise.plugin.demo.ledger import LedgerLine
+from ackwise.plugin.demo.scenario import PlannedFate, Scenario
 
-__all__ = ["DeadLetterSeen", "Observed", "Outcome", "judge"]
+__all__ = ["DeadLetterSeen", "Observations", "DemoOutcome", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class DeadLetterSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Observations:
     """What the outside world saw."""
 
     positions: Sequence[tuple[int, int]]  #: where the broker says that it put each record: partition and offset
-    ledger: Sequence[Entry]
+    ledger: Sequence[LedgerLine]
     dead_letters: Sequence[DeadLetterSeen]
     retried: Mapping[str, int]  #: copies on each delay topic, by its level
     in_flight: int  #: messages that were claimed and unfinished at the kills, at most
@@ -39,7 +39,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """The result, in numbers that a person can check."""
 
     sent: int
@@ -57,7 +57,7 @@ class Outcome:
     failures: tuple[str, ...]  #: a sentence for each condition that does not hold
 
 
-def judge(scenario: Scenario, observed: Observed) -> Outcome:
+def judge(scenario: Scenario, observed: Observations) -> DemoOutcome:
     """Compare what was sent with what became of it."""
     billed = {entry.order: entry.cents for entry in observed.ledger}
     repeated = len(observed.ledger) - len(billed)
@@ -68,7 +68,7 @@ def judge(scenario: Scenario, observed: Observed) -> Outcome:
         *_of_books(scenario, billed, dead),
         *_of_repeats(repeated, observed.in_flight),
     ]
-    return Outcome(
+    return DemoOutcome(
         sent=len(observed.positions),
         billed=len(billed),
         repeated_by_kill=repeated,
@@ -85,7 +85,7 @@ def judge(scenario: Scenario, observed: Observed) -> Outcome:
     )
 
 
-def _suppressed(scenario: Scenario, observed: Observed) -> int:
+def _suppressed(scenario: Scenario, observed: Observations) -> int:
     """Records that did nothing themselves, because another record of the same order did."""
     acted = {(entry.partition, entry.offset) for entry in observed.ledger}
     acted |= {(letter.partition, letter.offset) for letter in observed.dead_letters}
@@ -105,7 +105,7 @@ def _of_books(scenario: Scenario, billed: Mapping[str, int], dead: Mapping[str, 
     if unpaid := scenario.prices.keys() - billed.keys():
         failures.append(f"{len(unpaid)} orders should have been billed and were not, {min(unpaid)} among them")
     fates = scenario.fates
-    if odd := [key for key, reason in dead.items() if fates.get(key, Fate.BILLED).value != reason]:
+    if odd := [key for key, reason in dead.items() if fates.get(key, PlannedFate.BILLED).value != reason]:
         failures.append(f"{len(odd)} dead letters have another reason than they should, {odd[0]} ({dead[odd[0]]}) among them")
     return failures
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.demo.hosts import Host, find_host
+from ackwise.plugin.demo.hosts import DemoHost, find_host
 from ackwise.plugin.demo.ledger import LedgerReader
-from ackwise.plugin.demo.outcome import Observed, Outcome, judge
+from ackwise.plugin.demo.outcome import DemoOutcome, Observations, judge
 from ackwise.plugin.demo.processes import DemoFailed, Process, run_to_end, start
 from ackwise.plugin.demo.scenario import LEVELS, Scenario, make_scenario
 from ackwise.plugin.demo.shop import Observer, count_members, observe, open_topic, send
@@ -58,7 +58,7 @@ class Options:
 class Played(NamedTuple):
     """What came of it: the demo's own judgement, and what `ackwise reconcile` said and where."""
 
-    outcome: Outcome
+    outcome: DemoOutcome
     reconcile_exit: int
     report: Path
     verdicts: Mapping[str, int]
@@ -150,7 +150,9 @@ async def _until_signalled(work: Coroutine[Any, Any, T]) -> T:
         raise SystemExit(128 + signals[0]) from None
 
 
-async def _bill(options: Options, host: Host, scenario: Scenario, place: _Place, progress: Progress) -> tuple[Observed, Stock | None]:
+async def _bill(
+    options: Options, host: DemoHost, scenario: Scenario, place: _Place, progress: Progress
+) -> tuple[Observations, Stock | None]:
     if not place.is_embedded:
         await open_topic(place.brokers, place.topic)
         if host.has_stock:
@@ -172,7 +174,7 @@ async def _bill(options: Options, host: Host, scenario: Scenario, place: _Place,
         observer = await running.enter_async_context(observe(place.brokers, place.group, place.topic, LEVELS))
         await _wait_for_all(workers, ledger, observer, scenario, lambda done: progress("bill", done, len(scenario.fates)))
         await asyncio.gather(*(worker.drain(_DRAIN) for worker in workers))
-        observed = Observed(
+        observed = Observations(
             positions=positions,
             ledger=ledger.refresh(),
             dead_letters=await observer.refresh_dead_letters(),
@@ -215,7 +217,7 @@ def _environment(options: Options, place: _Place) -> dict[str, str]:
     }
 
 
-def _stock(host: Host, options: Options, scenario: Scenario, place: _Place) -> AbstractAsyncContextManager[StockWorker]:
+def _stock(host: DemoHost, options: Options, scenario: Scenario, place: _Place) -> AbstractAsyncContextManager[StockWorker]:
     folder = options.out / "stock"
     folder.mkdir()
     return run_stock(host.command, _environment(options, place), folder, place.brokers, place.stock_topic, scenario)

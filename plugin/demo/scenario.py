@@ -15,7 +15,7 @@ from typing import Final
 
 from ackwise.middleware.disposition import Reason
 
-__all__ = ["LEVELS", "MAX_BATCH", "MAX_RECONSUME_TIMES", "Fate", "Record", "Scenario", "make_scenario"]
+__all__ = ["LEVELS", "MAX_BATCH", "MAX_RECONSUME_TIMES", "PlannedFate", "PlannedRecord", "Scenario", "make_scenario"]
 
 #: How often the demo's worker lets a message come back; a poison message is dead after one delivery more.
 MAX_RECONSUME_TIMES: Final = 3
@@ -31,7 +31,7 @@ _TRANSIENT, _POISON, _STOLEN, _UNDECODABLE, _DUPLICATE = 0.04, 0.002, 0.004, 0.0
 _LATEST_DUPLICATE = 400
 
 
-class Fate(enum.Enum):
+class PlannedFate(enum.Enum):
     """What shall become of a record, whatever happens to the worker."""
 
     BILLED = "billed"
@@ -41,12 +41,12 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PlannedRecord:
     """One record that the producer sends; `key` is the order's business key."""
 
     key: str
     value: bytes
-    fate: Fate
+    fate: PlannedFate
     cents: int = 0
     is_duplicate: bool = False  #: the producer sends the same order again
 
@@ -55,18 +55,18 @@ class Record:
 class Scenario:
     """Everything that is sent, in order."""
 
-    records: Sequence[Record]
+    records: Sequence[PlannedRecord]
     seed: int
 
     @cached_property
-    def fates(self) -> dict[str, Fate]:
+    def fates(self) -> dict[str, PlannedFate]:
         """What shall become of each key."""
         return {record.key: record.fate for record in self.records}
 
     @cached_property
     def prices(self) -> dict[str, int]:
         """The cents of each order that shall be billed."""
-        return {record.key: record.cents for record in self.records if record.fate is Fate.BILLED}
+        return {record.key: record.cents for record in self.records if record.fate is PlannedFate.BILLED}
 
 
 def make_scenario(messages: int, seed: int) -> Scenario:
@@ -80,33 +80,33 @@ def make_scenario(messages: int, seed: int) -> Scenario:
     return Scenario(_with_duplicates(originals, duplicates, draw), seed)
 
 
-def _with_duplicates(originals: Sequence[Record], duplicates: int, draw: random.Random) -> list[Record]:
+def _with_duplicates(originals: Sequence[PlannedRecord], duplicates: int, draw: random.Random) -> list[PlannedRecord]:
     """Undecodable bytes have no business key and can't be told apart from their duplicate, so they have none."""
     places = [(float(place), record) for place, record in enumerate(originals)]
-    again = draw.sample([placed for placed in places if placed[1].fate is not Fate.UNDECODABLE], duplicates)
+    again = draw.sample([placed for placed in places if placed[1].fate is not PlannedFate.UNDECODABLE], duplicates)
     places += [(place + draw.randint(1, _LATEST_DUPLICATE) + 0.5, replace(record, is_duplicate=True)) for place, record in again]
     return [record for _, record in sorted(places, key=lambda placed: placed[0])]
 
 
-def _bill_at_once(key: str, draw: random.Random, outage: int = 0) -> Record:
+def _bill_at_once(key: str, draw: random.Random, outage: int = 0) -> PlannedRecord:
     cents = draw.randint(100, 25_000)
-    return Record(key, _order(key, cents, outage=outage), Fate.BILLED, cents)
+    return PlannedRecord(key, _order(key, cents, outage=outage), PlannedFate.BILLED, cents)
 
 
-def _bill_later(key: str, draw: random.Random) -> Record:
+def _bill_later(key: str, draw: random.Random) -> PlannedRecord:
     return _bill_at_once(key, draw, outage=draw.randint(1, MAX_RECONSUME_TIMES))
 
 
-def _never_bill(key: str, draw: random.Random) -> Record:
-    return Record(key, _order(key, draw.randint(100, 25_000), outage=MAX_RECONSUME_TIMES + 1), Fate.EXHAUSTED)
+def _never_bill(key: str, draw: random.Random) -> PlannedRecord:
+    return PlannedRecord(key, _order(key, draw.randint(100, 25_000), outage=MAX_RECONSUME_TIMES + 1), PlannedFate.EXHAUSTED)
 
 
-def _reject(key: str, draw: random.Random) -> Record:
-    return Record(key, _order(key, draw.randint(100, 25_000), stolen=True), Fate.REJECTED)
+def _reject(key: str, draw: random.Random) -> PlannedRecord:
+    return PlannedRecord(key, _order(key, draw.randint(100, 25_000), stolen=True), PlannedFate.REJECTED)
 
 
-def _garble(key: str, draw: random.Random) -> Record:
-    return Record(key, b"\x80" + draw.randbytes(20), Fate.UNDECODABLE)  # no UTF-8 begins so
+def _garble(key: str, draw: random.Random) -> PlannedRecord:
+    return PlannedRecord(key, b"\x80" + draw.randbytes(20), PlannedFate.UNDECODABLE)  # no UTF-8 begins so
 
 
 _TROUBLES: Final = {_bill_later: _TRANSIENT, _never_bill: _POISON, _reject: _STOLEN, _garble: _UNDECODABLE}

@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
 from ackwise.plugin.demo.outcome import DeadLetterSeen
-from ackwise.plugin.demo.scenario import Record
+from ackwise.plugin.demo.scenario import PlannedRecord
 
 __all__ = ["PARTITIONS", "Observer", "count_members", "observe", "open_topic", "send"]
 
@@ -54,7 +54,7 @@ async def _admin(brokers: str) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def send(brokers: str, topic: str, records: Sequence[Record], progress: Callable[[int], None]) -> list[tuple[int, int]]:
+async def send(brokers: str, topic: str, records: Sequence[PlannedRecord], progress: Callable[[int], None]) -> list[tuple[int, int]]:
     """Send `records` in order, acks=all; answers where the broker says that each one stands: partition and offset."""
     positions: list[tuple[int, int]] = []
     producer = AIOKafkaProducer(bootstrap_servers=brokers, acks="all", linger_ms=5)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ackwise.plugin.demo.ledger import Entry, LedgerReader
+from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader
 from ackwise.plugin.demo.processes import Process, start
-from ackwise.plugin.demo.scenario import Fate, Record, Scenario
+from ackwise.plugin.demo.scenario import PlannedFate, PlannedRecord, Scenario
 from ackwise.plugin.demo.shop import Observer, send
 
 __all__ = ["Stock", "StockWorker", "judge_stock", "run_stock", "stock_records"]
@@ -30,17 +30,17 @@ class Stock:
     lost: int  #: those of them that were not billed
 
 
-def stock_records(scenario: Scenario) -> list[Record]:
+def stock_records(scenario: Scenario) -> list[PlannedRecord]:
     """What is sent to it: the first of the orders."""
-    return [record for record in scenario.records if record.fate is not Fate.UNDECODABLE][:_MOST]
+    return [record for record in scenario.records if record.fate is not PlannedFate.UNDECODABLE][:_MOST]
 
 
 def judge_stock(
-    records: Sequence[Record], positions: Sequence[tuple[int, int]], passed: Mapping[int, int], ledger: Sequence[Entry]
+    records: Sequence[PlannedRecord], positions: Sequence[tuple[int, int]], passed: Mapping[int, int], ledger: Sequence[LedgerLine]
 ) -> Stock:
     """`positions`: where each record stands; `passed`: by partition, the offset up to which the worker has committed."""
     placed = zip(records, positions, strict=True)
-    keys = {record.key for record, (partition, offset) in placed if record.fate is Fate.BILLED and offset < passed.get(partition, 0)}
+    keys = {record.key for record, (partition, offset) in placed if record.fate is PlannedFate.BILLED and offset < passed.get(partition, 0)}
     return Stock(len(keys), len(keys - {entry.order for entry in ledger}))
 
 
@@ -48,7 +48,7 @@ class StockWorker:
     """It while it runs."""
 
     def __init__(
-        self, process: Process, folder: Path, group: str, topic: str, records: Sequence[Record], positions: Sequence[tuple[int, int]]
+        self, process: Process, folder: Path, group: str, topic: str, records: Sequence[PlannedRecord], positions: Sequence[tuple[int, int]]
     ) -> None:
         self._process = process
         self._folder = folder

@@ -17,7 +17,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater, Schedule
 from ackwise.plugin.app import App
-from ackwise.plugin.demo.ledger import Entry, LedgerWriter
+from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 from ackwise.plugin.settings.config import Config
 
@@ -68,5 +68,5 @@ async def bill(batch: Batch[Order]) -> None:
         elif message.reconsume_times < order.outage:
             batch.later(message)
         else:
-            charged.append(Entry(order.id, order.cents, message.partition, message.offset, os.getpid()))
+            charged.append(LedgerLine(order.id, order.cents, message.partition, message.offset, os.getpid()))
     await asyncio.to_thread(ledger.append, charged)

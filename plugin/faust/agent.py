@@ -84,7 +84,7 @@ class Agent(faust.Agent):
                     if not any(told):
                         raise
                     return None
-                await self._tell(error)
+                await self._call_on_error(error)
                 rest = await self._fail(root, error, rest)
             else:
                 await self._leave(root, Stream.end)
@@ -113,7 +113,7 @@ class Agent(faust.Agent):
         aref.it = self.fun(root)
         return aref if isinstance(aref, Awaitable) else self._slurp(aref, aiter(aref))
 
-    async def _tell(self, error: BaseException) -> None:
+    async def _call_on_error(self, error: BaseException) -> None:
         if self._on_error is not None and not isinstance(error, ConsumeLater | Reject):
             await self._on_error(self, error)
 

@@ -26,13 +26,13 @@ from ackwise.plugin.faust.patience import insist
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
-__all__ = ["Host", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
+__all__ = ["HostCalls", "ReliableConductor", "ReliableConsumer", "ReliableProducer"]
 
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
 
 
-class Host(Reading, Protocol):
+class HostCalls(Reading, Protocol):
     """Who decides what is consumed and committed."""
 
     @property
@@ -87,8 +87,8 @@ class ReliableConsumer(Consumer):
     _thread: ReliableThread  # pyright: ignore[reportIncompatibleVariableOverride]  # what `_new_consumer_thread` makes
 
     @property
-    def _host(self) -> Host:
-        host: Host = cast(Any, self.app).ackwise
+    def _host(self) -> HostCalls:
+        host: HostCalls = cast(Any, self.app).ackwise
         return host
 
     def _new_consumer_thread(self) -> ReliableThread:
@@ -193,8 +193,8 @@ class ReliableConductor(Conductor):
     """Subscribes to the group's retry topic besides, and hands no message to a channel that Ackwise feeds."""
 
     @property
-    def _host(self) -> Host:
-        host: Host = cast(Any, self.app).ackwise
+    def _host(self) -> HostCalls:
+        host: HostCalls = cast(Any, self.app).ackwise
         return host
 
     async def _update_indices(self) -> Iterable[str]:

@@ -48,7 +48,7 @@ class Declared(NamedTuple):
         """The handler function that the agent `name` calls, if it does."""
         return next((agent for agent in self.agents if agent.name == name and agent.kind != "stream"), None)
 
-    def told(self, explanation: Explanation) -> Explanation:
+    def annotated(self, explanation: Explanation) -> Explanation:
         """`explanation`, with what Faust has a hand in."""
         topics = [
             replace(topic, use=f"{topic.use}, made by Faust") if topic.topic in self.internal else topic for topic in explanation.topics

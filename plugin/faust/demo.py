@@ -17,7 +17,7 @@ from ackwise.middleware.disposition import Reject
 from ackwise.middleware.message import Message
 from ackwise.middleware.policies import DeadLetter, Dedup, Events
 from ackwise.middleware.retry import ConsumeLater, Schedule
-from ackwise.plugin.demo.ledger import Entry, LedgerWriter
+from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.usage import use
@@ -85,7 +85,7 @@ async def bill(orders: Any) -> None:
     async for event in orders.events():
         order = event.value
         charge(order)
-        entry = Entry(order.id, order.cents, event.message.partition, event.message.offset, os.getpid())
+        entry = LedgerLine(order.id, order.cents, event.message.partition, event.message.offset, os.getpid())
         await asyncio.to_thread(ledger.append, [entry])
 
 

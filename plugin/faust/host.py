@@ -160,7 +160,7 @@ class FaustHost:
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """
         found = self._seen()
-        explained = found.told(explain(self.settings(), self.slots, found.agents, self.config, origins=origins(self.app)))
+        explained = found.annotated(explain(self.settings(), self.slots, found.agents, self.config, origins=origins(self.app)))
         return replace(explained, refusals=(*self._refusals(), *explained.refusals))
 
     def _seen(self) -> Declared:
@@ -210,7 +210,7 @@ class FaustHost:
         """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
         if self.app.in_worker:
             collect_rarely()
-        with _told_last():
+        with _printed_last():
             await self._open(consumer)
 
     async def _open(self, consumer: ReliableConsumer) -> None:
@@ -263,7 +263,7 @@ class FaustHost:
 
     async def subscribed(self, topics: Iterable[str]) -> list[str]:
         """What the app must subscribe to besides, once the group's topics are there. Raises `AckwiseError`."""
-        with _told_last():
+        with _printed_last():
             return await self._subscribed(topics)
 
     async def _subscribed(self, topics: Iterable[str]) -> list[str]:
@@ -485,7 +485,7 @@ class _Client:
 
 
 @contextmanager
-def _told_last() -> Iterator[None]:
+def _printed_last() -> Iterator[None]:
     """Faust shows what ends a worker with its traceback, before all that it stops: a user's mistake is told once more, at the very end."""
     try:
         yield

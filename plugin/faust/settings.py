@@ -42,7 +42,7 @@ _FAUSTS: Final = {
 }
 
 
-class _Setting(params.Param[Any, Any]):
+class _FaustSetting(params.Param[Any, Any]):
     """A setting of Ackwise, checked as the entry of the same name. `None` is kept while it is not set."""
 
     def to_python(self, conf: Any, value: Any) -> Any:
@@ -54,8 +54,8 @@ class _Setting(params.Param[Any, Any]):
         return _default(self.name.removeprefix(_PREFIX), conf) if value is None else value
 
 
-def _setting(name: str) -> _Setting:
-    return _Setting(name=f"{_PREFIX}{name}", section=sections.Extension, help=ENTRIES[(name,)].meaning)
+def _setting(name: str) -> _FaustSetting:
+    return _FaustSetting(name=f"{_PREFIX}{name}", section=sections.Extension, help=ENTRIES[(name,)].meaning)
 
 
 class Settings(faust.Settings):

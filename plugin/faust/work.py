@@ -13,7 +13,7 @@ from ackwise.middleware.disposition import DONE, Done, Failure, Later
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import Raised, Returned, rule
+from ackwise.middleware.rulings import Raised, Returned, dispositions_of
 
 __all__ = ["Work", "current_batch", "current_work"]
 
@@ -112,7 +112,7 @@ class Work:
             for member in self.members:
                 member.decide(DONE)
             return
-        dispositions = rule(self.batch, result, handler=self._handler, keep_ack_index_on_error=keep_ack_index_on_error)
+        dispositions = dispositions_of(self.batch, result, handler=self._handler, keep_ack_index_on_error=keep_ack_index_on_error)
         if unsent is not None:  # nobody knows which of them sent it
             failed = Later(self.batch.delay_level, failure=Failure.of(unsent))
             dispositions = [failed if isinstance(disposition, Done) else disposition for disposition in dispositions]

@@ -121,7 +121,7 @@ class Lane:
             if delivery.offset > self.position:
                 gaps.append((self.position, delivery.offset))
             self.position = max(self.position, delivery.offset + 1)
-            if not self.watermark.hold(delivery.offset):
+            if not self.watermark.track(delivery.offset):
                 continue
             if (item := self._make(delivery)) is None:
                 self.watermark.finish(delivery.offset)
@@ -205,7 +205,7 @@ class Lane:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
         return [item.entry for item in (*self._held, *self._queue)]
 
-    def finish(self, entries: Iterable[Entry]) -> None:
+    def pass_settled(self, entries: Iterable[Entry]) -> None:
         """Those of `entries` that are SETTLED may move the watermark."""
         for entry in entries:
             if entry.stage is Stage.SETTLED:
@@ -260,7 +260,7 @@ class Lane:
             self._release(sum(item.size for item in batch if item.entry.stage is Stage.SETTLED))
             self._held += [item for item in batch if item.entry.stage is not Stage.SETTLED]
             self._held.sort(key=lambda item: item.entry.delivery.offset)
-            self.finish(item.entry for item in batch)
+            self.pass_settled(item.entry for item in batch)
 
     def _take(self) -> tuple[Pipeline | None, list[LaneEntry]]:
         """The next batch: held messages that are due, then new ones, all of one pipeline."""

@@ -500,7 +500,7 @@ class Member:
         now, told = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
         self._committing.update(dict.fromkeys(offsets, told))
         try:
-            telling = self._tell({partition: offset for partition, (_, offset) in offsets.items()})
+            telling = self._commit_with_metadata({partition: offset for partition, (_, offset) in offsets.items()})
             await answer(telling, within=max(_AT_LEAST, by - now()))
         except (CommitFailedError, IllegalStateError) as error:
             log.warning(
@@ -529,7 +529,7 @@ class Member:
             self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
         await self._flush_events(within=max(_AT_LEAST, by - now()))
 
-    async def _tell(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _commit_with_metadata(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""
         try:
             await self._client.commit({partition: OffsetAndMetadata(offset, self._metadata()) for partition, offset in offsets.items()})
@@ -542,7 +542,7 @@ class Member:
                 group=self.settings.group,
                 error=said(error),
             )
-            await self._tell(offsets)
+            await self._commit_with_metadata(offsets)
 
     def _metadata(self) -> str:
         if self._refuses_metadata:

@@ -49,7 +49,7 @@ class Positions:
         self._member = member
         self._ask = ask
         self._looks: Counter[TopicPartition] = Counter()
-        self._told: dict[TopicPartition, tuple[int, int]] = {}
+        self._reported: dict[TopicPartition, tuple[int, int]] = {}
         self._rarely = Rarely()
 
     async def find(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
@@ -165,8 +165,8 @@ class Positions:
             if self._is_in_log(partition, each, positions[partition], standings[partition].end)
         }
         for partition, each in progress.items():
-            self._tell(partition, each, positions[partition], is_new=standings[partition].committed is None)
-        return progress if await self._is_told() else {}
+            self._report_difference(partition, each, positions[partition], is_new=standings[partition].committed is None)
+        return progress if await self._is_durable() else {}
 
     async def _take_over(self, offsets: OffsetsStore, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Progress]:
         taken = await take_over_all(
@@ -185,11 +185,11 @@ class Positions:
             "the topic was made anew, or lost its end; raise epoch of Transactional, and everything that is in the topics is run"
         )
 
-    def _tell(self, partition: TopicPartition, progress: Progress, position: int, *, is_new: bool) -> None:
+    def _report_difference(self, partition: TopicPartition, progress: Progress, position: int, *, is_new: bool) -> None:
         """Say it where the database and the broker differ, once."""
-        if self._told.get(partition) == (position, progress.next):
+        if self._reported.get(partition) == (position, progress.next):
             return
-        self._told[partition] = (position, progress.next)
+        self._reported[partition] = (position, progress.next)
         if progress.next < position:
             log.warning(
                 "the database is behind the broker, its messages from there on are run again",
@@ -208,7 +208,7 @@ class Positions:
                 )
             self._member.record(Event(EventCode.TX_SETTLED, *partition, position, range_end=progress.next))
 
-    async def _is_told(self) -> bool:
+    async def _is_durable(self) -> bool:
         """Whether the events are durable: the broker is told next what they say, and nobody would say it again."""
         if self._member.sink is None:
             return True

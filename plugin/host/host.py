@@ -34,7 +34,7 @@ from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.relay.relay import DelayRelay
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
-__all__ = ["Host"]
+__all__ = ["AiokafkaHost"]
 
 log = Log()
 
@@ -61,7 +61,7 @@ _CANCEL_TIMEOUT = 5.0
 _FETCH_WAIT = 50
 
 
-class Host:
+class AiokafkaHost:
     """A member of a consumer group that aiokafka fetches for, with the relay of its delay topics."""
 
     def __init__(

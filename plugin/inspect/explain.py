@@ -16,19 +16,19 @@ from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.handler import name_of
-from ackwise.plugin.inspect.failures import Failure, delays_in_words, failures
+from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.config import Config
-from ackwise.plugin.settings.entries import ENTRIES, Entry, dotted, spelled
+from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_options, shown_url
 from ackwise.plugin.slots import Slots, refuse_short_memory
 
-__all__ = ["Explanation", "Setting", "Step", "TopicUse", "explain"]
+__all__ = ["Explanation", "Setting", "ChainLink", "TopicUse", "explain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainLink:
     """One link of the chain that a message passes."""
 
     phase: str
@@ -58,10 +58,10 @@ class Explanation:
     """What `explain` found out. `refusals` are the sentences with which the app would not start, `warnings` those it starts with."""
 
     group: str
-    chain: tuple[Step, ...]
+    chain: tuple[ChainLink, ...]
     settings: tuple[Setting, ...]
     topics: tuple[TopicUse, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[FailurePath, ...]
     warnings: tuple[str, ...]
     refusals: tuple[str, ...]
 
@@ -86,29 +86,33 @@ def explain(
     )
 
 
-def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Iterator[Step]:
+def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Iterator[ChainLink]:
     for agent in agents:
-        yield Step("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
-    yield Step("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
+        yield ChainLink("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
+    yield ChainLink("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
     if (transactional := slots.transactional) is None:
-        yield Step("admit", "dedup", _dedup(slots.dedup))
+        yield ChainLink("admit", "dedup", _dedup(slots.dedup))
     else:
         kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
-        yield Step("admit", "transaction", f"begins in {kept}")
+        yield ChainLink("admit", "transaction", f"begins in {kept}")
     for place, around in enumerate(slots.arounds, 1):
-        yield Step("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
+        yield ChainLink("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
     for agent in agents:
-        yield Step("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
-    yield Step("settle", "copies", "published, acknowledged by all in-sync replicas")
+        yield ChainLink("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
+    yield ChainLink("settle", "copies", "published, acknowledged by all in-sync replicas")
     if transactional is not None:
-        yield Step("settle", "transaction", "commits what the handler wrote and what is done")
+        yield ChainLink("settle", "transaction", "commits what the handler wrote and what is done")
     events = slots.events
-    yield Step("settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}")
+    yield ChainLink(
+        "settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}"
+    )
     if transactional is None:
-        yield Step("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
-    yield Step("commit", "offsets", "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}")
+        yield ChainLink("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
+    yield ChainLink(
+        "commit", "offsets", "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}"
+    )
     for observer in slots.observers:
-        yield Step("observe", name_of(observer), "sees every event, decides nothing")
+        yield ChainLink("observe", name_of(observer), "sees every event, decides nothing")
 
 
 def _portion(agent: Agent) -> str:
@@ -184,7 +188,7 @@ def _is_plain(value: object) -> bool:
     return not isinstance(value, str | os.PathLike) and (value is None or isinstance(value, bool | int | float) or hasattr(value, "names"))
 
 
-def _source_in_code(entry: Entry, value: object) -> str:
+def _source_in_code(entry: SettingEntry, value: object) -> str:
     default = entry.default
     return "default" if default is not MISSING and (value == default or str(value) == str(default)) else "code"
 

@@ -18,7 +18,7 @@ from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.policies import Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import STOPS, Raised, Returned, rule
+from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of
 from ackwise.middleware.settlement import PUBLISH_AGAIN
 from ackwise.middleware.worker import FIRST_WAIT, LONGEST_WAIT
 from ackwise.plugin.group.topicnames import TopicNames
@@ -26,11 +26,11 @@ from ackwise.plugin.settings.entries import spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.slots import Slots
 
-__all__ = ["Failure", "delays_in_words", "failures"]
+__all__ = ["FailurePath", "delays_in_words", "failures"]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailurePath:
     """What one kind of failure leads to.
 
     `delays` are those between the deliveries of a message that fails so every time, in seconds; `attempts` counts its
@@ -54,7 +54,7 @@ _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
 
-def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[Failure, ...]:
+def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[FailurePath, ...]:
     """The failures that can happen to this app, in the order in which a message can meet them."""
     return tuple(_Failures(settings, slots, agents, names))
 
@@ -73,7 +73,7 @@ class _Failures:
         self._has_handlers = not self._has_streams or len(kinds) > 1
         self._names = names
 
-    def __iter__(self) -> Iterator[Failure]:
+    def __iter__(self) -> Iterator[FailurePath]:
         if self._has_handlers:
             yield from self._of_handlers()
         if self._has_streams:
@@ -84,7 +84,7 @@ class _Failures:
         yield from self._of_claims()
         yield from self._of_workers()
 
-    def _of_handlers(self) -> Iterator[Failure]:
+    def _of_handlers(self) -> Iterator[FailurePath]:
         if self._transactional is not None and self._has_batches:
             several, then = "the handler raises on a batch of several", "rolled back; run again in halves until the culprit is alone"
             yield self._held(several, then, "at once", "as each half ends")
@@ -96,7 +96,7 @@ class _Failures:
             yield from self._of_batches("batch")
         yield from self._of_hangs("the handler")
 
-    def _of_streams(self) -> Iterator[Failure]:
+    def _of_streams(self) -> Iterator[FailurePath]:
         yield from self._of_errors("the agent")
         yield from self._of_wishes("the agent")
         yield from self._of_batches("current_batch()")
@@ -107,22 +107,22 @@ class _Failures:
         yield self._held("the agent returns", "what comes then is held until the worker is started again", "")
         yield from self._of_hangs("the agent")
 
-    def _of_errors(self, who: str) -> Iterator[Failure]:
+    def _of_errors(self, who: str) -> Iterator[FailurePath]:
         yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
         for kind in dict.fromkeys((*self._later.on, *self._later.unless)):
             if not issubclass(kind, STOPS):
                 yield self._ruled(f"{who} raises {kind.__name__}", _raising(kind))
 
-    def _of_wishes(self, who: str) -> Iterator[Failure]:
+    def _of_wishes(self, who: str) -> Iterator[FailurePath]:
         yield self._ruled(f"{who} raises ConsumeLater(delay=…)", lambda batch: Raised(ConsumeLater(delay=30)), after="as asked")
         yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
         yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
 
-    def _of_hangs(self, who: str) -> Iterator[Failure]:
+    def _of_hangs(self, who: str) -> Iterator[FailurePath]:
         yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
         yield self._held(f"{who} raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
 
-    def _of_batches(self, spelled_as: str) -> Iterator[Failure]:
+    def _of_batches(self, spelled_as: str) -> Iterator[FailurePath]:
         def prefix(batch: Batch[Any]) -> Returned:
             batch.ack_index = -1
             return Returned(None)
@@ -137,17 +137,17 @@ class _Failures:
 
         yield self._ruled(f"a message above {spelled_as}.ack_index = i", prefix)
         if kept := [agent.name for agent in self._agents if agent.keep_ack_index_on_error]:
-            yield Failure(f"{' or '.join(kept)} raises after setting ack_index", "messages up to it are done", "", (), 1, "", _AT_ONCE)
+            yield FailurePath(f"{' or '.join(kept)} raises after setting ack_index", "messages up to it are done", "", (), 1, "", _AT_ONCE)
         yield self._ruled(f"{spelled_as}.later(message, delay=…)", one_later, after="as asked")
         yield self._ruled(f"{spelled_as}.dead(message, why)", one_dead, reason="why")
 
-    def _of_middleware(self) -> Iterator[Failure]:
+    def _of_middleware(self) -> Iterator[FailurePath]:
         if self._slots.arounds:
             yield self._ruled("a middleware raises", lambda batch: Raised(RuntimeError()))
-            yield Failure("a middleware returns nothing", "what the handler said stands", "", (), None, "", "as the handler said")
+            yield FailurePath("a middleware returns nothing", "what the handler said stands", "", (), None, "", "as the handler said")
             yield self._ruled("a middleware neither calls the handler nor returns", lambda batch: Raised(InvalidHandlerResult("nothing")))
 
-    def _of_messages(self) -> Iterator[Failure]:
+    def _of_messages(self) -> Iterator[FailurePath]:
         yield self._dead("the value can't be decoded", Reason.UNDECODABLE, attempts=None, then="dead letter with the raw bytes, never run")
         keyed = self._dedup or self._transactional
         if keyed is not None and keyed.key is not None:
@@ -156,7 +156,7 @@ class _Failures:
         yield self._dead("a record on the retry topic that is no copy of this group", Reason.FOREIGN_COPY, attempts=None)
         yield self._dead("a copy that the brokers refuse as too large", Reason.TOO_LARGE, then="dead letter, cut until it fits")
 
-    def _of_surroundings(self) -> Iterator[Failure]:
+    def _of_surroundings(self) -> Iterator[FailurePath]:
         back_off = f"{spelled(FIRST_WAIT)}, doubling to {spelled(LONGEST_WAIT)}"
         yield self._held(
             "the brokers do not acknowledge a copy or dead letter",
@@ -175,7 +175,7 @@ class _Failures:
         if self._slots.events is not None:
             yield self._of_disk(self._slots.events, back_off)
 
-    def _of_store(self, dedup: Dedup, back_off: str) -> Iterator[Failure]:
+    def _of_store(self, dedup: Dedup, back_off: str) -> Iterator[FailurePath]:
         before, after = "the store is down before the handler runs", "the store is down after it ran"
         match dedup.on_store_down:
             case "block":
@@ -189,27 +189,27 @@ class _Failures:
         else:
             yield self._held(after, "held; the store is told again, nothing is run again", back_off, "once the store knows")
 
-    def _of_disk(self, events: Events, back_off: str) -> Failure:
+    def _of_disk(self, events: Events, back_off: str) -> FailurePath:
         when = "the disk of the event log fails"
         if events.mode == "async":
             return self._held(when, "goes on; events wait in memory, and past a bound the messages are held", back_off, "as otherwise")
         return self._held(when, "held; the events are written again, nothing is run again", back_off, "once they are durable")
 
-    def _of_claims(self) -> Iterator[Failure]:
+    def _of_claims(self) -> Iterator[FailurePath]:
         if self._transactional is not None:
             back_off = f"{spelled(FIRST_WAIT)}, doubling to {spelled(LONGEST_WAIT)}"
             if self._transactional.mode == "inbox":
                 yield from self._of_finished()
             else:
                 twice = "a message that its producer sent twice"
-                yield Failure(twice, "run twice: offsets do not tell", "", (), 1, "", "as the first time")
+                yield FailurePath(twice, "run twice: offsets do not tell", "", (), 1, "", "as the first time")
                 yield self._held("a message waits", "what is behind it in its partition waits too", back_off)
             yield self._held("another worker has the message in a transaction", "waits for that transaction, then as it ended", "")
             yield self._ruled("the handler commits or rolls back by itself", lambda batch: Raised(RuntimeError()))
             return
         dedup = self._dedup
         if dedup is None:
-            yield Failure("a message comes a second time", "run again: dedup is off", "", (), 1, "", "as the first time")
+            yield FailurePath("a message comes a second time", "run again: dedup is off", "", (), 1, "", "as the first time")
             return
         lease = spelled(float(dedup.lease))
         yield from self._of_finished()
@@ -220,11 +220,13 @@ class _Failures:
             yield self._held("the claim is lost while an agent has the message", "waited for, then claimed again", "")
 
     @staticmethod
-    def _of_finished() -> Iterator[Failure]:
-        yield Failure("a duplicate of a finished message", "not run", "", (), None, "", _AT_ONCE)
-        yield Failure("a copy that a later attempt overtook", "dropped: the later one is on its way or done", "", (), None, "", _AT_ONCE)
+    def _of_finished() -> Iterator[FailurePath]:
+        yield FailurePath("a duplicate of a finished message", "not run", "", (), None, "", _AT_ONCE)
+        yield FailurePath(
+            "a copy that a later attempt overtook", "dropped: the later one is on its way or done", "", (), None, "", _AT_ONCE
+        )
 
-    def _of_workers(self) -> Iterator[Failure]:
+    def _of_workers(self) -> Iterator[FailurePath]:
         partitions = f"{spelled(self._settings.session_timeout)} for its partitions"
         if self._transactional is not None:
             yield self._held("the worker is killed", "what it wrote is rolled back; delivered again, and run once", partitions, _NOT_HERE)
@@ -254,11 +256,11 @@ class _Failures:
 
     def _ruled(
         self, when: str, act: Callable[[Batch[Any]], Raised | Returned], *, after: str | None = None, reason: str | None = None
-    ) -> Failure:
+    ) -> FailurePath:
         """What the rulings and the policy make of a batch of one message."""
         batch = Batch([_MESSAGE])
         result = act(batch)
-        disposition = rule(batch, result, handler="")[0]
+        disposition = dispositions_of(batch, result, handler="")[0]
         if isinstance(disposition, Dead):
             return self._dead(when, reason or disposition.reason)
         assert isinstance(disposition, Later), "a failure is later or dead"
@@ -268,13 +270,13 @@ class _Failures:
             return self._dead(when, travelled.end)
         delays = travelled.delays
         ends = f"{self._names.dead_letter}, {travelled.end}"
-        return Failure(when, "comes back", after or delays_in_words(delays), delays, travelled.attempts, ends, _COPY_IS_THERE)
+        return FailurePath(when, "comes back", after or delays_in_words(delays), delays, travelled.attempts, ends, _COPY_IS_THERE)
 
-    def _dead(self, when: str, reason: str, *, attempts: int | None = 1, then: str = "dead letter at once") -> Failure:
-        return Failure(when, then, "", (), attempts, f"{self._names.dead_letter}, {reason}", _DEAD_LETTER_IS_THERE)
+    def _dead(self, when: str, reason: str, *, attempts: int | None = 1, then: str = "dead letter at once") -> FailurePath:
+        return FailurePath(when, then, "", (), attempts, f"{self._names.dead_letter}, {reason}", _DEAD_LETTER_IS_THERE)
 
-    def _held(self, when: str, then: str, after: str, offset: str = _NOT_YET) -> Failure:
-        return Failure(when, then, after, (), None, "", offset)
+    def _held(self, when: str, then: str, after: str, offset: str = _NOT_YET) -> FailurePath:
+        return FailurePath(when, then, after, (), None, "", offset)
 
 
 _MESSAGE: Final = Message[Any](Delivery("", 0, 0, 0, None, None, (), Origin("", 0, 0, 0)), None)

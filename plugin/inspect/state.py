@@ -12,13 +12,13 @@ from ackwise.middleware.entry import Entry
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.plugin.group.lane import Lane, LaneEntry
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.inspect.explain import Setting, Step
+from ackwise.plugin.inspect.explain import ChainLink, Setting
 
-__all__ = ["AgentState", "GroupTopics", "Held", "LaneState", "State", "by_agent", "look"]
+__all__ = ["AgentState", "GroupTopics", "HeldMessages", "LaneState", "State", "by_agent", "look"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMessages:
     """Messages that are held for one reason: the first of their offsets, and the seconds until the first comes up again."""
 
     why: str
@@ -46,7 +46,7 @@ class LaneState:
     lag: int | None
     in_hand: int
     running: int
-    held: tuple[Held, ...]
+    held: tuple[HeldMessages, ...]
     unreadable: str | None = None
 
 
@@ -92,11 +92,13 @@ class State:
     event_log_outage: bool
     cut_delays: int
     topics: GroupTopics
-    chain: tuple[Step, ...]
+    chain: tuple[ChainLink, ...]
     settings: tuple[Setting, ...]
 
 
-def look(member: Member, ends: Mapping[TopicPartition, int], *, chain: tuple[Step, ...] = (), settings: tuple[Setting, ...] = ()) -> State:
+def look(
+    member: Member, ends: Mapping[TopicPartition, int], *, chain: tuple[ChainLink, ...] = (), settings: tuple[Setting, ...] = ()
+) -> State:
     """The state of `member`, which is open; `ends` are where the logs end, as far as that is known."""
     leases, worker, names = member.leases, member.worker, member.names
     now = worker.monotonic()
@@ -172,10 +174,10 @@ def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
     )
 
 
-def _held(entries: Sequence[Entry], now: float) -> Iterator[Held]:
+def _held(entries: Sequence[Entry], now: float) -> Iterator[HeldMessages]:
     by_reason: dict[str, list[Entry]] = {}
     for entry in entries:
         by_reason.setdefault(entry.why, []).append(entry)
     for why, same in by_reason.items():
         again = min(entry.not_before for entry in same)
-        yield Held(why, len(same), min(entry.delivery.offset for entry in same), max(0.0, round(again - now, 3)))
+        yield HeldMessages(why, len(same), min(entry.delivery.offset for entry in same), max(0.0, round(again - now, 3)))

@@ -38,7 +38,7 @@ _LONGEST_REST, _ALARM = 5.0, 60.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 
 
-class _Held(NamedTuple):
+class _WaitingRecord(NamedTuple):
     """A record that waits; `written` and `latest_due` are epoch milliseconds."""
 
     record: Delivery
@@ -86,7 +86,7 @@ class DelayLine:
         self._clock_skew = clock_skew
         self._counts = counts or DelayCounts()
         self._cut_since_alarm = 0
-        self._waiting: deque[_Held] = deque()
+        self._waiting: deque[_WaitingRecord] = deque()
         self._moving: list[_Parcel] = []
         self._bytes = 0
         self._failures = 0
@@ -110,10 +110,10 @@ class DelayLine:
         seen = int(self._clock() * 1000)
         for record in records:
             self.position = max(self.position, record.offset + 1)
-            if self.watermark.hold(record.offset):
+            if self.watermark.track(record.offset):
                 at = record.timestamp_ms
                 latest = latest_due(at, seen, self._max_delay, self._clock_skew, is_append_time=is_append_time)
-                self._waiting.append(_Held(record, written_at(at, seen), latest))
+                self._waiting.append(_WaitingRecord(record, written_at(at, seen), latest))
                 self._bytes += _size(record)
         if not self._moving:
             self._woken.set()
@@ -158,7 +158,7 @@ class DelayLine:
             self._moving.append(_Parcel(self._waiting.popleft().record, copy))
         return _LONGEST_REST
 
-    def _next_copy(self, held: _Held) -> Copy | float:
+    def _next_copy(self, held: _WaitingRecord) -> Copy | float:
         """What to publish for `held` now, or the seconds for which it stays."""
         now_ms, record = int(self._clock() * 1000), held.record
         try:
@@ -176,7 +176,7 @@ class DelayLine:
             )
             return self._letter(record, Reason.FOREIGN_COPY, error)
         except NewerWire as error:
-            return self._hold(record, error)
+            return self._wait_for_upgrade(record, error)
         due = min(asked, held.latest_due)
         hop = next_hop(now_ms, due, held.written, self._level, self._levels)
         if isinstance(hop, Wait):
@@ -184,10 +184,10 @@ class DelayLine:
         topic = self._names.delays[hop.level - 1] if hop.level else self._names.retry
         headers = record.headers if due == asked else with_due(record.headers, due)
         if due != asked:
-            self._tell_cut(record)
+            self._log_cut(record)
         return Copy(topic, record.partition, record.key, record.value, headers)
 
-    def _tell_cut(self, record: Delivery) -> None:
+    def _log_cut(self, record: Delivery) -> None:
         """Once for each copy: what hops on has the due time that it was cut to."""
         self._counts.cut += 1
         self._cut_since_alarm += 1
@@ -203,7 +203,7 @@ class DelayLine:
             )
             self._cut_since_alarm = 0
 
-    def _hold(self, record: Delivery, error: NewerWire) -> float:
+    def _wait_for_upgrade(self, record: Delivery, error: NewerWire) -> float:
         if self._clock() >= self._next_alarm:
             self._next_alarm = self._clock() + _ALARM
             log.error(

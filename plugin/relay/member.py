@@ -181,7 +181,7 @@ class DelayMember(ConsumerRebalanceListener):
                 self._open_line(partition, standing)
         if self._unopened:
             self._next_ask = self._clock() + _ASK_AGAIN
-            self._tell_unopened(asked.unknown)
+            self._log_unopened(asked.unknown)
 
     def _is_believed(self, partition: TopicPartition, standing: Standing) -> bool:
         committed = standing.committed
@@ -216,7 +216,7 @@ class DelayMember(ConsumerRebalanceListener):
         self._lines.pop(partition).stop()
         self._unopened.add(partition)
 
-    def _tell_unopened(self, unknown: dict[TopicPartition, KafkaError]) -> None:
+    def _log_unopened(self, unknown: dict[TopicPartition, KafkaError]) -> None:
         waiting = sorted(self._unopened & unknown.keys())
         if not waiting or self._clock() < self._next_alarm:
             return

@@ -88,7 +88,7 @@ class DelayRelay:
                 if ended is None:
                     return
                 rest = _BEGIN_ANEW[0] if time.monotonic() - begun > _LASTED else rest
-                self._tell(ended, rest)
+                self._log_end(ended, rest)
                 await asyncio.wait({stopping}, timeout=rest)
                 rest = min(2 * rest, _BEGIN_ANEW[1])
         finally:
@@ -109,7 +109,7 @@ class DelayRelay:
             await asyncio.wait({relaying}, timeout=_CANCEL)
             await member.close()
 
-    def _tell(self, ended: BaseException, rest: float) -> None:
+    def _log_end(self, ended: BaseException, rest: float) -> None:
         if isinstance(ended, KafkaError | OSError):
             log.warning(
                 "the delay relay lost its broker, nothing is lost and it begins anew",

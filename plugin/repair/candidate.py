@@ -9,15 +9,15 @@ from typing import Final
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry
-from ackwise.middleware.repair import Action, Step
+from ackwise.middleware.repair import Action, RepairStep
 
-__all__ = ["AGAIN", "OPEN", "REPLAY_ID", "Candidate", "Fate", "attempt_of", "is_replay", "open_ones"]
+__all__ = ["AGAIN", "OPEN", "REPLAY_ID", "Candidate", "RepairFate", "attempt_of", "is_replay", "open_ones"]
 
 #: The same for every plan, so that what was replayed once is suppressed the second time.
 REPLAY_ID: Final = b"repair"
 
 
-class Fate(enum.StrEnum):
+class RepairFate(enum.StrEnum):
     """What became of a message, in the words that are printed."""
 
     SENT = "sent"
@@ -38,23 +38,25 @@ class Fate(enum.StrEnum):
 
 
 #: What is still to be done by somebody: it makes the exit code 1.
-OPEN: Final = frozenset(Fate) - {Fate.SENT, Fate.READY, Fate.DONE, Fate.FOLLOWED, Fate.EMPTY}
+OPEN: Final = frozenset(RepairFate) - {RepairFate.SENT, RepairFate.READY, RepairFate.DONE, RepairFate.FOLLOWED, RepairFate.EMPTY}
 
 #: What another run may do, once something has changed or with another option.
-AGAIN: Final = frozenset({Fate.HELD, Fate.HANDLERLESS, Fate.OTHER_EPOCH, Fate.OTHER_KEY, Fate.UNGUARDED, Fate.REVIEWABLE})
+AGAIN: Final = frozenset(
+    {RepairFate.HELD, RepairFate.HANDLERLESS, RepairFate.OTHER_EPOCH, RepairFate.OTHER_KEY, RepairFate.UNGUARDED, RepairFate.REVIEWABLE}
+)
 
 
 @dataclass(eq=False, slots=True)
 class Candidate:
     """A record for one handler; `fate` is `None` until it is known."""
 
-    step: Step
+    step: RepairStep
     agent: Agent
     entry: Entry
-    fate: Fate | None = None
+    fate: RepairFate | None = None
 
 
-def attempt_of(step: Step) -> int:
+def attempt_of(step: RepairStep) -> int:
     """The attempt that counts as ended; the copy carries the next one."""
     return max(step.attempt, 1)
 
@@ -64,6 +66,6 @@ def open_ones(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [each for each in candidates if each.fate is None]
 
 
-def is_replay(step: Step) -> bool:
+def is_replay(step: RepairStep) -> bool:
     """Whether its copies carry a replay id."""
     return step.action is Action.REPLAY

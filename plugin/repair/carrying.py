@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import Action, Step, Title, read_steps, read_title
+from ackwise.middleware.repair import Action, RepairStep, Title, read_steps, read_title
 from ackwise.plugin.group.needs import Group
-from ackwise.plugin.repair.candidate import OPEN, Fate
+from ackwise.plugin.repair.candidate import OPEN, RepairFate
 from ackwise.plugin.repair.origins import reading
 from ackwise.plugin.repair.portions import Piece, Pieces
-from ackwise.plugin.repair.progress import Progress
+from ackwise.plugin.repair.progress import PlanProgress
 from ackwise.plugin.repair.sender import Sender
 
 __all__ = ["Carried", "carry_out", "steps_for"]
@@ -35,17 +35,17 @@ class Carried:
 
     counts: dict[tuple[Action, str], Counter[str]] = field(default_factory=dict)
     """By action and verdict."""
-    places: dict[Fate, list[str]] = field(default_factory=dict)
+    places: dict[RepairFate, list[str]] = field(default_factory=dict)
     """Of each fate that is still to be done by somebody, the first ranges."""
     earlier: int = 0
     """How many of the messages an earlier run was done with."""
     stopped: bool = False
     """It was asked to stop before the end."""
 
-    def add(self, step: Step, fates: Mapping[str, int], start: int, end: int) -> None:
+    def add(self, step: RepairStep, fates: Mapping[str, int], start: int, end: int) -> None:
         """So many messages of a step, between these offsets, had these fates."""
         self.counts.setdefault((step.action, step.verdict), Counter()).update(fates)
-        for fate in (Fate(name) for name, number in fates.items() if number and Fate(name) in OPEN):
+        for fate in (RepairFate(name) for name, number in fates.items() if number and RepairFate(name) in OPEN):
             shown = self.places.setdefault(fate, [])
             if len(shown) < _SHOWN:
                 shown.append(f"{step.topic}/{step.partition}/{start}" + (f"–{end - 1}" if end - start > 1 else ""))
@@ -82,7 +82,7 @@ async def carry_out(
     with_review: bool = False,
     rate: float = 100.0,
     stop: asyncio.Event | None = None,
-    tell: Callable[[int], None] = lambda offsets: None,
+    on_progress: Callable[[int], None] = lambda offsets: None,
 ) -> Carried:
     """Do what the steps of `plan` for `group` say, at most `rate` copies per second; without `execute` only look what would be done.
 
@@ -92,13 +92,13 @@ async def carry_out(
     title = steps_for(plan, group.settings.group)[0]
     carried = Carried()
     async with AsyncExitStack() as opened:
-        progress = opened.enter_context(Progress(plan, title, writing=execute))
+        progress = opened.enter_context(PlanProgress(plan, title, writing=execute))
         origins = await opened.enter_async_context(reading(group.settings))
         sender, pace = Sender(group, title, with_review), _Pace(rate)
         if execute:
             await opened.enter_async_context(sender.opened())
         pieces = Pieces(origins, group, title, with_review=with_review)
-        async for portion in _portions(_rest_of(plan, group, pieces, progress, carried, tell, pace.portion), pace.portion):
+        async for portion in _portions(_rest_of(plan, group, pieces, progress, carried, on_progress, pace.portion), pace.portion):
             candidates = [each for piece in portion for each in piece.candidates]
             await sender.find_keys(candidates)
             if execute:
@@ -106,16 +106,16 @@ async def carry_out(
                 progress.note([(piece.step, piece.end, piece.fates) for piece in portion])
             for piece in portion:
                 carried.add(piece.step, piece.fates, piece.start, piece.end)
-                tell(piece.end - piece.start)
+                on_progress(piece.end - piece.start)
             if stop is not None and stop.is_set():
                 carried.stopped = True
                 break
-            await pace.wait(sum(each.fate is Fate.SENT for each in candidates), stop)
+            await pace.wait(sum(each.fate is RepairFate.SENT for each in candidates), stop)
     return carried
 
 
 async def _rest_of(
-    plan: Path, group: Group, pieces: Pieces, progress: Progress, carried: Carried, tell: Callable[[int], None], most: int
+    plan: Path, group: Group, pieces: Pieces, progress: PlanProgress, carried: Carried, on_progress: Callable[[int], None], most: int
 ) -> AsyncIterator[Piece]:
     """What is not done yet of the steps of a group; what is, counts."""
     for step in read_steps(plan):
@@ -123,7 +123,7 @@ async def _rest_of(
             start, fates = progress.through(step), progress.fates(step)
             carried.add(step, fates, step.start, start)
             carried.earlier += sum(fates.values())
-            tell(start - step.start)
+            on_progress(start - step.start)
             async for piece in pieces.of(step, start, most):
                 yield piece
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimStore, Exchange, ExchangeResult, Release, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionalStore
-from ackwise.plugin.repair.candidate import Candidate, Fate
+from ackwise.plugin.repair.candidate import Candidate, RepairFate
 
 __all__ = ["ClaimGuard", "Guard", "InboxGuard", "NoGuard"]
 
@@ -83,11 +83,11 @@ class ClaimGuard:
                 case Acquired():
                     held.append((led, claim))
                 case AlreadyDone():
-                    _rule(led, Fate.DONE)
+                    _set_fates(led, RepairFate.DONE)
                 case Stale():
                     _follow(led)
                 case Busy():
-                    _rule(led, Fate.HELD)
+                    _set_fates(led, RepairFate.HELD)
         try:
             yield
         finally:
@@ -132,7 +132,7 @@ class InboxGuard:
                     case Taken():
                         taken.append((led, key))
                     case Finished():
-                        _rule(led, Fate.DONE)
+                        _set_fates(led, RepairFate.DONE)
                     case Stale():
                         _follow(led)
             yield
@@ -154,16 +154,16 @@ def _by_key(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     return [sorted(led, key=lambda each: -each.entry.delivery.attempt) for led in found.values()]
 
 
-def _rule(led: Sequence[Candidate], fate: Fate) -> None:
+def _set_fates(led: Sequence[Candidate], fate: RepairFate) -> None:
     for each in led:
         each.fate = fate
 
 
 def _follow(led: Sequence[Candidate]) -> None:
     for each in led:
-        each.fate = None if each.step.verdict == _COPY_IS_LOST else Fate.FOLLOWED
+        each.fate = None if each.step.verdict == _COPY_IS_LOST else RepairFate.FOLLOWED
 
 
 def _next_attempt(led: Sequence[Candidate]) -> int | None:
     """The attempt of the copy that is on its way, if one is."""
-    return max((each.entry.delivery.attempt + 1 for each in led if each.fate is Fate.SENT), default=None)
+    return max((each.entry.delivery.attempt + 1 for each in led if each.fate is RepairFate.SENT), default=None)

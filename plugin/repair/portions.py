@@ -12,10 +12,10 @@ from aiokafka import TopicPartition
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.repair import Action, Risk, Step, Title
+from ackwise.middleware.repair import Action, RepairStep, Risk, Title
 from ackwise.plugin.group.member import delivery_of
 from ackwise.plugin.group.needs import Group
-from ackwise.plugin.repair.candidate import REPLAY_ID, Candidate, Fate, attempt_of, is_replay
+from ackwise.plugin.repair.candidate import REPLAY_ID, Candidate, RepairFate, attempt_of, is_replay
 from ackwise.plugin.repair.origins import Origins
 
 __all__ = ["Piece", "Pieces"]
@@ -28,7 +28,7 @@ _SKEW: Final = 60_000_000
 class Piece:
     """The offsets from `start` to before `end` of one step: the messages that were found, and how many offsets have another fate."""
 
-    step: Step
+    step: RepairStep
     start: int
     end: int
     candidates: Sequence[Candidate]
@@ -37,7 +37,7 @@ class Piece:
     @property
     def fates(self) -> Counter[str]:
         """How many had which fate, as far as it is known; what has none may be sent."""
-        return self.others + Counter((each.fate or Fate.READY).value for each in self.candidates)
+        return self.others + Counter((each.fate or RepairFate.READY).value for each in self.candidates)
 
 
 class Pieces:
@@ -49,7 +49,7 @@ class Pieces:
         self._title = title
         self._with_review = with_review
 
-    async def of(self, step: Step, start: int, most: int) -> AsyncIterator[Piece]:
+    async def of(self, step: RepairStep, start: int, most: int) -> AsyncIterator[Piece]:
         """A step from the offset `start` on, at most `most` records in a piece. Raises `KafkaError` and `TimeoutError`."""
         if start >= step.end:
             return
@@ -61,34 +61,34 @@ class Pieces:
         log = await self._origins.bounds(partition)
         while start < step.end:
             if start < log.start or start >= log.end:
-                piece = _without(step, start, min(step.end, log.start) if start < log.start < log.end else step.end, Fate.DELETED)
+                piece = _without(step, start, min(step.end, log.start) if start < log.start < log.end else step.end, RepairFate.DELETED)
             else:
                 records, end = await self._origins.read(partition, start, min(step.end, log.end), most)
                 found = [_candidate(step, agent, delivery_of(record), self._title) for record in records for agent in agents]
                 empty = end - start - len(records)
-                piece = Piece(step, start, end, found, Counter({Fate.EMPTY.value: empty} if empty else {}))
+                piece = Piece(step, start, end, found, Counter({RepairFate.EMPTY.value: empty} if empty else {}))
             yield piece
             start = piece.end
 
 
-def _without(step: Step, start: int, end: int, fate: Fate) -> Piece:
+def _without(step: RepairStep, start: int, end: int, fate: RepairFate) -> Piece:
     return Piece(step, start, end, [], Counter({fate.value: end - start}))
 
 
-def _refused(step: Step, agents: Sequence[Agent], group: Group, with_review: bool) -> Fate | None:
+def _refused(step: RepairStep, agents: Sequence[Agent], group: Group, with_review: bool) -> RepairFate | None:
     """Why nothing of a step is done, if so."""
     if step.action is Action.REVIEW:
-        return Fate.MANUAL
+        return RepairFate.MANUAL
     if step.risk is Risk.REVIEW and not with_review:
-        return Fate.REVIEWABLE
+        return RepairFate.REVIEWABLE
     if not agents:
-        return Fate.HANDLERLESS
+        return RepairFate.HANDLERLESS
     epoch = 0 if group.dedup is None else group.dedup.epoch
-    return Fate.OTHER_EPOCH if step.handler and (step.dedup_epoch or 0) != epoch else None
+    return RepairFate.OTHER_EPOCH if step.handler and (step.dedup_epoch or 0) != epoch else None
 
 
-def _candidate(step: Step, agent: Agent, delivery: Delivery, title: Title) -> Candidate:
+def _candidate(step: RepairStep, agent: Agent, delivery: Delivery, title: Title) -> Candidate:
     written = delivery.timestamp_ms * 1000
     first, last = step.record_ts or (written, title.as_of + _SKEW)
     read = delivery._replace(attempt=attempt_of(step), replay_id=REPLAY_ID if is_replay(step) else None)
-    return Candidate(step, agent, Entry(read), None if first <= written <= last else Fate.REPLACED)
+    return Candidate(step, agent, Entry(read), None if first <= written <= last else RepairFate.REPLACED)

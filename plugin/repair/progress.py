@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import Step, Title
-from ackwise.plugin.repair.candidate import AGAIN, Fate
+from ackwise.middleware.repair import RepairStep, Title
+from ackwise.plugin.repair.candidate import AGAIN, RepairFate
 
-__all__ = ["Progress", "progress_path"]
+__all__ = ["PlanProgress", "progress_path"]
 
 _VERSION: Final = 1
 
@@ -25,7 +25,7 @@ def progress_path(plan: Path) -> Path:
     return plan.with_name(f"{plan.stem}.progress.jsonl")
 
 
-class Progress:
+class PlanProgress:
     """A line for each portion that is done, fsynced. While it is open for writing, nobody else carries out the plan.
 
     Raises `ConfigurationError` for a file of another plan, and for one that somebody else has open.
@@ -45,21 +45,21 @@ class Progress:
             self._close()
             raise
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> PlanProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._close()
 
-    def through(self, step: Step) -> int:
+    def through(self, step: RepairStep) -> int:
         """The offset that the step goes on with."""
         return self._through.get(step.idempotency_key, step.start)
 
-    def fates(self, step: Step) -> Mapping[str, int]:
+    def fates(self, step: RepairStep) -> Mapping[str, int]:
         """How many of the step's messages had each fate so far."""
         return self._fates.get(step.idempotency_key, Counter())
 
-    def note(self, done: Sequence[tuple[Step, int, Mapping[str, int]]]) -> None:
+    def note(self, done: Sequence[tuple[RepairStep, int, Mapping[str, int]]]) -> None:
         """Everything of these steps below the offset beside them has these fates; the next run will know. Raises `OSError`.
 
         From the first on that another run may still send, nothing of a step is noted: there the store alone keeps what was sent
@@ -91,7 +91,9 @@ class Progress:
                 if number == 1:
                     self._require_plan(str(found["plan_id"]), title)
                 elif "step" in found:
-                    self._take(str(found["step"]), int(found["through"]), {Fate(fate): int(many) for fate, many in found["fates"].items()})
+                    self._take(
+                        str(found["step"]), int(found["through"]), {RepairFate(fate): int(many) for fate, many in found["fates"].items()}
+                    )
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise ConfigurationError(
                     f"line {number} of {self._path}, which says how far the plan came, is not what Ackwise wrote there; move the file "

@@ -20,13 +20,13 @@ from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.needs import Group
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.topics import ensure_topics
-from ackwise.plugin.repair.candidate import Candidate, Fate, open_ones
+from ackwise.plugin.repair.candidate import Candidate, RepairFate, open_ones
 from ackwise.plugin.repair.guards import ClaimGuard, Guard, InboxGuard, NoGuard
 
 __all__ = ["Sender"]
 
 #: What is written of a message that was sent, or found to need no copy: the next reconciliation has nobody else to hear it from.
-_SAID: Final = {Fate.SENT: EventCode.REDELIVERED, Fate.DONE: EventCode.DUP_SUPPRESSED, Fate.FOLLOWED: EventCode.STALE}
+_SAID: Final = {RepairFate.SENT: EventCode.REDELIVERED, RepairFate.DONE: EventCode.DUP_SUPPRESSED, RepairFate.FOLLOWED: EventCode.STALE}
 
 
 class Sender:
@@ -80,9 +80,9 @@ class Sender:
             entry, expected = each.entry, each.step.dedup_hash
             is_guarded = suppresses and (entry.key is not None or isinstance(entry.disposition, Dead))
             if expected is not None and entry.dedup_hash != expected:
-                each.fate = Fate.OTHER_KEY
+                each.fate = RepairFate.OTHER_KEY
             elif not is_guarded and not self._with_review:
-                each.fate = Fate.UNGUARDED
+                each.fate = RepairFate.UNGUARDED
 
     async def send(self, candidates: Sequence[Candidate]) -> None:
         """Send copies of those without a fate, and write down what became of them. Raises `AckwiseError`."""
@@ -93,15 +93,15 @@ class Sender:
             sent = [each for each, answer in zip(going, answers, strict=True) if answer is None]
             for each, answer in zip(going, answers, strict=True):
                 if isinstance(answer, PublishRefused):
-                    each.fate = Fate.REFUSED
+                    each.fate = RepairFate.REFUSED
                 else:
                     failed = failed or answer
             for each in candidates:
-                if (code := _SAID.get(Fate.SENT if each in sent else each.fate or Fate.READY)) is not None:
+                if (code := _SAID.get(RepairFate.SENT if each in sent else each.fate or RepairFate.READY)) is not None:
                     self._write_down(code, each)
             await self._worker.make_durable()
             for each in sent:  # only now: a copy that no event tells of would be taken for somebody else's
-                each.fate = Fate.SENT
+                each.fate = RepairFate.SENT
         if failed is not None:
             raise failed
 

@@ -19,7 +19,7 @@ from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.settings.redaction import shown_url
 
-__all__ = ["ENTRIES", "PREFIX", "Entry", "dotted", "entry_of", "spelled", "table", "variable_of"]
+__all__ = ["ENTRIES", "PREFIX", "SettingEntry", "dotted", "entry_of", "spelled", "table", "variable_of"]
 
 PREFIX: Final = "ACKWISE_"
 
@@ -28,7 +28,7 @@ _ANY: Final = "NAME"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SettingEntry:
     """One entry. `path` is its place in a file: `("dedup", "lease")` is `lease` in the table `dedup`."""
 
     path: tuple[str, ...]
@@ -65,7 +65,7 @@ def variable_of(path: Sequence[str]) -> str:
     return PREFIX + "__".join("".join(letter if letter.isalnum() else "_" for letter in part).upper() for part in path)
 
 
-def entry_of(path: Sequence[str]) -> Entry | None:
+def entry_of(path: Sequence[str]) -> SettingEntry | None:
     """The entry at `path`, in which agents and options of Kafka clients have their own names."""
     return ENTRIES.get(tuple(path)) or ENTRIES.get((path[0], _ANY, *path[2:]) if len(path) > 1 else ())
 
@@ -80,32 +80,32 @@ def spelled(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _EntryKind:
     words: str
     read: Callable[[object, str, bool], object]
 
 
-def _kind(hint: Any) -> _Kind:
+def _kind(hint: Any) -> _EntryKind:
     members = [member for member in typing.get_args(hint) if member is not types.NoneType] if _is_union(hint) else [hint]
     origins = [typing.get_origin(member) for member in members]
     if Literal in origins:
         return _choice(typing.get_args(members[0]))
     if Sequence in origins:
-        return _Kind("durations", _levels)
+        return _EntryKind("durations", _levels)
     if float in members:
-        return _Kind("duration", lambda value, what, _: parse_duration(typing.cast(float, value), what=what))
+        return _EntryKind("duration", lambda value, what, _: parse_duration(typing.cast(float, value), what=what))
     if bool in members:
-        return _Kind("true or false", _boolean)
+        return _EntryKind("true or false", _boolean)
     if int in members:
-        return _Kind("whole number", _whole)
-    return _Kind("text", _text)
+        return _EntryKind("whole number", _whole)
+    return _EntryKind("text", _text)
 
 
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (Union, types.UnionType)
 
 
-def _choice(choices: tuple[str, ...]) -> _Kind:
+def _choice(choices: tuple[str, ...]) -> _EntryKind:
     words = ", ".join(f"`{choice}`" for choice in choices)
 
     def read(value: object, what: str, _: bool) -> object:
@@ -113,7 +113,7 @@ def _choice(choices: tuple[str, ...]) -> _Kind:
             raise ConfigurationError(f"{what} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         return value
 
-    return _Kind(words, read)
+    return _EntryKind(words, read)
 
 
 def _levels(value: object, what: str, _: bool) -> object:
@@ -158,18 +158,18 @@ def _annotated(hints: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
 
 
-def _of_fields(section: tuple[str, ...], kind: Any, **defaults: object) -> list[Entry]:
+def _of_fields(section: tuple[str, ...], kind: Any, **defaults: object) -> list[SettingEntry]:
     found = _annotated(typing.get_type_hints(kind, include_extras=True))
     given = {field.name: field.default for field in fields(kind)} | defaults
-    return [Entry((*section, name), hint, given[name], meaning) for name, (hint, meaning) in found.items()]
+    return [SettingEntry((*section, name), hint, given[name], meaning) for name, (hint, meaning) in found.items()]
 
 
-def _of_consume_later() -> list[Entry]:
+def _of_consume_later() -> list[SettingEntry]:
     found, default = _annotated(typing.get_type_hints(ConsumeLater.__init__, include_extras=True)), ConsumeLater()
-    return [Entry(("consume_later", name), hint, getattr(default, name), meaning) for name, (hint, meaning) in found.items()]
+    return [SettingEntry(("consume_later", name), hint, getattr(default, name), meaning) for name, (hint, meaning) in found.items()]
 
 
-def _all() -> dict[tuple[str, ...], Entry]:
+def _all() -> dict[tuple[str, ...], SettingEntry]:
     host = _of_fields((), HostSettings, brokers=DEFAULT_BROKERS)
     options = next(entry for entry in host if entry.path == ("client_options",))
     host.remove(options)
@@ -183,7 +183,7 @@ def _all() -> dict[tuple[str, ...], Entry]:
             *_of_fields(("transactional",), Transactional),
             *_of_fields(("events",), Events),
             *_of_fields(("agents", _ANY), Agent),
-            Entry(("client_options", _ANY), str, None, options.meaning),
+            SettingEntry(("client_options", _ANY), str, None, options.meaning),
         )
     }
 

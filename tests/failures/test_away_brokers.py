@@ -19,7 +19,7 @@ from ackwise import ConsumeLater, Reliable, reliable
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter
-from ackwise.plugin.host.host import Host
+from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -161,16 +161,16 @@ async def be_away(broker: LocalKafka) -> None:
 async def test_a_worker_goes_on_after_its_broker_was_away_for_longer_than_every_timeout(
     broker: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = Host._consumer_options
+    options = AiokafkaHost._consumer_options
 
-    def impatient(self: Host) -> dict[str, Any]:
+    def impatient(self: AiokafkaHost) -> dict[str, Any]:
         return {**options(self), "request_timeout_ms": 3000}
 
-    monkeypatch.setattr(Host, "_consumer_options", impatient)
+    monkeypatch.setattr(AiokafkaHost, "_consumer_options", impatient)
     topic, handler, stop = await new_topic(broker, b"before"), Seen(), asyncio.Event()
     settings = HostSettings(brokers=broker.bootstrap, group="outlasting", session_timeout=6, drain_timeout=5, commit_interval=1)
     agent: Any = Agent("bill", (topic,), "batch", handler, lambda value: value)
-    host = Host(settings, [agent], later=ConsumeLater(2), dead_letter=DeadLetter())
+    host = AiokafkaHost(settings, [agent], later=ConsumeLater(2), dead_letter=DeadLetter())
     running = asyncio.create_task(host.run(stop))
     await eventually(lambda: handler.values == [b"before"])
     await be_away(broker)

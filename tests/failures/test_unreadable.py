@@ -20,7 +20,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host.host import Host
+from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
@@ -39,7 +39,7 @@ async def host(raw: RawKafka, group: str, topics: Sequence[str], given: Given) -
     stop = asyncio.Event()
     settings = HostSettings(raw.bootstrap, group, commit_interval=0.1)
     agent = Agent("bill", tuple(topics), "batch", bill, lambda value: value, max_batch=200)
-    running = asyncio.create_task(Host(settings, [agent], later=ConsumeLater(levels="1s"), dead_letter=DeadLetter()).run(stop))
+    running = asyncio.create_task(AiokafkaHost(settings, [agent], later=ConsumeLater(levels="1s"), dead_letter=DeadLetter()).run(stop))
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host.host import Host
+from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.journal import Journal
 from ackwise.stores.sqlite import SQLiteStore
@@ -160,7 +160,7 @@ class World:
                 self.sent.append(record)
             await producer.flush()
 
-    def host(self, tap: Tap, handler: Handler | None = None) -> Host:
+    def host(self, tap: Tap, handler: Handler | None = None) -> AiokafkaHost:
         """A worker of the group whose calls pass `tap`."""
 
         async def mixed(batch: Batch[Any]) -> None:
@@ -170,7 +170,7 @@ class World:
         settings = HostSettings(self.brokers, self.group, **{**quick, **self.settings})
         store = TappedStore(SQLiteStore(self.folder / f"{self.group}.db", timeout=self.store_timeout), tap)
         claims = Dedup(store, key=lambda message: str(message.value["id"]), lease=self.lease, on_store_down=self.on_store_down)
-        return Host(
+        return AiokafkaHost(
             settings,
             [Agent("bill", (self.topic,), "batch", handler or mixed, self.decode, max_batch=self.max_batch)],
             later=ConsumeLater(**{"max_reconsume_times": 16, "levels": "1s 2s", **self.later}),

@@ -372,7 +372,7 @@ class Partition:
 
     cut_off = is_stopping = False
 
-    def finish(self, entries: Iterable[Entry]) -> None: ...
+    def pass_settled(self, entries: Iterable[Entry]) -> None: ...
 
 
 async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_leaving(monkeypatch: pytest.MonkeyPatch) -> None:

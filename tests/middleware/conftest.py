@@ -106,7 +106,7 @@ class Partition:
         self.cut_off = self.is_stopping = False
         self._watermark = watermark
 
-    def finish(self, entries: Sequence[Entry]) -> None:
+    def pass_settled(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             if entry.stage is Stage.SETTLED:
                 self._watermark.finish(entry.delivery.offset)
@@ -161,7 +161,7 @@ class Spine:
     def entry(self, offset: int, **fields: Any) -> Entry:
         fields = {"key": b"k", "value": b"v%d" % offset, "headers": (), "topic": "orders", "partition": 3, **fields}
         origin = fields.pop("origin", Origin(fields["topic"], fields["partition"], offset, 1_700_000_000_000))
-        self.watermark.hold(offset)
+        self.watermark.track(offset)
         return Entry(Delivery(offset=offset, timestamp_ms=1_700_000_000_000, origin=origin, **fields))
 
     def returned(self, copy: Copy, offset: int = 0) -> Entry:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackwise.middleware.commitmetadata import LIMIT, CommitMetadata, Finished, InPlace, decode
+from ackwise.middleware.commitmetadata import LIMIT, CommitMetadata, FinishedMap, InPlace, decode
 
 LONGS = st.integers(0, 2**63 - 1)
 MAPS = st.builds(
-    Finished,
+    FinishedMap,
     cluster=st.text(max_size=22),
     base=LONGS,
     base_ts=st.integers(-1, 2**53),
@@ -39,7 +39,7 @@ def envelope(said: Any) -> str:
 
 @given(WRITERS, st.none() | MAPS, ENTRIES)
 def test_what_goes_in_comes_out_in_printable_ascii(
-    writer: tuple[Any, Any], finished: Finished | None, in_place: tuple[InPlace, ...]
+    writer: tuple[Any, Any], finished: FinishedMap | None, in_place: tuple[InPlace, ...]
 ) -> None:
     metadata = CommitMetadata(*writer, finished, in_place)
     text = metadata.encode()
@@ -50,7 +50,7 @@ def test_what_goes_in_comes_out_in_printable_ascii(
 
 def test_a_map_of_16_000_offsets_and_100_entries_fit_into_what_brokers_allow() -> None:
     draw = random.Random(0)
-    finished = Finished("x" * 22, 2**62, 2**53, 2**53, "f" * 16, draw.getrandbits(16_000) | 1 << 15_999)
+    finished = FinishedMap("x" * 22, 2**62, 2**53, 2**53, "f" * 16, draw.getrandbits(16_000) | 1 << 15_999)
     entries = [InPlace(2**62 + 150 * number, 16, 1_767_225_600_000 + draw.randrange(30_000)) for number in range(100)]
     metadata = CommitMetadata(2**63 - 1, 2**62, finished, entries)
     text = metadata.encode()
@@ -61,7 +61,7 @@ def test_a_map_of_16_000_offsets_and_100_entries_fit_into_what_brokers_allow() -
 
 
 @pytest.mark.parametrize("metadata", [
-    CommitMetadata(finished=Finished("c", 0, 0, 0, "", random.Random(0).getrandbits(20_000))),
+    CommitMetadata(finished=FinishedMap("c", 0, 0, 0, "", random.Random(0).getrandbits(20_000))),
     CommitMetadata(in_place=[InPlace(offset, 1, 0) for offset in range(101)]),
     CommitMetadata(in_place=[InPlace(offset * 2**40, 1, offset * 2**40) for offset in range(90)]),
 ], ids=["a map", "too many entries", "long entries"])  # fmt: skip

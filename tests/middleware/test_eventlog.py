@@ -21,8 +21,8 @@ from ackwise.middleware.eventlog import (
     Block,
     EventBuffer,
     EventLog,
+    EventRow,
     LogHeader,
-    Row,
     Unreadable,
     parse_log,
 )
@@ -66,7 +66,7 @@ def read(data: bytes) -> EventLog:
     return log
 
 
-def rows(data: bytes) -> list[Row]:
+def rows(data: bytes) -> list[EventRow]:
     return [row for each in read(data).blocks for row in each.rows()]
 
 

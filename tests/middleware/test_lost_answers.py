@@ -55,7 +55,7 @@ class Stretch:
         self.cut_off = self.is_stopping = False
         self.turn = asyncio.Lock()
 
-    def finish(self, entries: Sequence[Entry]) -> None: ...
+    def pass_settled(self, entries: Sequence[Entry]) -> None: ...
 
 
 @dataclass

@@ -85,7 +85,7 @@ class Owned:
         self.cut_off = self.is_stopping = False
         self.topic, self.partition, self.role, self.generation = "orders", 3, role, generation
 
-    def finish(self, entries: Any) -> None: ...
+    def pass_settled(self, entries: Any) -> None: ...
 
 
 @pytest.fixture

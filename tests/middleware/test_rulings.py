@@ -12,7 +12,7 @@ from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, DONE,
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.rulings import STOPS, Raised, Returned, rule, stops
+from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of, stops
 from ackwise.middleware.watermark import Watermark
 
 
@@ -29,7 +29,7 @@ def result_of(handler: Handler, batch: Batch[bytes]) -> Returned | Raised:
 
 def ruled(size: int, handler: Handler, *, keep_ack_index_on_error: bool = False) -> list[Disposition]:
     batch = batch_of(size)
-    return rule(batch, result_of(handler, batch), handler="charge", keep_ack_index_on_error=keep_ack_index_on_error)
+    return dispositions_of(batch, result_of(handler, batch), handler="charge", keep_ack_index_on_error=keep_ack_index_on_error)
 
 
 def sent_back(dispositions: list[Disposition]) -> Back:
@@ -44,7 +44,7 @@ def test_what_comes_back_and_the_watermark_passes_the_whole_batch(size: int, han
     assert [ruling for ruling in dispositions if not isinstance(ruling, Later)] == [DONE] * (size - len(back))
     watermark = Watermark()
     for index in range(size):
-        watermark.hold(100 + index)
+        watermark.track(100 + index)
     for index in range(size):
         watermark.finish(100 + index)
     assert watermark.commit == 100 + size
@@ -175,7 +175,7 @@ def test_a_message_that_is_ruled_later_alone_comes_at_the_level_of_the_batch(lev
     batch.later(batch[1])
     batch.delay_level = 4
     assert batch.ruling(1) is batch.rulings[1]
-    assert rule(batch, Returned(None), handler="bill") == [DONE, Later(4)]
+    assert dispositions_of(batch, Returned(None), handler="bill") == [DONE, Later(4)]
 
 
 def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide() -> None:
@@ -183,7 +183,7 @@ def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide
     batch.delay_level = 4
     batch.later(batch[0], delay_level=0)
     batch.later(batch[1], delay="5m")
-    assert rule(batch, Returned(None), handler="bill") == [Later(0), Later(0, 300.0)]
+    assert dispositions_of(batch, Returned(None), handler="bill") == [Later(0), Later(0, 300.0)]
 
 
 # -- groups
@@ -192,7 +192,7 @@ def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide
 def said(*errors: Exception) -> Disposition:
     batch = batch_of(1)
     batch.delay_level = 2
-    (disposition,) = rule(batch, Raised(ExceptionGroup("several tasks failed", [*errors])), handler="bill")
+    (disposition,) = dispositions_of(batch, Raised(ExceptionGroup("several tasks failed", [*errors])), handler="bill")
     return disposition
 
 

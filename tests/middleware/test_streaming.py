@@ -28,7 +28,7 @@ class Stretch:
         self.turn = asyncio.Lock()
         self.finished: list[int] = []
 
-    def finish(self, entries: Sequence[Entry]) -> None:
+    def pass_settled(self, entries: Sequence[Entry]) -> None:
         self.finished += [entry.delivery.offset for entry in entries if entry.stage is SETTLED]
 
 

@@ -209,7 +209,7 @@ class Stretch:
         self.cut_off = self.is_stopping = False
         self.turn = asyncio.Lock()
 
-    def finish(self, entries: Sequence[Entry]) -> None: ...
+    def pass_settled(self, entries: Sequence[Entry]) -> None: ...
 
 
 async def test_of_ten_that_a_loop_took_together_nine_succeed_and_one_is_dead(make_spine: Any) -> None:

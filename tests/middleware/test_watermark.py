@@ -12,7 +12,7 @@ from ackwise.middleware.watermark import Watermark
 def holding(*offsets: int, position: int | None = None) -> Watermark:
     watermark = Watermark(position)
     for offset in offsets:
-        watermark.hold(offset)
+        watermark.track(offset)
     return watermark
 
 
@@ -42,7 +42,7 @@ def test_an_offset_that_is_not_held_finishes_nothing(unknown: int) -> None:
 @pytest.mark.parametrize(("offsets", "count", "span"), [pytest.param((10, 11, 12), 3, 2, id="W07")])
 def test_an_offset_that_comes_twice_is_held_once(offsets: tuple[int, ...], count: int, span: int) -> None:
     watermark = holding(*offsets)
-    assert not any(watermark.hold(offset) for offset in offsets)
+    assert not any(watermark.track(offset) for offset in offsets)
     assert (watermark.count, watermark.span) == (count, span)
 
 
@@ -76,14 +76,14 @@ def test_the_position_of_an_assignment_is_committed_until_something_is_fetched()
 
 def test_an_offset_below_the_position_is_not_held() -> None:
     watermark = Watermark(42)
-    assert not watermark.hold(41)
-    assert watermark.hold(42)
+    assert not watermark.track(41)
+    assert watermark.track(42)
 
 
 def test_an_offset_that_was_finished_is_not_held_again() -> None:
     watermark = holding(7, 8)
     watermark.finish(7)
-    assert not watermark.hold(7)
+    assert not watermark.track(7)
     assert watermark.commit == 8
 
 
@@ -97,7 +97,7 @@ def test_it_equals_a_naive_oracle_and_never_passes_an_unfinished_offset(position
     for step, offset in steps:
         if step == "hold":
             fresh = offset > seen[-1] and (position is None or offset >= position)
-            assert watermark.hold(offset) == fresh
+            assert watermark.track(offset) == fresh
             if fresh:
                 seen.append(offset)
                 unfinished.add(offset)

@@ -69,7 +69,7 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
 
     # without its module, which imports the Kafka client
-    monkeypatch.setitem(sys.modules, "ackwise.plugin.host.host", types.SimpleNamespace(Host=Stopped))
+    monkeypatch.setitem(sys.modules, "ackwise.plugin.host.host", types.SimpleNamespace(AiokafkaHost=Stopped))
     return serve
 
 

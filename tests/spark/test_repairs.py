@@ -16,7 +16,7 @@ from tests.spark.histories import NOW, SECOND, History, write_parquet
 from tests.spark.reports import ANOMALIES
 
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.repair import NAME, Action, Planned, Risk, Step, Summary, Title, read_steps, read_title, write_plan
+from ackwise.middleware.repair import NAME, Action, Planned, RepairStep, Risk, Summary, Title, read_steps, read_title, write_plan
 from ackwise.spark.oracle import message_of, rule
 from ackwise.spark.repairs import ACTIONS
 from ackwise.spark.tables import show
@@ -55,7 +55,7 @@ def everything() -> list[History]:
 
 
 @pytest.fixture(scope="module")
-def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Step], list[Step]]:
+def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RepairStep], list[RepairStep]]:
     """The steps of one run, without what is provisional; and with it, from each frame by itself."""
     from ackwise.spark.coverage import stretches
     from ackwise.spark.job import weigh
@@ -76,11 +76,11 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
         found.release()
 
 
-def planned(steps: Sequence[Step], group: str) -> list[tuple[Action, str, int, int, int]]:
+def planned(steps: Sequence[RepairStep], group: str) -> list[tuple[Action, str, int, int, int]]:
     return [(each.action, each.verdict, each.start, each.end, each.attempt) for each in steps if each.group == group]
 
 
-def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(plans: tuple[list[Step], list[Step]]) -> None:
+def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     steps = plans[0]
     assert planned(steps, "lost") == [(Action.REDELIVER, "LOST", 1, 3, 1), (Action.REDELIVER, "LOST", 6, 7, 1)]
     assert planned(steps, "never") == [(Action.PROBE, "NEVER_SEEN", 1, 3, 0)]
@@ -94,7 +94,7 @@ def test_each_anomaly_has_the_step_that_mends_it_and_neighbours_are_one_range(pl
     assert planned(steps, "young") == []
 
 
-def test_offsets_without_events_are_planned_where_nothing_else_is_wrong(plans: tuple[list[Step], list[Step]]) -> None:
+def test_offsets_without_events_are_planned_where_nothing_else_is_wrong(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     together, alone = ([step for step in steps if step.group == "never"] for steps in plans)
     assert alone == together != []
 
@@ -116,11 +116,11 @@ def is_message(event: Mapping[str, Any]) -> bool:
     return event["event_type"] in set(EventCode) and event["event_type"] < 20 and None not in (event.get("offset"), event.get("partition"))
 
 
-def place(step: Step) -> tuple[object, ...]:
+def place(step: RepairStep) -> tuple[object, ...]:
     return step.cluster, step.group, step.topic, step.topic_id, step.partition, step.handler, step.dedup_epoch
 
 
-def test_the_plan_has_of_every_universe_what_the_oracle_says_and_nothing_else(plans: tuple[list[Step], list[Step]]) -> None:
+def test_the_plan_has_of_every_universe_what_the_oracle_says_and_nothing_else(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     steps = [step for step in plans[1] if step.verdict != "LOGICAL_DUPLICATE"]
     planned = [((*place(step), offset, step.verdict), step.attempt) for step in steps for offset in range(step.start, step.end)]
     assert dict(planned) == {key: attempt for history in everything() for key, attempt in needed(history).items()}
@@ -128,12 +128,12 @@ def test_the_plan_has_of_every_universe_what_the_oracle_says_and_nothing_else(pl
     assert len({step.verdict for step in steps}) > 6
 
 
-def test_no_two_steps_could_be_one(plans: tuple[list[Step], list[Step]]) -> None:
+def test_no_two_steps_could_be_one(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     ends, starts = ({(*place(s), s.verdict, s.attempt, at(s)) for s in plans[1]} for at in (attrgetter("end"), attrgetter("start")))
     assert ends & starts == set()
 
 
-def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[Step], list[Step]]) -> None:
+def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     final, all_of_them = plans
     assert [step for step in final if "PROVISIONAL" in step.flags] == []
     more = set(all_of_them) - set(final)
@@ -142,7 +142,9 @@ def test_what_is_provisional_is_only_planned_if_asked_for(plans: tuple[list[Step
     assert planned(all_of_them, "young") == [(Action.REDELIVER, "LOST", 0, 1, 1)]
 
 
-def test_a_step_says_by_what_it_was_judged_and_between_which_times_its_records_were_written(plans: tuple[list[Step], list[Step]]) -> None:
+def test_a_step_says_by_what_it_was_judged_and_between_which_times_its_records_were_written(
+    plans: tuple[list[RepairStep], list[RepairStep]],
+) -> None:
     steps = [step for step in plans[0] if step.group == "lost"]
     at = NOW - 9000 * SECOND
     assert [(step.record_ts, step.last_event, step.flags) for step in steps] == [
@@ -152,7 +154,7 @@ def test_a_step_says_by_what_it_was_judged_and_between_which_times_its_records_w
 
 
 def test_a_plan_that_is_written_and_read_is_the_same_and_says_how_much_is_in_it(
-    plans: tuple[list[Step], list[Step]], tmp_path: Path
+    plans: tuple[list[RepairStep], list[RepairStep]], tmp_path: Path
 ) -> None:
     steps = plans[0]
     counts = write_plan(tmp_path / NAME, Title("run", 7), steps)
@@ -171,7 +173,7 @@ def test_the_terminal_says_how_to_see_the_plan_if_there_is_anything_in_it() -> N
         assert ("what would repair it, of 1,200 offsets: ackwise plan show /out/plan.jsonl" in console.export_text()) == said
 
 
-def test_the_same_step_has_the_same_key_in_every_run_and_no_other_has_it(plans: tuple[list[Step], list[Step]]) -> None:
+def test_the_same_step_has_the_same_key_in_every_run_and_no_other_has_it(plans: tuple[list[RepairStep], list[RepairStep]]) -> None:
     first, second = ([step.idempotency_key for step in steps] for steps in plans)
     assert len(set(second)) == len(second)
     assert set(first) & set(second)

@@ -9,15 +9,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import Action, Step, Title, read_title, write_plan
+from ackwise.middleware.repair import Action, RepairStep, Title, read_title, write_plan
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.repair.candidate import Fate
-from ackwise.plugin.repair.progress import Progress, progress_path
+from ackwise.plugin.repair.candidate import RepairFate
+from ackwise.plugin.repair.progress import PlanProgress, progress_path
 
 STEPS = [
-    Step(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 0, 3, 7, 1, last_event="FAILED"),
-    Step(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 1, 9, 10, 2),
-    Step(Action.REVIEW, "MULTI_EXECUTED", "", "mail", "send", 0, "orders", "", 1, 4, 5, 1),
+    RepairStep(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 0, 3, 7, 1, last_event="FAILED"),
+    RepairStep(Action.REDELIVER, "LOST", "", "billing", "bill", 0, "orders", "", 1, 9, 10, 2),
+    RepairStep(Action.REVIEW, "MULTI_EXECUTED", "", "mail", "send", 0, "orders", "", 1, 4, 5, 1),
 ]
 
 APP = """
@@ -126,11 +126,11 @@ def test_a_progress_file_that_is_not_ours_is_one_sentence(plan: Path, text: str)
 def test_a_progress_file_whose_first_line_a_kill_tore_is_begun_anew(plan: Path) -> None:
     title, (step, *_) = read_title(plan), STEPS
     progress_path(plan).write_text('{"schema_ver')
-    with Progress(plan, title, writing=True) as progress:
-        progress.note([(step, step.end, {Fate.SENT: step.offsets})])
-    assert Progress(plan, title, writing=False).through(step) == step.end
+    with PlanProgress(plan, title, writing=True) as progress:
+        progress.note([(step, step.end, {RepairFate.SENT: step.offsets})])
+    assert PlanProgress(plan, title, writing=False).through(step) == step.end
     with pytest.raises(ConfigurationError, match="says how far plan 'run-1' came, and this is 'run-2'"):
-        Progress(plan, Title("run-2", 0), writing=False)
+        PlanProgress(plan, Title("run-2", 0), writing=False)
 
 
 def test_a_broker_that_is_away_is_one_sentence_and_notes_nothing(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +147,6 @@ def test_what_an_earlier_call_was_done_with_is_told_apart(capsys: pytest.Capture
 
     step = STEPS[0]
     carried = Carried(earlier=2)
-    carried.add(step, {Fate.SENT: 6}, step.start, step.end)
+    carried.add(step, {RepairFate.SENT: 6}, step.start, step.end)
     _print(carried, executed=True)
     assert "an earlier call was done with 2 of them" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ackwise.plugin.demo.ledger import LedgerReader
-from ackwise.plugin.demo.scenario import Fate, make_scenario
+from ackwise.plugin.demo.scenario import PlannedFate, make_scenario
 
 pytestmark = [pytest.mark.embedded, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def test_a_killed_worker_loses_nothing_and_the_books_balance(played: tuple[dict[
     assert facts["billed"] == len(scenario.prices)
     assert facts["ledger"]["expected"] == facts["ledger"]["actual"] == sum(scenario.prices.values())
     fates = list(scenario.fates.values())
-    assert facts["dead"] == {fate.value: fates.count(fate) for fate in Fate if fate is not Fate.BILLED}
+    assert facts["dead"] == {fate.value: fates.count(fate) for fate in PlannedFate if fate is not PlannedFate.BILLED}
 
 
 def test_the_kill_hit_a_working_worker(played: tuple[dict[str, Any], Path]) -> None:

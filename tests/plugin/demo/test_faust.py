@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ackwise.plugin.demo.ledger import LedgerReader
-from ackwise.plugin.demo.scenario import Fate, make_scenario
+from ackwise.plugin.demo.scenario import PlannedFate, make_scenario
 
 MESSAGES, SEED = 1500, 5
 
@@ -28,7 +28,7 @@ def play(out: Path, *options: str) -> dict[str, Any]:
     assert (facts["host"], facts["sent"], facts["lost"], facts["kills"]) == ("faust", MESSAGES, 0, 1)
     assert facts["billed"] == len(scenario.prices)
     assert facts["ledger"]["expected"] == facts["ledger"]["actual"] == sum(scenario.prices.values())
-    assert facts["dead"] == {fate.value: fates.count(fate) for fate in Fate if fate is not Fate.BILLED}
+    assert facts["dead"] == {fate.value: fates.count(fate) for fate in PlannedFate if fate is not PlannedFate.BILLED}
     assert sum(facts["report"]["verdicts"].values()) == MESSAGES
     return facts
 

@@ -11,10 +11,10 @@ import pytest
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.demo import _show
 from ackwise.plugin.demo.hosts import HOSTS, find_host
-from ackwise.plugin.demo.ledger import Entry, LedgerReader, LedgerWriter
-from ackwise.plugin.demo.outcome import DeadLetterSeen, Observed, Outcome, judge
+from ackwise.plugin.demo.ledger import LedgerLine, LedgerReader, LedgerWriter
+from ackwise.plugin.demo.outcome import DeadLetterSeen, DemoOutcome, Observations, judge
 from ackwise.plugin.demo.run import Options, Played
-from ackwise.plugin.demo.scenario import MAX_BATCH, MAX_RECONSUME_TIMES, Fate, Scenario, make_scenario
+from ackwise.plugin.demo.scenario import MAX_BATCH, MAX_RECONSUME_TIMES, PlannedFate, Scenario, make_scenario
 from ackwise.plugin.demo.shop import PARTITIONS
 from ackwise.plugin.demo.stock import Stock, judge_stock, stock_records
 from ackwise.plugin.group.lane import _OVERLAP
@@ -30,23 +30,23 @@ class Order(pydantic.BaseModel):
 SCENARIO = make_scenario(4000, seed=7)
 
 
-def perfect(scenario: Scenario) -> Observed:
+def perfect(scenario: Scenario) -> Observations:
     """Everything went as it shall: the first record of each key acts, the others are suppressed."""
     positions = [(number % 4, number // 4) for number in range(len(scenario.records))]
-    ledger: list[Entry] = []
+    ledger: list[LedgerLine] = []
     dead: list[DeadLetterSeen] = []
     for record, (partition, offset) in zip(scenario.records, positions, strict=True):
         if record.is_duplicate:
             continue
-        if record.fate is Fate.BILLED:
-            ledger.append(Entry(record.key, record.cents, partition, offset, 1))
+        if record.fate is PlannedFate.BILLED:
+            ledger.append(LedgerLine(record.key, record.cents, partition, offset, 1))
         else:
             dead.append(DeadLetterSeen(record.key, record.fate.value, partition, offset))
-    return Observed(positions, ledger, dead, {"1s": 3}, in_flight=10, kills=1)
+    return Observations(positions, ledger, dead, {"1s": 3}, in_flight=10, kills=1)
 
 
-def judged(**changes: object) -> Outcome:
-    return judge(SCENARIO, replace(perfect(SCENARIO), **changes))  # type: ignore[arg-type]  # the fields of Observed
+def judged(**changes: object) -> DemoOutcome:
+    return judge(SCENARIO, replace(perfect(SCENARIO), **changes))  # type: ignore[arg-type]  # the fields of Observations
 
 
 def test_the_same_seed_gives_the_same_messages_and_another_gives_others() -> None:
@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_messages_and_another_gives_others() -> Non
 def test_exactly_as_many_messages_are_made_and_every_kind_is_among_them(messages: int) -> None:
     records = make_scenario(messages, seed=1).records
     assert len(records) == messages
-    assert {record.fate for record in records} == set(Fate)
+    assert {record.fate for record in records} == set(PlannedFate)
     assert sum(record.is_duplicate for record in records) == round(messages * 0.05)
 
 
@@ -72,14 +72,14 @@ def test_a_duplicate_comes_after_its_original_and_is_the_same_bytes() -> None:
 def test_an_order_says_what_shall_become_of_it_and_other_bytes_are_none() -> None:
     outages = Counter[int]()
     for record in SCENARIO.records:
-        if record.fate is Fate.UNDECODABLE:
+        if record.fate is PlannedFate.UNDECODABLE:
             with pytest.raises(ValueError, match="Invalid JSON"):
                 Order.model_validate_json(record.value)
             continue
         order = Order.model_validate_json(record.value)
         assert order.id == record.key
-        assert order.stolen == (record.fate is Fate.REJECTED)
-        assert (order.outage > MAX_RECONSUME_TIMES) == (record.fate is Fate.EXHAUSTED)
+        assert order.stolen == (record.fate is PlannedFate.REJECTED)
+        assert (order.outage > MAX_RECONSUME_TIMES) == (record.fate is PlannedFate.EXHAUSTED)
         outages[order.outage] += 1
     assert set(outages) == set(range(MAX_RECONSUME_TIMES + 2))
 
@@ -89,7 +89,7 @@ def test_the_ledger_is_read_as_it_grows(tmp_path: Path) -> None:
     reader = LedgerReader(path)
     assert reader.refresh() == []
     writer = LedgerWriter(path)
-    first, second = Entry("a", 1, 0, 0, 9), Entry("b", 2, 0, 1, 9)
+    first, second = LedgerLine("a", 1, 0, 0, 9), LedgerLine("b", 2, 0, 1, 9)
     writer.append([first])
     assert reader.refresh() == [first]
     writer.append([second])
@@ -98,7 +98,7 @@ def test_the_ledger_is_read_as_it_grows(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_no_entry_and_hurts_no_neighbour(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
-    entry = Entry("a", 1, 0, 0, 9)
+    entry = LedgerLine("a", 1, 0, 0, 9)
     LedgerWriter(path).append([entry])
     with path.open("ab") as file:
         file.write(b'["b", 2, 0,')
@@ -179,10 +179,10 @@ def test_the_table_counts_each_order_once_and_says_beside_it_what_the_kill_repea
 
 def test_without_ackwise_an_order_that_was_committed_past_and_not_billed_is_lost_and_one_that_was_not_passed_is_not() -> None:
     records = stock_records(SCENARIO)
-    assert Fate.UNDECODABLE not in {record.fate for record in records}
+    assert PlannedFate.UNDECODABLE not in {record.fate for record in records}
     positions = [(0, number) for number in range(len(records))]
-    ledger = [Entry(record.key, record.cents, *position, 1) for record, position in zip(records, positions, strict=True)]
-    to_bill = {record.key for record in records[:100] if record.fate is Fate.BILLED}
+    ledger = [LedgerLine(record.key, record.cents, *position, 1) for record, position in zip(records, positions, strict=True)]
+    to_bill = {record.key for record in records[:100] if record.fate is PlannedFate.BILLED}
     without = [entry for entry in ledger if entry.order not in sorted(to_bill)[:2]]
     assert judge_stock(records, positions, {0: 100}, ledger) == Stock(passed=len(to_bill), lost=0)
     assert judge_stock(records, positions, {0: 100}, without) == Stock(passed=len(to_bill), lost=2)

@@ -164,7 +164,7 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
     entry = hung.running[0].entry
     entry.key, entry.token, entry.disposition = ClaimKey(bytes(16), None, 1), 7, Later()
     await leases.claim([Claim(entry.key, entry.token)])
-    leases.hold([entry], 0.0)
+    leases.add([entry], 0.0)
     if ends_by == "a drain":
         await scene.member.drain([HUNG], 0.0)
     else:

@@ -10,7 +10,7 @@ import pytest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.retry import ConsumeLater
@@ -108,7 +108,7 @@ async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_u
 
     def fate(entry: Entry) -> Stage:
         if entry.delivery.offset == 101 and clock.now == 50.0:
-            entry.hold(60.0, "busy")
+            entry.postpone(60.0, "busy")
             return Stage.FETCHED
         return Stage.SETTLED
 
@@ -223,13 +223,13 @@ async def test_a_cut_lane_ends_although_something_is_decided() -> None:
 async def test_calling_off_reaches_the_run_of_the_batch() -> None:
     line = Line()
     lane = make_lane(line)
-    runs: list[Run] = []
+    runs: list[HandlerRun] = []
 
     def fate(entry: Entry) -> Stage:
         return Stage.SETTLED
 
     async def hang(entries: Sequence[Entry], assignment: Any) -> None:
-        run = Run()
+        run = HandlerRun()
         runs.append(run)
         for entry in entries:
             entry.run = run
@@ -274,7 +274,7 @@ async def test_nothing_overtakes_what_is_held_where_offsets_are_kept_in_order() 
 
     def hold_first(entry: Entry) -> Stage:
         if entry.delivery.offset == 100 and len(line.batches) == 1:
-            entry.hold(clock.now + 5, "not yet")
+            entry.postpone(clock.now + 5, "not yet")
             return Stage.FETCHED
         return Stage.SETTLED
 
@@ -299,7 +299,7 @@ async def test_a_lane_in_order_that_stops_leaves_what_waits_behind_its_first() -
     lane = held_in_order(line, clock)
 
     def hold(entry: Entry) -> Stage:
-        entry.hold(clock.now + 5, "not yet")
+        entry.postpone(clock.now + 5, "not yet")
         if entry.delivery.offset == 101:
             entry.rule(DONE)
         return entry.stage

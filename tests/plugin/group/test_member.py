@@ -93,7 +93,7 @@ class World:
     def finish(self, lane: int, *offsets: int) -> None:
         for offset in offsets:
             self.lanes[lane].watermark.finish(offset)
-        self.lanes[lane].finish(())
+        self.lanes[lane].pass_settled(())
 
 
 def _keep(delivery: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, Run, Stage
+from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.plugin.group.lane import Lane, LaneEntry
 
@@ -48,7 +48,7 @@ class Line:
                 entry.stage = Stage.SETTLED
 
 
-class Recalled(Run):
+class Recalled(HandlerRun):
     """Remembers that it was recalled."""
 
     def __init__(self, recalled: list[int], offset: int) -> None:
@@ -123,7 +123,7 @@ async def test_what_is_settled_of_a_batch_that_is_still_at_work_moves_the_commit
     await rest()
     first = next(item.entry for item in lane._running)
     first.stage = Stage.SETTLED
-    lane.finish([first])
+    lane.pass_settled([first])
     assert lane.watermark.commit == 101
     line.ends[0].set_result(None)
     lane.stop()

@@ -10,12 +10,12 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.host.host import Host
+from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 
-def a_host() -> Host:
-    return Host(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+def a_host() -> AiokafkaHost:
+    return AiokafkaHost(HostSettings(brokers="nowhere:1", group="billing"), [], later=ConsumeLater(), dead_letter=DeadLetter())
 
 
 async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.plugin.around import inspect_middleware, wrap
 from ackwise.plugin.inspect.explain import Explanation
-from ackwise.plugin.inspect.failures import Failure
+from ackwise.plugin.inspect.failures import FailurePath
 from ackwise.plugin.settings.config import Config
 
 
@@ -43,7 +43,7 @@ def explained(*, mode: Literal["before_settle", "async"] = "before_settle") -> E
     return app.explain()
 
 
-ROWS: Mapping[str, Failure] = {failure.when: failure for failure in explained().failures}
+ROWS: Mapping[str, FailurePath] = {failure.when: failure for failure in explained().failures}
 
 
 def raising(error: BaseException) -> Any:
@@ -180,7 +180,7 @@ async def test_a_duplicate_is_not_run_and_its_offset_passes_at_once() -> None:
     assert spine.watermark.commit == 102
 
 
-def row_of(when: str, on_store_down: Literal["block", "fail_open", "fail_closed"]) -> Failure:
+def row_of(when: str, on_store_down: Literal["block", "fail_open", "fail_closed"]) -> FailurePath:
     app = App("billing", config=Config())
     app.use(Dedup("memory://", on_store_down=on_store_down))
     app.agent("orders")(bill)

@@ -6,20 +6,20 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ackwise.plugin.inspect.explain import Setting, Step
-from ackwise.plugin.inspect.state import AgentState, GroupTopics, Held, LaneState, State
+from ackwise.plugin.inspect.explain import ChainLink, Setting
+from ackwise.plugin.inspect.state import AgentState, GroupTopics, HeldMessages, LaneState, State
 from ackwise.plugin.inspect.statepage import state_page
 
 STATE = State(
     group="billing",
     agents=(AgentState("bill", ("orders",), 7, 1, 2, 4, 5, 6),),
-    lanes=(LaneState("orders", 3, "source", "bill", 120, None, 101, 130, 29, 7, 3, (Held("<b>no</b> answer", 4, 113, 2.5),)),),
+    lanes=(LaneState("orders", 3, "source", "bill", 120, None, 101, 130, 29, 7, 3, (HeldMessages("<b>no</b> answer", 4, 113, 2.5),)),),
     claims=3,
     store_down=True,
     event_log_outage=False,
     cut_delays=0,
     topics=GroupTopics("billing.retry", ("billing.delay.10s", "billing.delay.1h"), "billing.dlq"),
-    chain=(Step("admit", "dedup", "redis://***@host/0"),),
+    chain=(ChainLink("admit", "dedup", "redis://***@host/0"),),
     settings=(Setting("dedup.lease", "30s", "default"),),
 )
 

@@ -14,7 +14,7 @@ from tests.servers import RawKafka
 
 from ackwise import App, Batch, ConsumeLater, Dedup, Events
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.repair import NAME, Action, Step, Title, write_plan
+from ackwise.middleware.repair import NAME, Action, RepairStep, Title, write_plan
 from ackwise.middleware.wire import parse_copy
 from ackwise.plugin.group.member import delivery_of
 from ackwise.plugin.group.needs import Group
@@ -50,16 +50,16 @@ class Shop:
         """What the commands know of the app."""
         return self.app().group()
 
-    def plan(self, *steps: Step, plan_id: str = "run-1", as_of: float | None = None) -> Path:
+    def plan(self, *steps: RepairStep, plan_id: str = "run-1", as_of: float | None = None) -> Path:
         """A plan with these steps, judged `as_of` seconds since 1970, or now."""
         path = self.folder / NAME
         write_plan(path, Title(plan_id, round((time.time() if as_of is None else as_of) * 1e6)), steps)
         return path
 
-    def step(self, start: int, end: int, action: Action = Action.PROBE, verdict: str = "NEVER_SEEN", **more: Any) -> Step:
+    def step(self, start: int, end: int, action: Action = Action.PROBE, verdict: str = "NEVER_SEEN", **more: Any) -> RepairStep:
         """A step for offsets without events, unless it is said otherwise."""
         fields = {"cluster": "", "group": self.group_id, "handler": None, "dedup_epoch": None, "topic": self.topic, "topic_id": ""}
-        return Step(action, verdict, **{**fields, "partition": 0, "start": start, "end": end, "attempt": 0, **more})
+        return RepairStep(action, verdict, **{**fields, "partition": 0, "start": start, "end": end, "attempt": 0, **more})
 
     async def copies(self) -> Counter[int]:
         """How often each offset was sent to the retry topic."""

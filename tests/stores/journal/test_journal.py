@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
-from ackwise.middleware.eventlog import EventLog, Row
+from ackwise.middleware.eventlog import EventLog, EventRow
 from ackwise.middleware.events import Durable, Event, EventCode, EventSink, durable_of
 from ackwise.stores.journal import Journal, from_url, read_log
 
@@ -67,7 +67,7 @@ def logs(root: Path) -> list[EventLog]:
     return [log for log in found if isinstance(log, EventLog)]
 
 
-def rows(root: Path) -> list[Row]:
+def rows(root: Path) -> list[EventRow]:
     return [row for log in logs(root) for block in log.blocks for row in block.rows()]
 
 
