@@ -17,7 +17,7 @@ from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
     from ackwise.plugin.inspect.explain import Explanation
-    from ackwise.plugin.inspect.failures import Failure
+    from ackwise.plugin.inspect.failures import FailurePath
 
 __all__ = ["explain", "print_explanation"]
 
@@ -56,7 +56,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
             console.print(Text.assemble("\n", (word, style), f" {sentence}"), soft_wrap=True)
 
 
-def _by_consequence(failures: Iterable[Failure]) -> dict[str, list[str]]:
+def _by_consequence(failures: Iterable[FailurePath]) -> dict[str, list[str]]:
     """The causes of each consequence, in order: a table of both would be wider than terminals are."""
     causes: dict[str, list[str]] = {}
     for failure in failures:
@@ -64,7 +64,7 @@ def _by_consequence(failures: Iterable[Failure]) -> dict[str, list[str]]:
     return causes
 
 
-def _consequence(failure: Failure) -> str:
+def _consequence(failure: FailurePath) -> str:
     attempts = "" if failure.attempts is None else str(failure.attempts)
     named = {"wait": failure.after, "attempts": attempts, "ends on": failure.ends, "its offset passes": failure.offset}
     return "; ".join([failure.then, *(f"{name}: {value}" for name, value in named.items() if value)])
