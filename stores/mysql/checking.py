@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from asyncmy.errors import MySQLError
 
 from ackwise.stores.mysql import schema
+from ackwise.stores.mysql.failures import NO_RIGHT
 from ackwise.stores.mysql.tables import Tables
 
 if TYPE_CHECKING:
@@ -24,10 +25,14 @@ _ATTEMPTS = {
     "UPDATE": "UPDATE {} SET lost = 0 WHERE FALSE",
     "DELETE": "DELETE FROM {} WHERE FALSE",
 }
-_DENIED = (1142, 1143)
 
 _SETTINGS = """
 SELECT @@innodb_flush_log_at_trx_commit, SYSDATE(6) = NOW(6) FROM (SELECT SLEEP(0.001)) AS after_a_moment"""
+
+_NAMELESS = (
+    "its claims can't name their owner, so what a dead worker held waits until its lease ends; "
+    "let somebody who may alter tables run `ackwise store init URL`, then start the workers anew"
+)
 
 
 async def complaints(connection: Connection, tables: Tables, address: str) -> list[str]:
@@ -39,6 +44,8 @@ async def complaints(connection: Connection, tables: Tables, address: str) -> li
     schema.require_version(found, address)
     said = await missing_rights(connection, tables, *_ATTEMPTS)
     if "SELECT" not in "".join(said):
+        if not await schema.keeps_owners(connection, tables):
+            said.append(_NAMELESS)
         said += await _forgotten(connection, tables)
     said += await _settings(connection)
     return [f"{address}: {complaint}" for complaint in said]
@@ -54,7 +61,7 @@ async def _may(connection: Connection, attempt: str) -> bool:
     try:
         await schema.rows(connection, attempt)
     except MySQLError as error:
-        if error.args[0] in _DENIED:
+        if error.args[0] in NO_RIGHT:
             return False
         raise
     return True

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import asyncmy
+from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult
@@ -60,6 +61,7 @@ class MySQLStore:
         self._timeout, self._max_size = timeout, max_size
         self._given = pool
         self._pool: Pool | None = None
+        self._keeps_owners = False
         self._address = "the pool's MySQL" if self._server is None else str(self._server)
 
     def __repr__(self) -> str:
@@ -108,9 +110,10 @@ class MySQLStore:
             await self._end(pool)
 
     async def init(self) -> None:
-        """Create the tables that are missing. Doing it twice changes nothing."""
+        """Create the tables that are missing, and the column that older versions did not have. Doing it twice changes nothing."""
         async with self._maintaining() as connection:
             await schema.create(connection, self._tables, self._address)
+            await schema.add_holder(connection, self._tables, self._address, instant=False)
 
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
@@ -131,7 +134,7 @@ class MySQLStore:
         while True:
             try:
                 async with self._borrowed(pool) as connection:
-                    return await exchange_on(connection, self._tables, exchange)
+                    return await exchange_on(connection, self._tables, exchange, owners=self._keeps_owners)
             except FAILURES as error:
                 if is_conflict(error):
                     conflicts.append(error)
@@ -159,6 +162,9 @@ class MySQLStore:
         await schema.create(connection, self._tables, self._address)
         if missing := await checking.missing_rights(connection, self._tables, "SELECT", "INSERT", "UPDATE"):
             raise ConfigurationError(f"{self._address}: {missing[0]}")
+        with contextlib.suppress(MySQLError, StoreUnavailable):  # goes on without, as where it may not alter tables
+            await schema.add_holder(connection, self._tables, self._address, instant=True)
+        self._keeps_owners = await schema.keeps_owners(connection, self._tables)
 
     async def _make_pool(self) -> Pool:
         # The server gives up first, so that it says what it waited for.

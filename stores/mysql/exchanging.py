@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from asyncmy.cursors import Cursor
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["exchange_on", "rows_of"]
 
 
-async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange) -> ExchangeResult:
-    """Apply `exchange` and commit each of its statements. Raises what asyncmy raises, and then the connection is to be given up."""
+async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange, *, owners: bool = True) -> ExchangeResult:
+    """Apply `exchange` and commit each of its statements; `owners` says whether the table keeps them.
+
+    Raises what asyncmy raises, and then the connection is to be given up.
+    """
     dialect = MARIADB if "MariaDB" in connection.get_server_info() else MYSQL
     ends = "" if connection.get_autocommit() else "; COMMIT"
     every = asking.asked(exchange)
     answers: dict[int, Answer] = {}
     for some in asking.rounds(every, statements.AT_ONCE):
-        rows = await rows_of(connection, statements.statement(tables, dialect, some, exchange) + ends)
-        records = {row.place: row for row in map(Row._make, rows)}
+        rows = await rows_of(connection, statements.statement(tables, dialect, some, exchange, owners=owners) + ends)
+        records = {row.place: row for row in starmap(Row, rows)}
         answers |= {one.position: statements.answer(one, records[one.place]) for one in some}
     return asking.result(exchange, [answers[position] for position in range(len(every))])
 

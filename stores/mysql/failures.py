@@ -9,11 +9,13 @@ from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["FAILURES", "NO_SUCH_TABLE", "is_broken", "is_conflict", "told"]
+__all__ = ["FAILURES", "NO_RIGHT", "NO_SUCH_COLUMN", "NO_SUCH_TABLE", "is_broken", "is_conflict", "told"]
 
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
 FAILURES = (MySQLError, OSError, RuntimeError)
 
+NO_RIGHT = (1142, 1143)
+NO_SUCH_COLUMN = 1054
 NO_SUCH_TABLE = 1146
 
 _CONFLICT = (1020, 1205, 1213)

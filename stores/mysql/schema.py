@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
-from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.mysql.failures import NO_SUCH_TABLE
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.mysql.failures import NO_RIGHT, NO_SUCH_COLUMN, NO_SUCH_TABLE
 from ackwise.stores.mysql.tables import Tables
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["TIMEOUT", "VERSION", "changed", "create", "require_server", "require_version", "rows", "version"]
+__all__ = ["TIMEOUT", "VERSION", "add_holder", "changed", "create", "keeps_owners", "require_server", "require_version", "rows", "version"]
 
 TIMEOUT = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
@@ -42,8 +42,17 @@ CREATE TABLE IF NOT EXISTS {} (
     took_unreleased TINYINT NOT NULL DEFAULT 0,
     outcome TINYINT NOT NULL,
     step TINYINT NOT NULL,
+    {},
     PRIMARY KEY (day, k)
 ) ENGINE = InnoDB"""
+
+# It came later, so older versions must do without it: they insert what they know.
+_HOLDER = "holder VARCHAR(96) CHARACTER SET ascii NOT NULL DEFAULT ''"
+
+_COLUMN_IS_THERE, _LOCKED = 1060, 1205
+
+_PATIENCE = 1
+"""Seconds that the workers may have to wait for a change of the table."""
 
 _VERSIONS = """
 CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"""
@@ -107,6 +116,39 @@ async def create(connection: Connection, tables: Tables, address: str) -> None:
     if found is not None:
         require_version(found, address)
         return
-    await changed(connection, _CLAIMS.format(tables.claims))
+    await changed(connection, _CLAIMS.format(tables.claims, _HOLDER))
     await changed(connection, _VERSIONS.format(tables.versions))
     await changed(connection, f"INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON DUPLICATE KEY UPDATE version = version")
+
+
+async def keeps_owners(connection: Connection, tables: Tables) -> bool:
+    """Whether the table has a place for the owner of a claim; that of an older version has none."""
+    try:
+        await rows(connection, f"SELECT holder FROM {tables.claims} LIMIT 0")
+    except MySQLError as error:
+        if error.args[0] in (NO_SUCH_COLUMN, *NO_RIGHT):
+            return False
+        raise
+    return True
+
+
+async def add_holder(connection: Connection, tables: Tables, address: str, *, instant: bool) -> None:
+    """Make a place for the owners of claims, beside running workers of any version; `instant` means that the table is not copied for it.
+
+    Raises `StoreUnavailable` if somebody uses the table for longer, and what asyncmy raises; then all goes on without owners.
+    """
+    if await keeps_owners(connection, tables):
+        return
+    await changed(connection, f"SET @ackwise_patience = @@lock_wait_timeout, SESSION lock_wait_timeout = {_PATIENCE}")
+    try:
+        await changed(connection, f"ALTER TABLE {tables.claims} ADD COLUMN {_HOLDER}{', ALGORITHM = INSTANT' if instant else ''}")
+    except MySQLError as error:
+        if error.args[0] == _LOCKED:
+            raise StoreUnavailable(
+                f"{address}: a long transaction uses the table of the claim store, so it could not get the column for owners; "
+                "look for it in information_schema.innodb_trx, and run `ackwise store init URL` again"
+            ) from None
+        if error.args[0] != _COLUMN_IS_THERE:  # another worker was faster
+            raise
+    finally:
+        await changed(connection, "SET SESSION lock_wait_timeout = @ackwise_patience")

@@ -38,7 +38,7 @@ class Dialect(NamedTuple):
     before: str
     """What makes the statement mean the same whatever the session is set to: the clock is UTC, assignments run in order."""
     alias: str
-    """What names the inserted row, after its values."""
+    """What names the inserted row, after its values; `{}` are the names of its columns."""
     inserted: str
     """A column of the inserted row, in place of `{}`."""
     returning: bool
@@ -50,7 +50,7 @@ class Dialect(NamedTuple):
 MARIADB = Dialect("SET STATEMENT time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES' FOR ", "", "VALUES({})", True, "")
 MYSQL = Dialect(
     "SET @ackwise_zone = @@time_zone, time_zone = '+00:00'; START TRANSACTION; ",
-    f" AS n ({', '.join(f'n_{name}' for name in ('day', 'k', 'step', 'token', 'next_attempt', 'outcome', 'leased_until', 'kept_until'))})",
+    " AS n ({})",
     "n_{}",
     False,
     "; COMMIT; SET time_zone = @ackwise_zone",
@@ -87,11 +87,18 @@ class Row(NamedTuple):
     """Microseconds from now."""
     kept_for: int
     """Microseconds from now."""
+    holder: str = ""
 
     @property
     def place(self) -> Place:
         """Which key it is of."""
         return self.key, None if self.day == NO_DAY else self.day
+
+    @property
+    def owner(self) -> str:
+        """The process that holds it, if it has a name; one beside another token is void."""
+        token, _, owner = self.holder.partition(" ")
+        return owner if token == str(self.token) else ""
 
 
 _ANSWERED = (
@@ -100,19 +107,21 @@ _ANSWERED = (
 )
 
 
-def statement(tables: Tables, dialect: Dialect, some: Sequence[Asked], exchange: Exchange) -> str:
-    """What is sent for `some`, in one packet."""
+_COLUMNS = ("day", "k", "step", "token", "next_attempt", "outcome", "leased_until", "kept_until")
+
+
+def statement(tables: Tables, dialect: Dialect, some: Sequence[Asked], exchange: Exchange, *, owners: bool = True) -> str:
+    """What is sent for `some`, in one packet; `owners` says whether the table keeps them."""
     lease, retention = round(exchange.lease * 1_000_000), round(exchange.retention * 1_000_000)
-    values = ",".join(_values(some, lease, retention))
-    update = _update(dialect.inserted).format(lease=lease, retention=retention)
-    insert = (
-        f"INSERT INTO {tables.claims} (day, k, step, token, next_attempt, outcome, leased_until, kept_until) "
-        f"VALUES {values}{dialect.alias} ON DUPLICATE KEY UPDATE {update}"
-    )
+    columns, answered = ((*_COLUMNS, "holder"), f"{_ANSWERED}, holder") if owners else (_COLUMNS, _ANSWERED)
+    values = ",".join(_values(some, lease, retention, exchange.owner if owners else None))
+    update = _update(dialect.inserted, owners=owners).format(lease=lease, retention=retention, died=_died(exchange.gone))
+    alias = dialect.alias.format(", ".join(f"n_{name}" for name in columns))
+    insert = f"INSERT INTO {tables.claims} ({', '.join(columns)}) VALUES {values}{alias} ON DUPLICATE KEY UPDATE {update}"
     if dialect.returning:
-        return f"{dialect.before}{insert} RETURNING {_ANSWERED}{dialect.after}"
+        return f"{dialect.before}{insert} RETURNING {answered}{dialect.after}"
     places = ",".join(f"({_day(one)},x'{one.place[0].hex()}')" for one in some)
-    return f"{dialect.before}{insert}; SELECT {_ANSWERED} FROM {tables.claims} WHERE (day, k) IN ({places}){dialect.after}"
+    return f"{dialect.before}{insert}; SELECT {answered} FROM {tables.claims} WHERE (day, k) IN ({places}){dialect.after}"
 
 
 def answer(one: Asked, row: Row) -> Answer:
@@ -140,22 +149,37 @@ def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
         return Stale()
     if row.token == one.token:
         return Acquired(row.epoch, row.lost, bool(row.took_unreleased))
-    return Busy(max(row.leased_for, 1) / 1_000_000)
+    return Busy(max(row.leased_for, 1) / 1_000_000, row.owner)
 
 
-def _values(some: Iterable[Asked], lease: int, retention: int) -> Iterable[str]:
+def _values(some: Iterable[Asked], lease: int, retention: int, owner: str | None) -> Iterable[str]:
+    """The rows to insert, each with its holder unless there is no column for `owner`."""
+    nobody = "" if owner is None else ",''"
     held = f"SYSDATE(6)+INTERVAL {lease} MICROSECOND,SYSDATE(6)+INTERVAL {lease + retention} MICROSECOND"
     done = f"SYSDATE(6),SYSDATE(6)+INTERVAL {retention} MICROSECOND"
     never = "'1970-01-01','1970-01-01'"
     for one in some:
         row = f"({_day(one)},x'{one.place[0].hex()}',{one.kind:d},{one.token}"
+        holder = f",{_text(f'{one.token} {owner}')}" if owner else nobody
         match one.kind:
             case Kind.CLAIM:
-                yield f"{row},{one.attempt},0,{held})"
+                yield f"{row},{one.attempt},0,{held}{holder})"
             case Kind.COMPLETE:
-                yield f"{row},{one.attempt},{one.value or 0:d},{done})"
-            case Kind.RELEASE | Kind.RENEW:
-                yield f"{row},{one.value or 0},0,{never})"
+                yield f"{row},{one.attempt},{one.value or 0:d},{done}{nobody})"
+            case Kind.RELEASE:
+                yield f"{row},{one.value or 0},0,{never}{nobody})"
+            case Kind.RENEW:
+                yield f"{row},0,0,{never}{holder})"
+
+
+def _died(gone: Iterable[str]) -> str:
+    """Whether the holder of a record is one of those who are `gone`; older versions leave `holder` as it was beside a token of theirs."""
+    names = ",".join(f"CONCAT(token, {_text(f' {owner}')})" for owner in gone if owner)
+    return f"holder IN ({names})" if names else "FALSE"
+
+
+def _text(text: str) -> str:
+    return f"_ascii x'{text.encode('ascii', 'replace').hex()}'"
 
 
 def _day(one: Asked) -> int:
@@ -164,9 +188,11 @@ def _day(one: Asked) -> int:
 
 
 @functools.cache
-def _update(inserted: str) -> str:
-    """The assignments, in their order; `{lease}` and `{retention}` are left to be filled in."""
-    token, attempt, outcome, kind = (inserted.format(name) for name in ("token", "next_attempt", "outcome", "step"))
+def _update(inserted: str, *, owners: bool) -> str:
+    """The assignments, in their order; `{lease}`, `{retention}` and `{died}` are left to be filled in."""
+    token, attempt, outcome, kind, holder = (inserted.format(name) for name in ("token", "next_attempt", "outcome", "step", "holder"))
+    died = f"\n    WHEN {{died}} THEN {Step.EXPIRED:d}" if owners else ""
+    held = f"\nholder = IF(step = {Step.NONE:d}, holder, {holder})," if owners else ""
     sends_back = f"{kind} = {Kind.RELEASE:d} AND {attempt} > 0"
     taken = f"{Step.FREE:d}, {Step.EXPIRED:d}"
     return f"""
@@ -177,7 +203,7 @@ step = CASE
     WHEN {attempt} < next_attempt THEN {Step.NONE:d}
     WHEN token = {token} THEN {Step.HELD:d}
     WHEN token = 0 THEN {Step.FREE:d}
-    WHEN leased_until <= SYSDATE(6) THEN {Step.EXPIRED:d}
+    WHEN leased_until <= SYSDATE(6) THEN {Step.EXPIRED:d}{died}
     ELSE {Step.NONE:d} END,
 epoch = CASE WHEN step = {Step.FRESH:d} THEN 1 WHEN step IN ({taken}) THEN epoch + 1 ELSE epoch END,
 lost = CASE
@@ -197,7 +223,7 @@ outcome = IF(step = {Step.NONE:d}, outcome, {outcome}),
 token = IF(step = {Step.NONE:d}, token, IF({kind} = {Kind.RELEASE:d}, 0, {token})),
 leased_until = IF(step = {Step.NONE:d}, leased_until,
     SYSDATE(6) + INTERVAL IF({kind} IN ({Kind.CLAIM:d}, {Kind.RENEW:d}), {{lease}}, 0) MICROSECOND),
-kept_until = IF(step = {Step.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),
+kept_until = IF(step = {Step.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),{held}
 step = CASE
     WHEN step = {Step.FRESH:d} AND {kind} = {Kind.COMPLETE:d} THEN {Kind.COMPLETE:d}
     WHEN step = {Step.HELD:d} AND {kind} = {Kind.RELEASE:d} THEN {Kind.RELEASE:d}

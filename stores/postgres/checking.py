@@ -24,6 +24,11 @@ WHERE i.indrelid IN (
 ) AND a.attname NOT IN ('k', 'day')
 """
 
+_NAMELESS = (
+    "its claims can't name their owner, so what a dead worker held waits until its lease ends; "
+    "let an owner run `ackwise store init URL`, then start the workers anew"
+)
+
 
 async def complaints(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> list[str]:
     """One sentence for each, with what to do."""
@@ -32,6 +37,8 @@ async def complaints(connection: Connection | PoolConnectionProxy, tables: Table
         return [f"{address}: the tables of the claim store are missing; run `ackwise store init URL`"]
     schema.require_version(found, address)
     said = await missing_rights(connection, (tables.claims, tables.daily_claims), "SELECT", "INSERT", "UPDATE", "DELETE")
+    if not await schema.keeps_owners(connection, tables):
+        said.append(_NAMELESS)
     if not said:
         said += await _missing_partitions(connection, tables)
         said += await _forgotten(connection, tables)

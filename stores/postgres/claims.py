@@ -79,6 +79,7 @@ class PostgresStore:
         self._given = pool
         self._pool: Pool | None = None
         self._address = "the pool's PostgreSQL" if url is None else address_of(url)
+        self._keeps_owners = False
         self.asked_again = 0
         """How often an exchange took another statement, because somebody was faster with one of its keys."""
 
@@ -130,9 +131,10 @@ class PostgresStore:
             pool.terminate()
 
     async def init(self) -> None:
-        """Create the tables and partitions that are missing. Doing it twice changes nothing."""
+        """Create the tables and partitions that are missing, and the columns that older versions did not have; twice changes nothing."""
         async with self._maintaining() as connection:
             await schema.create(connection, self._tables, self._address)
+            await schema.add_holder(connection, self._tables, self._address)
 
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
@@ -162,7 +164,7 @@ class PostgresStore:
     async def _exchange_once(self, pool: Pool, exchange: Exchange) -> ExchangeResult:
         connection = await pool.acquire()
         try:
-            result, again = await exchange_on(connection, self._tables, exchange)
+            result, again = await exchange_on(connection, self._tables, exchange, owners=self._keeps_owners)
         except BaseException as error:
             # What was not answered by the server itself may still be under way on this connection.
             if not isinstance(error, asyncpg.PostgresError) or is_broken(error):
@@ -206,6 +208,9 @@ class PostgresStore:
                 raise asyncpg.ReadOnlySQLTransactionError("read-only")
             if found is None or await schema.may_alter(connection, self._tables):
                 await schema.create(connection, self._tables, self._address)
+                with contextlib.suppress(StoreUnavailable, asyncpg.InsufficientPrivilegeError):  # goes on without
+                    await schema.add_holder(connection, self._tables, self._address)
+            self._keeps_owners = await schema.keeps_owners(connection, self._tables)
             used = (self._tables.claims, self._tables.daily_claims)
             if missing := await checking.missing_rights(connection, used, "SELECT", "INSERT", "UPDATE"):
                 raise ConfigurationError(f"{self._address}: {missing[0]}")

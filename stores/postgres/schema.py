@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.postgres.tables import Tables
 
 if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["VERSION", "create", "may_alter", "partition_ahead", "partitions", "require_version", "today", "version"]
+__all__ = [
+    "VERSION",
+    "add_holder",
+    "create",
+    "keeps_owners",
+    "may_alter",
+    "partition_ahead",
+    "partitions",
+    "require_version",
+    "today",
+    "version",
+]
 
 VERSION = 1
 """Of the claims' tables."""
@@ -27,7 +38,8 @@ _EARLIEST = 14
 _BEHIND, _AHEAD = 1, 3
 """Days before and after today that get a partition; others share one."""
 
-# The columns stand in an order that wastes nothing to alignment, and none may be null: 88 bytes for a record with its header.
+# The columns stand in an order that wastes nothing to alignment, and none may be null: 88 bytes for a record with its header, or
+# some 45 more while somebody holds it who has a name. That came later, so older versions must do without it: they insert what they know.
 _COLUMNS = """
     k uuid NOT NULL,{}
     token bigint NOT NULL,
@@ -37,11 +49,21 @@ _COLUMNS = """
     next_attempt int NOT NULL,
     lost int NOT NULL,
     outcome smallint NOT NULL,
-    took_unreleased boolean NOT NULL"""
+    took_unreleased boolean NOT NULL,
+    {}"""
+_HOLDER = "holder text NOT NULL DEFAULT ''"
 
 # Half of each page stays free, and no index holds a column that changes: so the new version of a record finds room beside the
 # old one, and no index has to know of it.
 _HALF_FREE = "WITH (fillfactor = 50)"
+
+_PATIENCE = 1000
+"""Milliseconds that the workers may have to wait for a change of the tables."""
+
+_HOLDERS = """
+SELECT count(*) = 2 FROM pg_attribute
+WHERE attrelid IN (to_regclass($1), to_regclass($2)) AND attname = 'holder' AND NOT attisdropped
+"""
 
 _PARTITIONS = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -84,11 +106,38 @@ async def _create_tables(connection: Connection | PoolConnectionProxy, tables: T
         await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {tables.schema_name}")
     await connection.execute(f"""
         CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL);
-        CREATE TABLE IF NOT EXISTS {tables.claims} ({_COLUMNS.format("")}, PRIMARY KEY (k)) {_HALF_FREE};
-        CREATE TABLE IF NOT EXISTS {tables.daily_claims} ({_COLUMNS.format(" day bigint NOT NULL,")}, PRIMARY KEY (day, k))
+        CREATE TABLE IF NOT EXISTS {tables.claims} ({_COLUMNS.format("", _HOLDER)}, PRIMARY KEY (k)) {_HALF_FREE};
+        CREATE TABLE IF NOT EXISTS {tables.daily_claims} ({_COLUMNS.format(" day bigint NOT NULL,", _HOLDER)}, PRIMARY KEY (day, k))
             PARTITION BY RANGE (day);
         CREATE TABLE IF NOT EXISTS {tables.other_days} PARTITION OF {tables.daily_claims} DEFAULT {_HALF_FREE};
         INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON CONFLICT DO NOTHING""")
+
+
+async def keeps_owners(connection: Connection | PoolConnectionProxy, tables: Tables) -> bool:
+    """Whether the tables have a place for the owner of a claim; those of older versions have none."""
+    return bool(await connection.fetchval(_HOLDERS, tables.claims, tables.daily_claims))
+
+
+async def add_holder(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> None:
+    """Make a place for the owners of claims, beside running workers of any version, which wait for it for a second at most.
+
+    Raises `StoreUnavailable` if somebody uses the tables for longer, and what asyncpg raises; then all goes on without owners.
+    """
+    if await keeps_owners(connection, tables):
+        return
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE}; SET LOCAL statement_timeout = {_PATIENCE}")
+            await _take_turn(connection, tables)
+            if not await keeps_owners(connection, tables):
+                # As the exchanges lock them: the undated first.
+                await connection.execute(f"ALTER TABLE {tables.claims} ADD COLUMN IF NOT EXISTS {_HOLDER}")
+                await connection.execute(f"ALTER TABLE {tables.daily_claims} ADD COLUMN IF NOT EXISTS {_HOLDER}")
+    except (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.DeadlockDetectedError):
+        raise StoreUnavailable(
+            f"{address}: a long transaction uses the tables of the claim store, so they could not get the column for owners; "
+            "look for it in pg_stat_activity, and run `ackwise store init URL` again"
+        ) from None
 
 
 async def may_alter(connection: Connection | PoolConnectionProxy, tables: Tables) -> bool:
@@ -117,7 +166,7 @@ async def partition_ahead(connection: Connection | PoolConnectionProxy, tables: 
             continue
         try:
             async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '1s'")
+                await connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE}; SET LOCAL statement_timeout = {_PATIENCE}")
                 await _take_turn(connection, tables)
                 await connection.execute(
                     f"CREATE TABLE IF NOT EXISTS {tables.of_day(_date(day))} PARTITION OF {tables.daily_claims} "

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from tests.databases.postgres import USER
+from tests.databases.server import Server
 
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.store import Acquired, Busy, Claim, ClaimKey
+from ackwise.middleware.store import Acquired, Busy, Claim, ClaimKey, Exchange
 from ackwise.plugin.process import life
 from ackwise.plugin.process.life import Life, is_local
+from ackwise.plugin.registry import open_store
 from ackwise.stores.sqlite import SQLiteStore
 
 FOLDER = Path("/tmp/ackwise-tests-of-life")
@@ -80,10 +83,10 @@ from pathlib import Path
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.store import Claim, ClaimKey
 from ackwise.plugin.process.life import Life
-from ackwise.stores.sqlite import SQLiteStore
+from ackwise.plugin.registry import open_store
 
 async def claim():
-    store = SQLiteStore(sys.argv[1] + ".db")
+    store = open_store(URL)
     await store.open()
     life = Life(Path(sys.argv[1]))
     await Leases(store, witness=life).claim([Claim(ClaimKey(bytes(16), None, 1), 7)])
@@ -94,17 +97,55 @@ asyncio.run(claim())
 """
 
 
+def claiming(url: str) -> str:
+    return CLAIMING.replace("URL", repr(url))
+
+
 async def test_what_a_killed_process_had_claimed_in_a_file_is_taken_over_before_its_lease_ends(folder: Path) -> None:
     store = SQLiteStore(f"{folder}.db")
     await store.open()
     leases = Leases(store, witness=Life(folder))
-    with process(folder, CLAIMING) as (worker, owner):
+    with process(folder, claiming(f"sqlite:///{folder}.db")) as (worker, owner):
         (alive,) = await leases.claim([Claim(ClaimKey(bytes(16), None, 1), 8)])
         assert isinstance(alive, Busy)
         assert alive.owner == owner
         worker.kill()
         worker.wait()
         assert await leases.claim([Claim(ClaimKey(bytes(16), None, 1), 8)]) == [Acquired(2, 1, True)]
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "redis"])
+async def test_what_a_killed_process_had_claimed_in_a_server_is_taken_over_before_its_lease_ends_and_never_while_it_lives(
+    folder: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    server: Server = request.getfixturevalue(kind)
+    prefix = f"t{os.urandom(4).hex()}_"
+    url = {
+        "postgres": f"postgresql://{USER}@127.0.0.1:{server.port}/postgres?prefix={prefix}",
+        "mariadb": f"mariadb://root@127.0.0.1:{server.port}/test?prefix={prefix}",
+        "redis": f"redis://127.0.0.1:{server.port}?namespace={prefix}",
+    }[kind]
+    store = open_store(url)
+    await store.open()
+    here = Life(folder)
+    leases = Leases(store, witness=here)
+    asked = [Claim(ClaimKey(bytes(16), None, 1), 8)]
+    with process(folder, claiming(url)) as (worker, owner):
+        for signalled in (signal.SIGSTOP, signal.SIGCONT):
+            worker.send_signal(signalled)
+            (alive,) = await leases.claim(asked)
+            assert isinstance(alive, Busy)
+            assert alive.owner == owner
+        worker.kill()
+        worker.wait()
+        for _ in range(2):
+            assert await leases.claim(asked) == [Acquired(2, 1, True)]
+    with process(folder) as (_, other):
+        assert here.owner not in here.dead([owner, other])
+        (held,) = (await store.exchange(Exchange([Claim(ClaimKey(bytes(16), None, 1), 9)], owner=other, gone=[owner]))).claims
+    assert isinstance(held, Busy)
+    assert held.owner == here.owner
     await store.close()
 
 

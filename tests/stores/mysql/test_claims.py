@@ -54,7 +54,7 @@ def completes(asked: Sequence[ClaimKey], token: int = 1) -> list[Complete]:
 
 
 class TestMySQLStore(StoreConformance):
-    features = Features(shared=True, persistent=True, injected_clock=False, lease=0.4, retention=1.2)
+    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 
     @pytest.fixture(autouse=True)
     def _on(self, mariadb: Server) -> None:
@@ -88,7 +88,7 @@ class DatedScene(Scene):
 
 
 class TestMySQLStoreOfKeysWithADay(StoreConformance):
-    features = Features(shared=True, persistent=True, tolerance=10.0)
+    features = Features(shared=True, persistent=True, owners=True, tolerance=10.0)
 
     @pytest.fixture
     def scene(self, tmp_path: Path, mariadb: Server) -> Iterator[Scene]:
@@ -410,7 +410,7 @@ def test_mysql_is_told_the_name_of_the_inserted_row() -> None:
     """MySQL itself runs in no test; its words are pinned here."""
     asked = asked_of(Exchange(claims([ClaimKey(bytes(16), 1, 1)])))
     said = statements.statement(Tables(), statements.MYSQL, asked, Exchange())
-    assert " AS n (n_day, n_k, n_step, n_token, n_next_attempt, n_outcome, n_leased_until, n_kept_until) ON DUPLICATE KEY UPDATE" in said
+    assert " AS n (n_day, n_k, n_step, n_token, n_next_attempt, n_outcome, n_leased_until, n_kept_until, n_holder)" in said
     assert "VALUES(" not in said
     assert "RETURNING" not in said
     assert said.startswith("SET @ackwise_zone = @@time_zone, time_zone = '+00:00'; START TRANSACTION; INSERT")

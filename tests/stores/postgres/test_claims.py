@@ -55,7 +55,7 @@ def completes(asked: Sequence[ClaimKey], token: int = 1) -> list[Complete]:
 
 
 class TestPostgresStore(StoreConformance):
-    features = Features(shared=True, persistent=True, injected_clock=False, lease=0.4, retention=1.2)
+    features = Features(shared=True, persistent=True, injected_clock=False, owners=True, lease=0.4, retention=1.2)
 
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
@@ -89,7 +89,7 @@ class DatedScene(Scene):
 
 
 class TestPostgresStoreOfKeysWithADay(StoreConformance):
-    features = Features(shared=True, persistent=True, tolerance=10.0)
+    features = Features(shared=True, persistent=True, owners=True, tolerance=10.0)
 
     @pytest.fixture
     def scene(self, tmp_path: Path, postgres: Server) -> Iterator[Scene]:

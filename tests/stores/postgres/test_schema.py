@@ -18,6 +18,7 @@ from ackwise.stores.postgres import PostgresStore
 from ackwise.stores.postgres import maintenance as cleanup
 from ackwise.stores.postgres import statements as sql
 from ackwise.stores.postgres.claims import SESSION
+from ackwise.stores.postgres.exchanging import exchange_on
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.protocol.requests import asked as asked_of
 from ackwise.stores.protocol.requests import rounds
@@ -127,6 +128,97 @@ async def test_a_user_without_rights_is_told_to_let_somebody_else_make_the_table
     with pytest.raises(ConfigurationError, match='no right to INSERT, UPDATE on "ackwise_claims"; let its owner grant it'):
         await store.open()
     await drop_role(postgres_database, worker)
+
+
+async def as_version_0_1_made_them(database: asyncpg.Connection) -> None:
+    await database.execute("ALTER TABLE ackwise_claims DROP COLUMN holder; ALTER TABLE ackwise_daily_claims DROP COLUMN holder")
+
+
+def named(asked: list[ClaimKey], owner: str, *gone: str, token: int = 1) -> Exchange:
+    return Exchange([Claim(key, token) for key in asked], owner=owner, gone=gone)
+
+
+async def test_tables_of_version_0_1_get_a_place_for_owners_while_its_workers_go_on(
+    postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    await PostgresStore(postgres_url).init()
+    await as_version_0_1_made_them(postgres_database)
+    older = await asyncpg.connect(postgres_url)
+    before = [*keys(2), *keys(2, TODAY), *keys(1, TODAY - 400)]
+    await exchange_on(older, Tables(), claims(before), owners=False)
+    assert [complaint.partition(": ")[2][:29] for complaint in await PostgresStore(postgres_url).check()] == [
+        "its claims can't name their o"
+    ]
+    stores = [PostgresStore(postgres_url) for _ in range(8)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert await stores[0].check() == []
+    asked = [*keys(2), *keys(2, TODAY), *keys(1, TODAY - 400)]
+    assert (await stores[0].exchange(named(asked, "a"))).claims == [Acquired(1)] * 5
+    answered, _ = await exchange_on(older, Tables(), claims([*asked, *before], 3), owners=False)
+    assert [getattr(answer, "owner", None) for answer in answered.claims] == [""] * 10
+    answers = (await stores[1].exchange(named([*asked, *before], "b", "a", "", token=2))).claims
+    assert answers[:5] == [Acquired(2, 1, True)] * 5
+    assert [getattr(answer, "owner", None) for answer in answers[5:]] == [""] * 5
+    await asyncio.gather(*(store.close() for store in stores))
+    await older.close()
+
+
+async def test_a_worker_that_may_not_alter_the_tables_of_version_0_1_goes_on_without_owners(
+    postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    await PostgresStore(postgres_url).init()
+    await as_version_0_1_made_them(postgres_database)
+    worker = f"worker_{os.urandom(4).hex()}"
+    await postgres_database.execute(f"CREATE ROLE {worker} LOGIN")
+    for grant in re.findall(r"^GRANT .*;$", GUIDE.read_text("utf-8"), re.MULTILINE):
+        await postgres_database.execute(grant.replace("TO worker", f"TO {worker}"))
+    store = PostgresStore(as_user(postgres_url, worker))
+    await store.open()
+    asked = [*keys(1), *keys(1, TODAY)]
+    assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
+    assert {type(answer) for answer in (await store.exchange(named(asked, "b", "a", token=2))).claims} == {Busy}
+    await PostgresStore(postgres_url).init()
+    assert {type(answer) for answer in (await store.exchange(named(asked, "b", "a", token=2))).claims} == {Busy}, "as it was opened"
+    again = PostgresStore(as_user(postgres_url, worker))
+    await again.open()
+    fresh = [*keys(1), *keys(1, TODAY)]
+    await again.exchange(named(fresh, "a"))
+    assert (await again.exchange(named(fresh, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
+    for opened in (store, again):
+        await opened.close()
+    await drop_role(postgres_database, worker)
+
+
+@pytest.mark.parametrize("table", ["ackwise_claims", "ackwise_daily_claims"])
+async def test_a_long_transaction_keeps_no_worker_from_starting_on_tables_of_version_0_1(
+    postgres_url: str, postgres_database: asyncpg.Connection, table: str
+) -> None:
+    await PostgresStore(postgres_url).init()
+    await as_version_0_1_made_them(postgres_database)
+    store, other = PostgresStore(postgres_url), await asyncpg.connect(postgres_url)
+    await other.execute(f"BEGIN; SELECT count(*) FROM {table}")
+    await store.open()
+    asked = [*keys(1), *keys(1, TODAY)]
+    assert (await store.exchange(named(asked, "a"))).claims == [Acquired(1)] * 2
+    with pytest.raises(StoreUnavailable, match="a long transaction uses the tables of the claim store, so they could not get"):
+        await PostgresStore(postgres_url).init()
+    await other.execute("ROLLBACK")
+    await PostgresStore(postgres_url).init()
+    assert await store.check() == []
+    await other.close()
+    await store.close()
+
+
+async def test_a_lease_that_a_jumped_clock_made_long_ends_with_its_owner(
+    postgres_store: PostgresStore, postgres_database: asyncpg.Connection
+) -> None:
+    asked = [*keys(1), *keys(1, TODAY)]
+    await postgres_store.exchange(named(asked, "a"))
+    later = "leased_until = leased_until + interval '2 days', kept_until = kept_until + interval '2 days'"
+    for table in ("ackwise_claims", "ackwise_daily_claims"):
+        await postgres_database.execute(f"UPDATE {table} SET {later}")
+    assert {getattr(answer, "owner", None) for answer in (await postgres_store.exchange(named(asked, "b", token=2))).claims} == {"a"}
+    assert (await postgres_store.exchange(named(asked, "b", "a", token=2))).claims == [Acquired(2, 1, True)] * 2
 
 
 async def drop_role(database: asyncpg.Connection, name: str) -> None:
@@ -309,7 +401,7 @@ async def test_a_plan_made_for_empty_tables_looks_up_single_keys_in_large_ones(
     await postgres_database.execute("VACUUM ANALYZE")
     connection = await asyncpg.connect(postgres_url, server_settings=SESSION)
     text = sql.statement(Tables(), undated=day is None, dated=day is not None)
-    types = "uuid[], bigint[], bigint[], int[], smallint[], int[], float8, float8"
+    types = "uuid[], bigint[], bigint[], int[], smallint[], int[], float8, float8, text, text[]"
     await connection.execute(f"PREPARE exchange ({types}) AS {text}")
     await connection.execute(f"EXPLAIN EXECUTE exchange {literal(keys(1, day))}")  # the plan is made here
     some = []
@@ -332,7 +424,7 @@ def literal(asked: list[ClaimKey]) -> str:
     (some,) = rounds(asked_of(exchange), sql.AT_ONCE)
     arrays: Any = sql.arguments(some, exchange)[:6]
     texts = ["{" + ",".join("NULL" if one is None else str(one) for one in array) + "}" for array in arrays]
-    return f"({', '.join(map(repr, texts))}, 30, 86400)"
+    return f"({', '.join(map(repr, texts))}, 30, 86400, 'somebody', '{{a,b}}')"
 
 
 @pytest.mark.slow
@@ -341,9 +433,12 @@ async def test_updates_of_fifty_thousand_messages_touch_no_index(
     postgres_store: PostgresStore, postgres_database: asyncpg.Connection, day: int | None
 ) -> None:
     done: list[ClaimKey] = []
+    owner = "8d5f3c1a-0123456789abcdef"
     for _ in range(500):
         some = keys(100, day)
-        await postgres_store.exchange(Exchange([Claim(key, 1) for key in some], [Complete(key, 1, Outcome.OK) for key in done]))
+        await postgres_store.exchange(
+            Exchange([Claim(key, 1) for key in some], [Complete(key, 1, Outcome.OK) for key in done], owner=owner)
+        )
         done = some
     await postgres_store.close()  # a connection that ends hands its statistics in
     ratio = "SELECT sum(n_tup_hot_upd) AS hot, sum(n_tup_upd) AS all FROM pg_stat_user_tables WHERE relname LIKE 'ackwise%'"

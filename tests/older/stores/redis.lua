@@ -1,0 +1,210 @@
+-- Answers a part of an exchange; the table is that of stores/transitions.py, and so are the names.
+-- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the requests, 13 bytes each: kind or outcome, token, attempt.
+-- The answer is one string: a byte for each complete, release and renew, then nine for each claim.
+--
+-- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost. A completed one: flags, kept_until and
+-- the end of the token, 5 bytes or, in a page, 2: they only tell a complete that is repeated from another's, and the offset may
+-- advance after either. Flags: 1 to 3 the outcome, 4 took_unreleased. Instants are milliseconds. Numbers are doubles here, so
+-- tokens stay bytes.
+
+local CLAIM, RELEASE, SEND_BACK, RENEW = 0, 4, 5, 6  -- 1 to 3 complete, with that outcome
+local OK, RESTORED, LOST, LOST_DONE = 'O', 'R', 'L', 'D'
+local BUSY, ACQUIRED, ACQUIRED_UNRELEASED, DONE, STALE = 0, 1, 2, 3, 4
+local TOOK_UNRELEASED = 4
+local FREE = string.rep('\0', 8)
+local GRACE = 60000  -- kept_until decides; Redis may delete a minute later
+local FRACTIONS = 4194303  -- of a period, when a completed record is forgotten: 22 bits, which are exact up to 70 minutes
+
+local lease, retention, always_write, period, page_bits = struct.unpack('>I6I6BI6B', ARGV[1])
+local compact = period > 0
+local token_end = compact and 2 or 5
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function kept_until(value)
+  return (struct.unpack('>I6', value, 2))
+end
+
+local function is_done(value)
+  local flags = string.byte(value)
+  return flags > 0 and flags < TOOK_UNRELEASED
+end
+
+-- The hash that keeps a completed record until the end of a period, and the field in it. The first bits of the id say which
+-- page; the bytes that they fill are left out of the field.
+local function page(key, number)
+  local id = #key - 15
+  local head = struct.unpack('>I3', key, id)
+  local name = string.sub(key, 1, id - 1) .. struct.pack('>I4I3', number, math.floor(head / 2 ^ (24 - page_bits)))
+  return name, string.sub(key, id + math.floor(page_bits / 8))
+end
+
+local function from_pages(key)
+  local first = math.floor(now / period)
+  for number = first, first + 2 do
+    local name, field = page(key, number)
+    local entry = redis.call('HGET', name, field)
+    if entry then
+      local packed, token = struct.unpack('>I3c2', entry)
+      local kept = number * period + math.floor(packed % (FRACTIONS + 1) * period / FRACTIONS)
+      if now < kept then
+        return struct.pack('>BI6', math.floor(packed / (FRACTIONS + 1)), kept) .. token
+      end
+    end
+  end
+  return false
+end
+
+local function into_page(key, value)
+  local kept = kept_until(value)
+  local number = math.ceil(kept / period) - 1
+  local name, field = page(key, number)
+  local packed = string.byte(value) * (FRACTIONS + 1) + math.ceil((kept - number * period) * FRACTIONS / period)
+  redis.call('HSET', name, field, struct.pack('>I3c2', packed, string.sub(value, 8)))
+  if redis.call('HLEN', name) == 1 then
+    redis.call('PEXPIRE', name, (number + 1) * period - now + GRACE)
+  end
+  redis.call('DEL', key)
+end
+
+local texts = {}
+
+-- What Redis is told: it would write out each number anew, slowly, and an exchange has few different ones.
+local function text(milliseconds)
+  if not texts[milliseconds] then
+    texts[milliseconds] = string.format('%.0f', milliseconds)
+  end
+  return texts[milliseconds]
+end
+
+local function store(key, value)
+  if compact and is_done(value) then
+    into_page(key, value)
+  else
+    redis.call('SET', key, value, 'PX', text(kept_until(value) - now + GRACE))
+  end
+end
+
+local function under_way(token, leased_until, epoch, next_attempt, lost, took_unreleased)
+  local flags = took_unreleased and TOOK_UNRELEASED or 0
+  return struct.pack('>BI6c8I6I4I4I4', flags, leased_until + retention, token, leased_until, epoch, next_attempt, lost)
+end
+
+local function read(value)
+  local flags, _, token, leased_until, epoch, next_attempt, lost = struct.unpack('>BI6c8I6I4I4I4', value)
+  return flags == TOOK_UNRELEASED, token, leased_until, epoch, next_attempt, lost
+end
+
+local function answer(code, first, second)
+  return struct.pack('>BI4I4', code, first or 0, second or 0)
+end
+
+local function acquired(took_unreleased, epoch, lost)
+  return answer(took_unreleased and ACQUIRED_UNRELEASED or ACQUIRED, epoch, lost)
+end
+
+local function claim(value, token, attempt)
+  if not value then
+    return under_way(token, now + lease, 1, attempt, 0, false), acquired(false, 1, 0)
+  elseif is_done(value) then
+    return nil, answer(DONE, string.byte(value))
+  end
+  local took_unreleased, owner, leased_until, epoch, next_attempt, lost = read(value)
+  if attempt < next_attempt then
+    return nil, answer(STALE)
+  elseif owner == token then
+    return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased), acquired(took_unreleased, epoch, lost)
+  end
+  local released = owner == FREE
+  if not released and now < leased_until then
+    return nil, answer(BUSY, leased_until - now)
+  end
+  if attempt > next_attempt then
+    lost = 0
+  elseif not released then
+    lost = lost + 1
+  end
+  return under_way(token, now + lease, epoch + 1, attempt, lost, not released), acquired(not released, epoch + 1, lost)
+end
+
+local function complete(value, token, outcome)
+  local done = struct.pack('>BI6', outcome, now + retention) .. string.sub(token, -token_end)
+  if not value then
+    return done, RESTORED
+  elseif is_done(value) then
+    return nil, string.sub(value, 8) == string.sub(token, -token_end) and OK or LOST_DONE
+  end
+  local _, owner = read(value)
+  if owner == token then
+    return done, OK
+  end
+  return nil, LOST
+end
+
+local function release(value, token, sent_back)
+  if not value or is_done(value) then
+    return nil, LOST
+  end
+  local _, owner, _, epoch, next_attempt, lost = read(value)
+  if owner ~= token then
+    return nil, LOST
+  elseif sent_back then
+    next_attempt, lost = sent_back, 0
+  end
+  return under_way(FREE, now, epoch, next_attempt, lost, false), OK
+end
+
+local function renew(value, token)
+  if not value or is_done(value) then
+    return nil, LOST
+  end
+  local took_unreleased, owner, _, epoch, next_attempt, lost = read(value)
+  if owner ~= token then
+    return nil, LOST
+  end
+  return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased), OK
+end
+
+local values = {}
+for i, value in ipairs(redis.call('MGET', unpack(KEYS))) do
+  local key = KEYS[i]
+  if value and now >= kept_until(value) then
+    value = false
+  end
+  if not value and compact then
+    value = from_pages(key)
+  end
+  values[key] = value
+end
+
+local answers = {}
+local wrote = false
+for i, key in ipairs(KEYS) do
+  local kind, token, attempt = struct.unpack('>Bc8I4', ARGV[2], i * 13 - 12)
+  local value, after = values[key]
+  if kind == CLAIM then
+    after, answers[i] = claim(value, token, attempt)
+  elseif kind < RELEASE then
+    after, answers[i] = complete(value, token, kind)
+  elseif kind == RENEW then
+    after, answers[i] = renew(value, token)
+  else
+    after, answers[i] = release(value, token, kind == SEND_BACK and attempt)
+  end
+  if after then
+    store(key, after)
+    values[key] = after
+    wrote = true
+  end
+end
+
+-- WAIT waits for what this connection wrote. What others wrote must have arrived too, before it is believed.
+if always_write == 1 and not wrote then
+  for _, key in ipairs(KEYS) do
+    if values[key] then
+      store(key, values[key])
+      break
+    end
+  end
+end
+return table.concat(answers)
