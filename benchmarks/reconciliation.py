@@ -45,11 +45,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.sources import Evidence, gathered
+from ackwise.spark.fold.cache import brought_up, opened
 from ackwise.spark.job import reconcile
-from ackwise.spark.schema import EVENT_SCHEMA
-from ackwise.spark.session import local_session
-from ackwise.spark.sources import Evidence, gathered
-from ackwise.spark.state import brought_up, opened
+from ackwise.spark.session.spark import local_session
 
 __all__ = ["Figures", "Row", "measure_day", "read_options", "run"]
 

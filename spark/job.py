@@ -21,26 +21,33 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.repair import NAME as PLAN
 from ackwise.middleware.repair import Summary, Title, write_plan
-from ackwise.spark.accounts import Orphans, Production, keep_produced
-from ackwise.spark.audit import audit
-from ackwise.spark.books import Book, check, domains, keep
-from ackwise.spark.claims import Claims
-from ackwise.spark.completeness import Around, Blindness, Hole, blindness
+from ackwise.spark.claims.audit import audit
+from ackwise.spark.claims.comparison import Claims
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.context import context, delay_partitions
-from ackwise.spark.coverage import count, stretches
-from ackwise.spark.delays import Delays
-from ackwise.spark.exhibition import Judged, exhibit
-from ackwise.spark.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
-from ackwise.spark.folded import Folded, FoldedEvents, Horizon
-from ackwise.spark.joins import sized
-from ackwise.spark.ledger import UNPROVED, absent, accounts, offset_words, seen_by_messages, unproved
-from ackwise.spark.page.compose import report_data
-from ackwise.spark.page.render import render
-from ackwise.spark.produced import Produced, read_produced, unpublished_rows
-from ackwise.spark.repairs import of_keys, of_messages, of_offsets, steps
-from ackwise.spark.report import PAGE, DeadLetters, RunReport, Tally, to_json
-from ackwise.spark.results import (
+from ackwise.spark.events.bitmap import count, stretches
+from ackwise.spark.events.schema import micros, project
+from ackwise.spark.events.sources import Evidence, read_events
+from ackwise.spark.fold.cache import State, brought_up, evidence_since
+from ackwise.spark.fold.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
+from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
+from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness
+from ackwise.spark.fold.survey import committed, passed, untold
+from ackwise.spark.judge.accounts import Orphans, Production, keep_produced
+from ackwise.spark.judge.books import Book, check, domains, keep
+from ackwise.spark.judge.context import context, delay_partitions
+from ackwise.spark.judge.offsets import UNPROVED, absent, accounts, offset_words, seen_by_messages, unproved
+from ackwise.spark.judge.produced import Produced, read_produced, unpublished_rows
+from ackwise.spark.judge.unreported import Left, left, unsaid
+from ackwise.spark.judge.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
+from ackwise.spark.report.delays import Delays
+from ackwise.spark.report.page.compose import report_data
+from ackwise.spark.report.page.render import render
+from ackwise.spark.report.report import PAGE, DeadLetters, RunReport, Tally, to_json
+from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
+from ackwise.spark.results.details import Judged, exhibit
+from ackwise.spark.results.joins import sized
+from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
+from ackwise.spark.results.tables import (
     MISSING,
     copy_tallies,
     doubtful,
@@ -55,15 +62,8 @@ from ackwise.spark.results import (
     tallies,
     verdict_rows,
 )
-from ackwise.spark.rows import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
+from ackwise.spark.results.values import dead_letters_of, delays_of, finding_of, logical_of, missing_of, retry_books_of, tallies_of
 from ackwise.spark.sample import Sampled, check_sample
-from ackwise.spark.schema import micros, project
-from ackwise.spark.sources import Evidence, read_events
-from ackwise.spark.state import State, brought_up, evidence_since
-from ackwise.spark.survey import committed, passed, untold
-from ackwise.spark.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.unsaid import Left, left, unsaid
-from ackwise.spark.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
 from ackwise.spark.vocabulary import Account, Flag, Verdict
 
 __all__ = ["Judgement", "conclude", "reconcile", "weigh"]

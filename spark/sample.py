@@ -17,13 +17,13 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import EventCode
-from ackwise.spark.completeness import Blindness
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.context import drained
-from ackwise.spark.facts import Committed, Facts
-from ackwise.spark.oracle import Known, Message, Partition, rule
-from ackwise.spark.schema import EVENT_SCHEMA
-from ackwise.spark.unsaid import Left
+from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.fold.facts import Committed, Facts
+from ackwise.spark.fold.gaps import Blindness
+from ackwise.spark.judge.context import drained
+from ackwise.spark.judge.unreported import Left
+from ackwise.spark.reference.oracle import Known, Message, Partition, rule
 from ackwise.spark.vocabulary import Flag, Verdict
 
 __all__ = ["Disagreement", "Sampled", "check_sample"]

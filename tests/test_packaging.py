@@ -34,7 +34,7 @@ def modules() -> Iterator[str]:
 def templates() -> Iterator[str]:
     """What the report's page is made of, and what runs inside of Redis, relative to the checkout."""
     yield "stores/redis/script.lua"
-    for file in (CHECKOUT / "spark" / "page" / "templates").iterdir():
+    for file in (CHECKOUT / "spark" / "report" / "page" / "templates").iterdir():
         yield file.relative_to(CHECKOUT).as_posix()
 
 

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.coverage import fold_words, points, spans, stretches
-from ackwise.spark.fold import fold
-from ackwise.spark.schema import is_about_a_message, project
+from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
+from ackwise.spark.events.schema import is_about_a_message, project
+from ackwise.spark.fold.messages import fold
 
 __all__ = ["anti_join", "bare_count", "drop_duplicates", "folded", "gaps_by_lag", "gaps_by_words", "windows", "words_join"]
 

@@ -13,9 +13,9 @@ from benchmarks.reconciling.comparison import book_differences, differences
 from benchmarks.reconciling.engine import judge
 from benchmarks.reconciling.generator import generate
 from benchmarks.reconciling.shape import Shape
-from tests.spark.test_cli import reconciled
+from tests.spark.commands.test_reconcile import reconciled
 
-from ackwise.spark.sources import gathered
+from ackwise.spark.events.sources import gathered
 from ackwise.spark.vocabulary import Flag, Verdict
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Sets(NamedTuple):
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    from ackwise.spark.session import local_session
+    from ackwise.spark.session.spark import local_session
 
     with local_session(0) as session:
         yield session
@@ -106,7 +106,7 @@ def test_the_fold_shuffles_hardly_more_rows_than_there_are_messages(sets: Sets, 
     from benchmarks.reconciling.formulations import folded
     from benchmarks.reconciling.meter import Meter, exhaust
 
-    from ackwise.spark.schema import EVENT_SCHEMA
+    from ackwise.spark.events.schema import EVENT_SCHEMA
 
     paths = [str(path) for folder in sets.folders for path in folder.glob("events/**/*.parquet")]
     messages = sum(pq.read_metadata(folder / "truth" / "messages.parquet").num_rows for folder in sets.folders)

@@ -17,8 +17,8 @@ from tests.failures.calls import Fault
 from tests.failures.world import Record, World, start_process
 
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.oracle import rule
-from ackwise.spark.records import records_of
+from ackwise.spark.reference.oracle import rule
+from ackwise.spark.topic.records import records_of
 from ackwise.spark.vocabulary import DOUBTS, Verdict
 from ackwise.stores.journal import recover
 

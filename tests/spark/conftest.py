@@ -20,7 +20,7 @@ UNIVERSES = 3000
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from ackwise.spark.session import local_session
+    from ackwise.spark.session.spark import local_session
 
     with local_session(0) as session:
         yield session

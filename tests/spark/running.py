@@ -10,17 +10,17 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ackwise.spark.accounts import TOLD, ProducedBook, keep_produced
-from ackwise.spark.books import Book, domains, keep
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.context import scopes
-from ackwise.spark.coverage import count, stretches
+from ackwise.spark.events.bitmap import count, stretches
+from ackwise.spark.events.schema import EVENT_SCHEMA
 from ackwise.spark.job import Judgement, weigh
-from ackwise.spark.ledger import absent, accounts, unproved
-from ackwise.spark.oracle import Ruling
-from ackwise.spark.produced import read_produced
-from ackwise.spark.results import copy_tallies, offsets
-from ackwise.spark.schema import EVENT_SCHEMA
+from ackwise.spark.judge.accounts import TOLD, ProducedBook, keep_produced
+from ackwise.spark.judge.books import Book, domains, keep
+from ackwise.spark.judge.context import scopes
+from ackwise.spark.judge.offsets import absent, accounts, unproved
+from ackwise.spark.judge.produced import read_produced
+from ackwise.spark.reference.oracle import Ruling
+from ackwise.spark.results.tables import copy_tallies, offsets
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 __all__ = ["Answer", "answer", "run"]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.cases import CASES, CONFIG
+from tests.spark.commands.test_reconcile import AS_OF, reconciled, summary
 from tests.spark.conftest import UNIVERSES
 from tests.spark.fuzz import universe
 from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet
-from tests.spark.test_cli import AS_OF, reconciled, summary
-from tests.spark.test_oracle import check
+from tests.spark.reference.test_oracle import check
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.oracle import rule
+from ackwise.spark.reference.oracle import rule
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ def test_two_partitions_with_one_key_are_refused(spark: SparkSession, tmp_path: 
     from pyspark.sql import functions as F
     from tests.spark.running import run
 
-    from ackwise.spark import job, schema
-    from ackwise.spark.facts import KeyCollision
+    from ackwise.spark import job
+    from ackwise.spark.events import schema
+    from ackwise.spark.fold.facts import KeyCollision
 
     history = History("g").say("w1", "0:CS W=1").add("w1", EventCode.COMMITTED, topic="other", partition=0, range_end=1)
     monkeypatch.setattr(job, "project", lambda events: schema.project(events).withColumn("pk", F.lit(7)))

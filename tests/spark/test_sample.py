@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.spark.cases import CASES, CONFIG
+from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of
 from tests.spark.histories import History, write_parquet
-from tests.spark.test_cli import AS_OF, reconciled, root_of
 
 from ackwise.spark.vocabulary import Verdict
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_message_of_the_cases_is_judged_alike(spark: SparkSession, tmp_path: Path) -> None:
+    from ackwise.spark.events.schema import EVENT_SCHEMA
     from ackwise.spark.job import weigh
     from ackwise.spark.sample import Sampled, check_sample
-    from ackwise.spark.schema import EVENT_SCHEMA
 
     path = write_parquet(tmp_path / "events.parquet", [event for case in CASES.values() for event in case.history.events])
     events = spark.read.schema(EVENT_SCHEMA).parquet(str(path))
@@ -42,7 +42,8 @@ def test_a_job_that_says_something_else_concludes_nothing_and_names_the_message(
     from pyspark.sql import Column, DataFrame
     from pyspark.sql import functions as F
 
-    from ackwise.spark import job, verdicts
+    from ackwise.spark import job
+    from ackwise.spark.judge import verdicts
     from ackwise.spark.sample import Disagreement
 
     def wrong(*frames: DataFrame | int | None) -> DataFrame:

@@ -1,0 +1,1 @@
+"""The claims of a store, compared with the verdicts."""

@@ -1,0 +1,94 @@
+"""The comparison of a store with the events: what `claims.py` says of the rows, counted and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ackwise.spark.claims.comparison import Claims, by_key, claim_rows, compared, remembered
+from ackwise.spark.claims.findings import ClaimFinding, ClaimReport, ClaimVerdict
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.schema import micros
+from ackwise.spark.fold.facts import Facts, GroupName
+from ackwise.spark.judge.context import scopes
+from ackwise.spark.vocabulary import Verdict
+
+__all__ = ["CLAIMS", "audit"]
+
+#: The folder of the table.
+CLAIMS = "claims"
+
+
+def audit(
+    claims: Claims, facts: Facts, judged: DataFrame, settled: DataFrame, named: DataFrame, out: Path, config: ReconcileConfig
+) -> ClaimReport:
+    """Compare `claims` with the verdicts, and write the table `claims` below `out`. Raises what Spark raises."""
+    every, grace = scopes(facts), micros(config.grace)
+    today = {number: _shortest(facts, scope[0], config) for number, scope in enumerate(every) if scope[2] == 0}
+    rows = claims.rows.persist()
+    now = rows.agg(F.max("now")).first()
+    found = compared(by_key(judged, today), remembered(rows), facts.as_of, now[0] if now and now[0] else facts.as_of, grace).persist()
+    try:
+        counted = found.groupBy("scope", "finding", "is_known", "should_be").count().collect()
+        strangers = {row["scope"] for row in counted if row["should_be"]} - {row["scope"] for row in counted if row["is_known"]}
+        # Nobody can tell a store that is another group's from one that was emptied.
+        accused = found.where(~F.col("scope").isin(list(strangers))) if strangers else found
+        table = claim_rows(accused, settled, named, rows)
+        table.write.mode("overwrite").parquet(str(out / CLAIMS))
+        first = table.orderBy("finding", "group_id", "topic", "partition", "offset").limit(config.listed).collect()
+    finally:
+        found.unpersist()
+        rows.unpersist()
+    counts = {
+        kind: number
+        for kind in ClaimVerdict
+        if (number := sum(row["count"] for row in counted if row["finding"] == kind and row["scope"] not in strangers))
+    }
+    return ClaimReport(
+        store=claims.store,
+        claims=sum(row["count"] for row in counted if row["is_known"] or row["scope"] is None),
+        known=sum(row["count"] for row in counted if row["is_known"]),
+        counts=counts,
+        findings=[_finding(row.asDict()) for row in first],
+        strangers=sorted(_name(every[number]) for number in strangers),
+        later=sorted(_name(scope) for scope in every if scope[2] != 0),
+    )
+
+
+def _shortest(facts: Facts, group: GroupName, config: ReconcileConfig) -> int:
+    """For how long its store remembers what is done, at least, in microseconds: sessions may have been told differently."""
+    longest = facts.groups[group].retention
+    if config.retention is not None:
+        return longest
+    said = [row.session for row in facts.rows if row.session and (row.cluster, row.group_id) == group]
+    return min([longest, *(micros(time) for session in said if (time := _retention(session)) is not None)])
+
+
+def _retention(session: str) -> float | None:
+    try:
+        attrs = json.loads(session)
+    except ValueError:
+        return None
+    time = attrs.get("retention") if isinstance(attrs, dict) else None
+    return float(time) if isinstance(time, int | float) else None
+
+
+def _finding(row: dict[str, object]) -> ClaimFinding:
+    return ClaimFinding(
+        group=str(row["group_id"]),
+        handler=str(row["handler"]),
+        topic=str(row["topic"]),
+        partition=int(str(row["partition"])),
+        offset=int(str(row["offset"])),
+        finding=ClaimVerdict[str(row["finding"])],
+        verdict=Verdict[str(row["verdict"])],
+        key=None if row["key"] is None else str(row["key"]),
+    )
+
+
+def _name(scope: tuple[tuple[str, str], str, int]) -> str:
+    (_, group), handler, _ = scope
+    return f"{handler} in {group}"

@@ -1,0 +1,103 @@
+"""`ackwise why`: what became of one message, from the events alone and without Spark."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.plugin.cli.console import to_stderr, to_stdout
+from ackwise.spark.commands.reconcile import time_of
+from ackwise.spark.config import ReconcileConfig
+
+if TYPE_CHECKING:
+    from ackwise.spark.why.answer import Answer
+
+__all__ = ["why"]
+
+_SLOW = 1.0  # seconds; whoever waits for longer is told what is done
+
+
+def why(
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Its key, or topic/partition/offset.", show_default=False)],
+    events: Annotated[
+        list[Path],
+        typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
+    ],
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the workers wrote.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")
+    ] = None,
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="How late a retry or a lease may be before it counts as lost or stuck.")
+    ] = "1m",
+    lateness: Annotated[
+        str, typer.Option(metavar="DURATION", help="How late events may come to the folders: until then an anomaly is provisional.")
+    ] = "0s",
+    writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
+    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="The lease of Dedup. Default: what the workers wrote.")] = None,
+    retention: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long Dedup remembers a key. Default: what the workers wrote.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Tell what became of one message: each attempt, by whom and when, its verdict with the reason, and what to do.
+
+    The message is named by where the producer's record is, by where a copy of it is on the retry topic, or by its key for
+    deduplication. Other records of the same key are listed. It is the verdict of [bold]reconcile[/bold], without Spark.
+
+    Exit code 0: nothing is wrong with it. 1: an anomaly. 2: no event is about it, or it could not be done. 3: events are
+    missing that would tell.
+    """
+    config = ReconcileConfig(
+        as_of=None if as_of is None else time_of(as_of),
+        grace=parse_duration(grace, what="--grace"),
+        lateness=parse_duration(lateness, what="--lateness"),
+        writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
+        lease=None if lease is None else parse_duration(lease, what="--lease"),
+        retention=None if retention is None else parse_duration(retention, what="--retention"),
+    )
+    answer = _ask(message, events, config, namespace)
+    from ackwise.spark.why.output import tell, to_json
+
+    if as_json:
+        typer.echo(to_json(answer))
+    else:
+        tell(answer, to_stdout())
+    raise typer.Exit(int(answer.exit_code))
+
+
+def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace: str | None) -> Answer:
+    try:
+        from pyarrow import ArrowInvalid
+
+        from ackwise.spark.events.sources import gathered, refuse_nothing
+        from ackwise.spark.why.answer import inquire
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"why needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
+    # A log that can't be rolled is read where it is, so nobody has to be told of each.
+    logging.getLogger("ackwise").addHandler(logging.NullHandler())
+    console, started = to_stderr(), time.monotonic()
+
+    def progress(step: str) -> None:
+        if (spent := time.monotonic() - started) > _SLOW:
+            console.print(f"[dim]{spent:5.1f} s  {step}[/]")
+
+    try:
+        with TemporaryDirectory(prefix="ackwise-") as scratch, gathered(roots, Path(scratch) / "live") as evidence:
+            refuse_nothing(evidence)
+            return inquire(message, evidence, config, namespace=namespace, progress=progress)
+    except (ArrowInvalid, OSError) as error:
+        # pyarrow says which file it is, in the first of several lines, and as either of the two.
+        said = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        raise AckwiseError(f"the events can't be read: {where}{said}; nothing was concluded") from error

@@ -1,0 +1,1 @@
+"""The exported events: which files there are, how Spark reads them, and which records are none."""

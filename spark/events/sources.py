@@ -1,0 +1,201 @@
+"""Where the events are: Parquet files below one or more roots, after the logs that nobody writes any more were rolled.
+
+    ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
+    ROOT/wal/{writer}-{first seq}.wal
+    ROOT/runs/{run}/
+
+Every file is named to Spark: a folder would bring in what others left there, and let Spark guess columns from paths.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.events.invalid_records import strangers
+from ackwise.spark.fold.facts import Logs
+from ackwise.stores.journal import recover, snapshot
+from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Evidence", "Exported", "check_root", "exported", "gathered", "read_events", "refuse_nothing", "writer_of"]
+
+_FILE_NAME: Final = re.compile(r"events-[0-9a-f]{16}-\d{12,}-\d{12,}\.parquet")
+_MAGIC: Final = b"PAR1"  # a Parquet file starts and ends with it
+_SMALLEST: Final = 12  # bytes: two magics and the length of the footer
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The files to read, and what could not be."""
+
+    roots: tuple[Path, ...]
+    files: tuple[Path, ...]
+    size: int
+    """Bytes of all files."""
+    logs: Logs
+    """Whose log is still written, and was read as far as it was durable, and whose could not be read."""
+    unreadable: tuple[str, ...]
+    """Each a sentence."""
+    foreign: tuple[Path, ...]
+    """Parquet files that are not named as events are; not read."""
+
+
+class Exported(NamedTuple):
+    """The Parquet files of one root, each list in order."""
+
+    files: Sequence[Path]
+    torn: Mapping[Path, str]
+    """Named as events are, and can't be read: each with why, as what follows its name in a sentence."""
+    foreign: Sequence[Path]
+    """Not named as events are."""
+
+
+def exported(root: Path) -> Exported:
+    """The Parquet files below `root`, but those that are not finished. Raises `OSError` if a folder can't be listed."""
+    files, torn, foreign = list[Path](), dict[Path, str](), list[Path]()
+    for path in _parquet_files(root / "events"):
+        if path.name.startswith((".", "_")):
+            continue
+        if _FILE_NAME.fullmatch(path.name) is None:
+            foreign.append(path)
+        elif why := _unread(path):
+            torn[path] = why
+        else:
+            files.append(path)
+    return Exported(files, torn, foreign)
+
+
+def writer_of(path: Path) -> int:
+    """Who wrote the events of a file that is named as they are."""
+    return int(path.name.split("-")[1], 16)
+
+
+@contextmanager
+def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
+    """Roll what can be rolled, copy what is still written to `scratch`, and list what is to be read; then remove the copy.
+
+    Raises `ConfigurationError` if a root is no folder of events or pyarrow is missing, `OSError` if one can't be listed.
+    """
+    for root in roots:
+        check_root(root)
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        yield _gather(roots, scratch)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
+    """The events in the schema of this version; columns that a file lacks are null."""
+    from ackwise.spark.events.schema import EVENT_SCHEMA  # here, since files are found without Spark, too
+
+    if not evidence.files:
+        return spark.createDataFrame([], EVENT_SCHEMA)
+    # Paths are meant as they are: without this, Spark takes a bracket for a pattern and finds no file.
+    read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
+    return read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
+
+
+def refuse_nothing(evidence: Evidence) -> None:
+    """Raise `ConfigurationError` if there is nothing to judge: that is not the same as nothing being wrong."""
+    if evidence.files:
+        return
+    places = ", ".join(map(str, evidence.roots))
+    if evidence.unreadable:
+        raise ConfigurationError(f"no events below {places} can be read: {evidence.unreadable[0]}")
+    if evidence.foreign:
+        raise ConfigurationError(
+            f"no Parquet file below {places} is named as events are, {evidence.foreign[0].name} among them; "
+            "give the folder that Events was given"
+        )
+    raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")
+
+
+def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
+    files: list[Path] = []
+    foreign: list[Path] = []
+    unreadable: list[str] = []
+    writers: set[int] = set()
+    held: set[int] = set()
+    for root in roots:
+        recovery = recover(root)
+        for log in recovery.unreadable:
+            unreadable.append(f"{log.path} can't be read from event {log.from_seq} on: {log.reason}")
+            if log.writer_id is not None:
+                writers.add(log.writer_id)
+        # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
+        files.extend(snapshot(recovery.live, scratch))
+        held.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
+        there = exported(root)
+        files.extend(there.files)
+        foreign.extend(there.foreign)
+        unreadable.extend(f"{path} {why}; its events count as missing" for path, why in there.torn.items())
+        unreadable.extend(
+            f"{path} is a link, and links are not followed; what is behind it was not read" for path in _links(root / "events")
+        )
+        writers.update(writer_of(path) for path in there.torn)
+        for strange in strangers(root):
+            writers.update(strange.writers)
+            unreadable.append(
+                f"{strange.records} records of an event topic, such as {strange.first}, are no events; once you know what they were, "
+                f"delete {strange.folder}"
+            )
+    size = sum(path.stat().st_size for path in files)
+    logs = Logs(frozenset(writers), frozenset(held))
+    return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))
+
+
+def check_root(root: Path) -> None:
+    """Raise `ConfigurationError` unless `root` is a folder that `Events` may have been given. Writes nothing."""
+    try:
+        names = set(os.listdir(root))
+    except NotADirectoryError:
+        raise ConfigurationError(f"{root} is a file; give the folder that Events was given") from None
+    except FileNotFoundError:
+        raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given") from None
+    except OSError as error:
+        raise ConfigurationError(f"{root} can't be read ({error.strerror}); let this user read it") from error
+    # A worker makes the folders at its first event; until then there is nothing, or what earlier runs left.
+    if not names & {"events", "wal"} and names - {"runs"}:
+        raise ConfigurationError(f"{root} holds no events, neither a folder `events` nor `wal`; give the folder that Events was given")
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """All below `folder`, in order. Raises `OSError` for a folder that may not be read: `rglob` would take it for an empty one."""
+    if not folder.exists():
+        return []
+    found = os.walk(folder, onerror=_raise)
+    return sorted(Path(place, name) for place, _, names in found for name in names if name.endswith(".parquet"))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _links(folder: Path) -> list[Path]:
+    """Folders below `folder` that are links."""
+    return sorted(Path(place, name) for place, names, _ in os.walk(folder) for name in names if Path(place, name).is_symlink())
+
+
+def _unread(path: Path) -> str:
+    """Why a Parquet file can't be read; empty if it has its beginning and its end. Spark fails the whole job on one that has not."""
+    try:
+        descriptor = open_regular(path)
+    except OSError as error:
+        return f"can't be read: {error.strerror or error}"
+    with os.fdopen(descriptor, "rb") as file:
+        start = file.read(len(_MAGIC))
+        if start != _MAGIC or os.fstat(descriptor).st_size < _SMALLEST:
+            return "is torn"
+        file.seek(-len(_MAGIC), 2)
+        return "" if file.read() == _MAGIC else "is torn"

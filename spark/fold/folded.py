@@ -1,0 +1,117 @@
+"""What is folded from events before anything is judged, so that no verdict depends on how it was folded, or when.
+
+Nothing here knows the whole: who lives, what "now" is and how far a group got is decided from it (`facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ackwise.spark.events.bitmap import points
+from ackwise.spark.events.schema import is_about_a_message
+from ackwise.spark.fold import survey, tracks
+from ackwise.spark.fold.facts import Writer
+from ackwise.spark.fold.gaps import Around, Hole
+from ackwise.spark.fold.messages import copies, fold, told
+
+__all__ = ["Folded", "FoldedEvents", "Horizon"]
+
+#: Larger than any sequence number.
+_NO_END: Final = 2**62
+
+
+class Horizon(NamedTuple):
+    """Beyond it are the messages that have an outcome, were committed past, and of which nothing was said since."""
+
+    since: int
+    """Microseconds."""
+    resumed: Mapping[int, int]
+    """How far partitions had been committed, by `pk`; of others nothing is beyond."""
+
+
+class Folded(Protocol):
+    """What is known of a set of events. Frames are not computed before somebody asks."""
+
+    @property
+    def survey(self) -> DataFrame:
+        """Rows of `SurveyRow`, one of each writer, partition and handler."""
+        ...
+
+    @property
+    def steps(self) -> DataFrame:
+        """The events about partitions, see `survey.steps`."""
+        ...
+
+    @property
+    def seen(self) -> DataFrame:
+        """Which offsets any message event is about, as `points` of the kind `seen`; `oldest` and `newest` are record times."""
+        ...
+
+    def holes(self, writers: Sequence[Writer]) -> list[Hole]:
+        """Which sequence numbers of the writers are missing."""
+        ...
+
+    def around(self, holes: Sequence[Hole]) -> list[Around]:
+        """What is said of each partition before and after each hole."""
+        ...
+
+    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+        """The states of the messages, as `fold` has them; those beyond the horizon may be left out."""
+        ...
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        """Of which messages `writers` told an end, as `fold.told` has it; asked after `messages`, of the same ones."""
+        ...
+
+    @property
+    def copies(self) -> DataFrame:
+        """Where copies were read, as `fold.copies` has it."""
+        ...
+
+
+class FoldedEvents:
+    """Projected events, folded whenever somebody asks."""
+
+    def __init__(self, spark: SparkSession, events: DataFrame) -> None:
+        self._spark = spark
+        self._events = events
+
+    @property
+    def survey(self) -> DataFrame:
+        return survey.survey(self._events)
+
+    @property
+    def steps(self) -> DataFrame:
+        return survey.steps(self._events)
+
+    @property
+    def seen(self) -> DataFrame:
+        return points(self._events.where(is_about_a_message()), "pk", "offset", "seen", "record_ts", "record_ts").toDF(
+            "key", "word", "kind", "mask", "oldest", "newest"
+        )
+
+    def holes(self, writers: Sequence[Writer]) -> list[Hole]:
+        written = [(writer.writer_id, 0, writer.last_seq + 1) for writer in writers]
+        found = survey.holes(self._events, self._spark.createDataFrame(written, "key long, start long, end long"))
+        return [Hole(*row) for row in found.collect()]
+
+    def around(self, holes: Sequence[Hole]) -> list[Around]:
+        if not holes:
+            return []
+        written = [tracks.Run(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
+        told = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
+        found = tracks.around(told, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
+        return [Around(*row) for row in found.collect()]
+
+    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+        return fold(self._events, live_writers)
+
+    def told(self, writers: Collection[int]) -> DataFrame:
+        return told(self._events, writers)
+
+    @property
+    def copies(self) -> DataFrame:
+        return copies(self._events)

@@ -1,0 +1,107 @@
+"""What the events can't tell: sequence numbers that are missing, and the offsets that this makes unknown.
+
+A writer numbers its events without holes. Where one is missing, its log was damaged or a file is gone, and what was
+read or settled meanwhile may be fine. Two ranges of offsets follow for each partition that the writer had: those that
+it may have *read* in the hole, and those that were *open* when it began, since their end may lie in the hole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ackwise.spark.fold.facts import Facts, GroupName, SurveyRow
+
+__all__ = ["END", "Around", "Blindness", "Hole", "Span", "blindness"]
+
+#: Beyond every offset.
+END: Final = 2**62
+
+Span = tuple[int, int]
+"""Offsets from the first to before the second."""
+
+
+class Hole(NamedTuple):
+    """Sequence numbers of a writer that are missing: from `first` to before `after`."""
+
+    writer_id: int
+    first: int
+    after: int
+
+
+class Around(NamedTuple):
+    """What a writer says of one partition before and after a hole; `None`: nothing."""
+
+    pk: int
+    reached: int | None
+    """The position after the last record that it had read before."""
+    settled_to: int | None
+    """The largest position that was committed before."""
+    resumed: int | None
+    """The smallest position beyond `reached` at which it read afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blindness:
+    """What is unknown: spans of offsets by `pk`, in order and apart from each other, and the groups concerned."""
+
+    unread: Mapping[int, Sequence[Span]] = field(default_factory=dict)
+    unsettled: Mapping[int, Sequence[Span]] = field(default_factory=dict)
+    groups: frozenset[GroupName] = frozenset()
+
+
+def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], untold: Iterable[Around] = ()) -> Blindness:
+    """Put together what the holes hide and what writers that died without saying so took with them.
+
+    `untold` are commits of which nobody tells; in a group with holes, one of them may have been made there.
+    """
+    groups_of = {writer.writer_id: writer.group for writer in facts.writers}
+    groups_with_holes = {groups_of[hole.writer_id] for hole in holes}
+    blind_groups = groups_with_holes | {writer.group for writer in facts.writers if writer.tail_is_unknown}
+    found = [*around, *_tails(facts), *(each for each in untold if facts.partitions[each.pk].group in groups_with_holes)]
+    unread: dict[int, list[Span]] = defaultdict(list)
+    unsettled: dict[int, list[Span]] = defaultdict(list)
+    for pk, reached, settled_to, resumed in found:
+        until = END if resumed is None else resumed
+        unread[pk].append((reached or 0, until))
+        unsettled[pk].append((settled_to or 0, until))
+    return Blindness(_merged(unread), _merged(unsettled), frozenset(blind_groups))
+
+
+def _tails(facts: Facts) -> Iterator[Around]:
+    """What dead writers read last; whoever had the partition afterwards has told of everything from its position on."""
+    died_at = {writer.writer_id: writer.last_ts for writer in facts.writers if writer.tail_is_unknown}
+    read: dict[tuple[int, int], list[SurveyRow]] = defaultdict(list)
+    for row in facts.rows:
+        if row.writer_id in died_at and (row.reached is not None or row.settled_to is not None):
+            read[row.writer_id, row.pk].append(row)
+    for (writer_id, pk), about in read.items():
+        successors = [
+            row for row in facts.rows if row.pk == pk and row.writer_id != writer_id and (row.assigned_ts or 0) > died_at[writer_id]
+        ]
+        yield Around(
+            pk,
+            _largest(row.reached for row in about),
+            _largest(row.settled_to for row in about),
+            _largest(row.assigned_to for row in successors),
+        )
+
+
+def _largest(numbers: Iterable[int | None]) -> int | None:
+    return max((number for number in numbers if number is not None), default=None)
+
+
+def _merged(spans: Mapping[int, Sequence[Span]]) -> dict[int, list[Span]]:
+    merged: dict[int, list[Span]] = {}
+    for key, each in spans.items():
+        apart: list[Span] = []
+        for start, end in sorted(span for span in each if span[0] < span[1]):
+            if apart and start <= apart[-1][1]:
+                apart[-1] = (apart[-1][0], max(apart[-1][1], end))
+            else:
+                apart.append((start, end))
+        if apart:
+            merged[key] = apart
+    return merged

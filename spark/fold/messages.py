@@ -1,0 +1,200 @@
+"""The state of each message: its events folded by functions that neither order nor repetition can change.
+
+Every aggregate is `bit_or`, `min` or `max` over a fixed-width number. So the fold is the same for events that were
+exported twice, came late or stand in any file, and Spark keeps it in one hash aggregate with one exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import functions as F
+
+from ackwise.middleware.disposition import OUR_REASONS
+from ackwise.middleware.events import EventCode
+from ackwise.spark.events.bitmap import bit_of, word_of
+from ackwise.spark.events.schema import is_about_a_message, is_any
+
+__all__ = [
+    "HIGHEST_BIT",
+    "OTHER_REASON",
+    "RANKS",
+    "RANK_BASE",
+    "REASONS",
+    "attempt_bit",
+    "copies",
+    "fold",
+    "fold_by_writer",
+    "merge",
+    "told",
+    "told_of",
+]
+
+#: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
+RANK_BASE: Final = 16
+#: What follows what within one attempt. What is not here settles the message or says nothing about its progress.
+RANKS: Final = {
+    EventCode.RECEIVED: 1,
+    EventCode.IN_FLIGHT_ELSEWHERE: 2,
+    EventCode.CLAIMED: 3,
+    EventCode.FAILED: 4,
+    EventCode.SENT_BACK: 5,
+    EventCode.REDELIVERED: 6,  # a copy was sent, whatever became of this attempt
+}
+
+#: Why a message is a dead letter, as a number. What handlers say themselves is one: it may be any text, and hold data.
+REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
+OTHER_REASON: Final = 0
+
+#: What says what became of a message that its writer had, and what says that the writer had begun with it.
+_TOLD: Final = (
+    EventCode.SUCCEEDED,
+    EventCode.FAILED,
+    EventCode.SENT_BACK,
+    EventCode.DEAD_LETTERED,
+    EventCode.DUP_SUPPRESSED,
+    EventCode.SKIPPED,
+    EventCode.STALE,
+)
+_BEGUN: Final = (EventCode.RECEIVED, EventCode.CLAIMED)
+
+#: Attempts beyond share this bit: a long has no more.
+HIGHEST_BIT: Final = 62
+
+#: How two states of one message become one.
+_MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
+    F.bit_or: ("bits", "attempts", "claimed", "settled", "sent"),
+    F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
+    F.max: (
+        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
+        *("last_ts", "record_ts", "dedup_hash", "lost", "took"),
+    ),
+}
+
+
+def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
+    """One row per (`mk`, `offset`) of projected events. Times are microseconds.
+
+    `bits` has a bit for each code; `attempts`, `claimed`, `settled`, `sent` one for each attempt that was seen, claimed,
+    had an outcome, or was sent back. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
+    failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter.
+    """
+    live = F.max(F.when(is_any(EventCode.CLAIMED) & _is_one_of(live_writers), F.col("ts")))
+    return _of_messages(events).agg(*_state(), live.alias("live_claim"))
+
+
+def fold_by_writer(events: DataFrame) -> DataFrame:
+    """The same, one row per (`mk`, `offset`, `writer_id`) and without `live_claim`: what can be said before it is known who lives."""
+    return _of_messages(events, "writer_id").agg(*_state())
+
+
+def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
+    """What `fold` would say of the events of several `fold_by_writer`, in any order and however often the same one is among them."""
+    live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
+    how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
+    merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
+    return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"))
+
+
+def told(events: DataFrame, writers: Collection[int]) -> DataFrame:
+    """Of which messages each of `writers` told an end, and with which it began: `writer_id`, `mk`, `word`, and masks `told`, `begun`."""
+    return _words(events.where(is_about_a_message()), writers, is_any(*_TOLD), is_any(*_BEGUN))
+
+
+def told_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
+    """What `told` would say of the events of several `fold_by_writer`."""
+    return _words(states, writers, _has_any(_TOLD), _has_any(_BEGUN))
+
+
+def copies(events: DataFrame) -> DataFrame:
+    """Where copies of messages were read, one row per writer that speaks of one there: whether it told its end, or had begun with it."""
+    place = F.xxhash64("cluster", "group_id", "phys_topic", F.lit(""), F.col("phys_partition").cast("long"))
+    there = events.where(is_about_a_message()).where("phys_topic IS NOT NULL AND phys_partition IS NOT NULL AND phys_offset IS NOT NULL")
+    return (
+        there.withColumn("phys_pk", place)
+        .groupBy("writer_id", "mk", "offset", "phys_pk", "phys_offset")
+        .agg(F.max(is_any(*_TOLD)).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
+    )
+
+
+def _words(rows: DataFrame, writers: Collection[int], told: Column, begun: Column) -> DataFrame:
+    mine = rows.where(_is_one_of(writers)).where(told | begun)
+    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)) for each in (told, begun)]
+    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(masks[0].alias("told"), masks[1].alias("begun"))
+
+
+def _has_any(codes: Sequence[EventCode]) -> Column:
+    return F.col("bits").bitwiseAND(sum(1 << code for code in codes)) != 0
+
+
+def _of_messages(events: DataFrame, *also: str) -> GroupedData:
+    return events.where(is_about_a_message()).groupBy("mk", "offset", *also)
+
+
+def _is_one_of(writers: Collection[int]) -> Column:
+    return F.col("writer_id").isin(list(writers)) if writers else F.lit(False)
+
+
+def _state() -> list[Column]:
+    claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
+    outcome = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
+    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED)
+    suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
+    ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
+    tried = attempt_bit(attempt)
+    return [
+        F.bit_or(_bit(F.col("code"))).alias("bits"),
+        F.bit_or(tried).alias("attempts"),
+        F.coalesce(F.bit_or(F.when(claim, tried)), F.lit(0)).alias("claimed"),
+        F.coalesce(F.bit_or(F.when(settling, tried)), F.lit(0)).alias("settled"),
+        F.coalesce(F.bit_or(F.when(sent_back, tried)), F.lit(0)).alias("sent"),
+        F.max(attempt * RANK_BASE + _rank()).alias("last"),
+        F.max(F.when(claim, attempt)).alias("last_claimed"),
+        F.min(F.when(claim, exec_id)).alias("cx_min"),
+        F.max(F.when(claim, exec_id)).alias("cx_max"),
+        F.min(F.when(success, exec_id)).alias("sx_min"),
+        F.max(F.when(success, exec_id)).alias("sx_max"),
+        F.min(F.when(outcome, exec_id)).alias("ox_min"),
+        F.max(F.when(outcome, exec_id)).alias("ox_max"),
+        F.max(F.when(sent_back, F.col("level"))).alias("level"),
+        F.max(F.when(sent_back, F.col("due"))).alias("due"),
+        F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
+        F.max(F.when(claim, ts)).alias("claim_ts"),
+        F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
+        F.min(F.when(success, ts)).alias("ok_ts"),
+        F.min(F.when(suppressed, ts)).alias("suppressed_ts"),
+        F.max(F.when(is_any(EventCode.DEAD_LETTERED), _reason())).alias("reason"),
+        F.min(ts).alias("first_ts"),
+        F.max(ts).alias("last_ts"),
+        F.max("record_ts").alias("record_ts"),
+        F.min("record_ts").alias("first_record_ts"),
+        F.max("dedup_hash").alias("dedup_hash"),
+        F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
+        F.coalesce(F.max("took"), F.lit(0)).alias("took"),
+    ]
+
+
+def attempt_bit(attempt: Column) -> Column:
+    """The bit that stands for an attempt."""
+    return _bit(F.least(attempt, F.lit(HIGHEST_BIT)))
+
+
+def _bit(position: Column) -> Column:
+    # A literal 1 would be an int, and wrap silently at 32.
+    return F.call_function("shiftleft", F.lit(1).cast("long"), position.cast("int"))
+
+
+def _rank() -> Column:
+    rank = F.lit(0)
+    for code, value in RANKS.items():
+        rank = F.when(is_any(code), F.lit(value)).otherwise(rank)
+    return rank
+
+
+def _reason() -> Column:
+    number = F.lit(OTHER_REASON)
+    for reason, value in REASONS.items():
+        number = F.when(F.col("error") == reason, F.lit(value)).otherwise(number)
+    return number

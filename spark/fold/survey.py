@@ -1,0 +1,176 @@
+"""What is asked of all events before any message is judged: who wrote them, about what, and how far each group got.
+
+Both are answered in rows per writer and partition, few enough for plain Python to decide what they mean (`facts`).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
+from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
+from ackwise.spark.fold.facts import ROLES, Committed, SurveyRow
+
+__all__ = [
+    "committed",
+    "committed_position",
+    "holes",
+    "is_drained",
+    "passed",
+    "reached",
+    "read_from",
+    "received_from",
+    "steps",
+    "survey",
+    "untold",
+]
+
+
+def survey(events: DataFrame) -> DataFrame:
+    """Projected events to rows of `SurveyRow`."""
+    is_message = is_about_a_message()
+    assigned = is_any(EventCode.ASSIGNED)
+    source = assigned & (F.coalesce(F.col("role"), F.lit("source")) == "source")
+    received = is_any(EventCode.RECEIVED_RANGE)
+    session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
+    ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
+    keys = ["writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"]
+    rows = (
+        events.withColumn("session", session)
+        .groupBy(*keys)
+        .agg(
+            F.min(ts).alias("first_ts"),
+            F.max(ts).alias("last_ts"),
+            F.min(seq).alias("first_seq"),
+            F.max(seq).alias("last_seq"),
+            F.max(is_any(EventCode.SESSION_END).cast("int")).alias("ended"),
+            F.count_if(~is_message & (~is_any(*EventCode) | is_any(*MESSAGE_CODES))).alias("strange"),
+            F.count_if(is_message).alias("message_events"),
+            F.coalesce(F.bit_or(F.when(is_any(EventCode.ASSIGNED, EventCode.BROKER_OFFSETS), _role_bit())), F.lit(0)).alias("roles"),
+            F.max(F.when(assigned, seq)).alias("assigned_seq"),
+            F.max(F.when(is_any(EventCode.REVOKED), seq)).alias("revoked_seq"),
+            F.max(F.when(assigned, ts)).alias("assigned_ts"),
+            F.max(F.when(assigned, offset)).alias("assigned_to"),
+            F.min(F.when(source | received | _read_here() | is_retention(), offset)).alias("start"),
+            F.max(reached()).alias("reached"),
+            F.max(committed_position()).alias("settled_to"),
+            F.max(F.when(is_drained(), ts)).alias("drained_ts"),
+        )
+    )
+    return rows.select(*SurveyRow._fields)
+
+
+def steps(events: DataFrame) -> DataFrame:
+    """The projected events about partitions, few beside those about messages, with what is asked of them."""
+    ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
+    told = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
+    return told.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+
+
+def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
+    """Projected events to rows of `Committed`, from what happened up to `as_of` (microseconds, as is `since`).
+
+    `retry_drained` has the `pk` of each delay partition and, as `before`, when its group's retry partitions had last
+    been read to their ends: a delay partition that was empty only later may have moved a copy in between.
+    """
+    ts, position = F.col("ts"), F.col("position")
+    before = F.max("position").over(Window.partitionBy("pk").orderBy("ts", "writer_id", "seq").rowsBetween(Window.unboundedPreceding, -1))
+    fell = position < F.col("earlier")
+    about = is_any(EventCode.COMMITTED, EventCode.ASSIGNED, EventCode.BROKER_OFFSETS) & (ts <= as_of)
+    timely = is_drained() & (ts <= F.col("before"))
+    rows = (
+        events.where(about)
+        .join(F.broadcast(retry_drained), "pk", "left")
+        .select("pk", "ts", "writer_id", "seq", committed_position().alias("position"), timely.alias("is_timely"))
+        .withColumn("earlier", before)
+        .groupBy("pk")
+        .agg(
+            F.max(position).alias("highest"),
+            F.max(F.when(F.col("is_timely"), ts)).alias("drained_ts"),
+            F.min(F.when(fell, position)).alias("rewound_from"),
+            F.max(F.when(fell, F.col("earlier"))).alias("rewound_to"),
+            F.max(F.when(F.lit(False) if since is None else ts < since, position)).alias("resumed"),
+        )
+    )
+    return rows.select(*Committed._fields)
+
+
+def holes(events: DataFrame, written: DataFrame) -> DataFrame:
+    """Rows of `Hole`: which sequence numbers are missing. `written` has the `key`, `start` and `end` of each writer's numbers."""
+    domain = spans(written.withColumn("kind", F.lit("written")))
+    words = fold_words([points(events, "writer_id", "seq", "found"), domain], ["written", "found"])
+    missing = F.col("written").bitwiseAND(F.bitwise_not("found"))
+    found = stretches(words, {"missing": missing})
+    return found.select(F.col("key").alias("writer_id"), F.col("start").alias("first"), F.col("end").alias("after"))
+
+
+def untold(events: DataFrame) -> DataFrame:
+    """Rows of `Around`: partitions that came from a commit of which nobody tells, from the position that is known before it.
+
+    Whoever made it may have settled what is in between. `events` has those about partitions.
+    """
+    is_commit, is_assigned = is_any(EventCode.COMMITTED), is_any(EventCode.ASSIGNED)
+    position = F.when(is_commit, F.col("range_end")).otherwise(F.col("offset"))
+    from_commit = is_assigned & F.coalesce(F.col("from_commit"), F.lit(False))
+    found = events.where(from_commit).select("pk", F.col("offset").alias("found")).distinct()
+    known = events.where(is_commit | is_assigned).select("pk", position.alias("position"), is_commit.alias("is_commit"))
+    return (
+        known.join(F.broadcast(found), "pk")
+        .groupBy("pk", "found")
+        .agg(
+            F.max(F.when(F.col("position") < F.col("found"), F.col("position"))).alias("last"),
+            F.max(F.col("is_commit") & (F.col("position") == F.col("found"))).alias("is_told"),
+        )
+        .where("last IS NOT NULL AND NOT coalesce(is_told, false)")
+        .select("pk", "last", F.col("last").alias("settled_to"), "found")
+    )
+
+
+def read_from() -> Column:
+    """The position at which the event says that its partition was read, after `project`."""
+    return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE) | _read_here(), F.col("offset"))
+
+
+def received_from() -> Column:
+    """The position at which the event says that its partition was read on.
+
+    An outcome does not say that: what it is about may have been read long before.
+    """
+    return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.RECEIVED), read_from())
+
+
+def reached() -> Column:
+    """The position up to which the event says that its partition was read."""
+    received, assigned = is_any(EventCode.RECEIVED_RANGE), is_any(EventCode.ASSIGNED)
+    return F.when(_read_here(), F.col("offset") + 1).when(received, F.col("range_end")).when(assigned, F.col("offset"))
+
+
+def _read_here() -> Column:
+    return is_about_a_message() & F.col("at_origin")
+
+
+def committed_position() -> Column:
+    """The position that the event says was committed."""
+    found = is_any(EventCode.ASSIGNED) & F.coalesce(F.col("from_commit"), F.lit(False))
+    return F.when(is_any(EventCode.COMMITTED), F.col("range_end")).when(found, F.col("offset"))
+
+
+def is_drained() -> Column:
+    """Whether the event says that its partition was read to its end."""
+    known = F.get_json_object("attrs", "$.committed").try_cast("long")
+    return is_any(EventCode.BROKER_OFFSETS) & (known >= F.col("range_end"))
+
+
+def _role_bit() -> Column:
+    bit = F.lit(0)
+    for role, value in ROLES.items():
+        bit = F.when(F.col("role") == role, F.lit(value)).otherwise(bit)
+    return bit
+
+
+def passed(events: DataFrame) -> DataFrame:
+    """What databases had passed when partitions were taken over, as `Around`: they know of it, and its events died with a worker."""
+    told = events.where(is_any(EventCode.TX_SETTLED) & F.col("range_end").isNotNull())
+    return told.select("pk", "offset", F.col("offset").alias("settled_to"), "range_end").distinct()

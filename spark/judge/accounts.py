@@ -1,0 +1,98 @@
+"""The books of what was produced: for every partition, what became of each record that its producer tells of. Plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ackwise.spark.fold.facts import Partition
+from ackwise.spark.judge.books import UnbalancedBooks
+from ackwise.spark.vocabulary import Account
+
+__all__ = ["TOLD", "Orphans", "ProducedBook", "Production", "Unpublished", "keep_produced"]
+
+#: What the number of all records is called, beside that of each `Account`.
+TOLD: Final = "told"
+
+
+class Unpublished(NamedTuple):
+    """Records of a topic without coordinates; `late` of them should have had some by now."""
+
+    topic: str
+    rows: int
+    late: int
+
+
+class Orphans(NamedTuple):
+    """Offsets that a group consumed and nobody produced: `start` to before `end`."""
+
+    group: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedBook:
+    """One partition as one group reads it."""
+
+    partition: Partition
+    accounts: Mapping[Account, int]
+    """Every one but ORPHAN."""
+    orphans: int
+
+    @property
+    def produced(self) -> int:
+        """How many records there are to account for."""
+        return sum(self.accounts.values())
+
+    @property
+    def lost(self) -> int:
+        """How many of them are LOST_PRODUCED."""
+        return self.accounts[Account.LOST_PRODUCED] + self.accounts[Account.LOST_BEFORE_START]
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """What a table of what was produced says, laid beside the events."""
+
+    path: str
+    books: Sequence[ProducedBook]
+    unpublished: Sequence[Unpublished]
+    unread: int
+    """Rows of partitions that no group has read."""
+    orphans: Sequence[Orphans]
+    """The first."""
+
+    @property
+    def lost_before_start(self) -> int:
+        """How many LOST_PRODUCED are in no book of a group, since they lie below its first offset."""
+        return sum(book.accounts[Account.LOST_BEFORE_START] for book in self.books)
+
+    @property
+    def not_published(self) -> int:
+        """How many records are late to get coordinates."""
+        return sum(each.late for each in self.unpublished)
+
+    @property
+    def orphaned(self) -> int:
+        """How many records were consumed and not produced."""
+        return sum(book.orphans for book in self.books)
+
+
+def keep_produced(partitions: Mapping[int, Partition], counted: Mapping[int, Mapping[str, int]], told: Iterable[int]) -> list[ProducedBook]:
+    """Write the books of the partitions `told`, by `pk`. Raises `UnbalancedBooks` if one does not add up."""
+    books = []
+    for pk in told:
+        partition, counts = partitions[pk], counted.get(pk, {})
+        accounts: dict[Account, int] = {account: counts.get(account, 0) for account in Account if account is not Account.ORPHAN}
+        book = ProducedBook(partition, accounts, counts.get(Account.ORPHAN, 0))
+        if book.produced != counts.get(TOLD, 0):
+            raise UnbalancedBooks(
+                f"{partition.topic}/{partition.partition} of group {partition.group[1]}: {counts.get(TOLD, 0)} records were produced, and "
+                f"{book.produced} are accounted for; nothing that this run says can be relied on, please report it with the events"
+            )
+        books.append(book)
+    return sorted(books, key=lambda each: (each.partition.group, each.partition.topic, each.partition.topic_id, each.partition.partition))

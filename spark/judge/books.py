@@ -1,0 +1,98 @@
+"""The books: for every partition of a source, each offset from the first to the last committed has exactly one verdict.
+
+Offsets with events are counted from the messages' states, offsets without from the words, and how many there must be
+from the commits. Three ways that share nothing, so a sum that is off is a fault in the job or in the events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.spark.fold.facts import Committed, Facts, Partition
+from ackwise.spark.vocabulary import Verdict
+
+__all__ = ["GAP", "Book", "UnbalancedBooks", "check", "domains", "keep"]
+
+#: What offsets are called of which the broker was seen to have nothing: transaction markers, compacted records.
+GAP: Final = "GAP"
+
+
+class UnbalancedBooks(AckwiseError):
+    """The verdicts of a partition do not add up to its offsets: a fault in the job or in the events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """One partition: offsets `start` to before `committed`, by verdict, and those that the broker does not have."""
+
+    partition: Partition
+    start: int
+    committed: int
+    rewound: bool
+    """A commit went back behind an earlier one; what lies between is delivered again."""
+    messages: Mapping[Verdict, int]
+    absent: Mapping[Verdict, int]
+    """Offsets that no event is about."""
+    gaps: int
+
+    @property
+    def verdicts(self) -> Mapping[Verdict, int]:
+        """How many offsets have each verdict, worst first."""
+        return {verdict: self.messages.get(verdict, 0) + self.absent.get(verdict, 0) for verdict in sorted({*self.messages, *self.absent})}
+
+    @property
+    def expected(self) -> int:
+        """How many offsets there are to account for."""
+        return self.committed - self.start
+
+    @property
+    def balance(self) -> int:
+        """How many of them are not accounted for; negative if some are counted twice."""
+        return self.expected - sum(self.verdicts.values()) - self.gaps
+
+
+def domains(facts: Facts, commits: Mapping[int, Committed]) -> dict[int, tuple[int, int]]:
+    """The offsets to account for of each partition of a source, by `pk`: from the first to before the second."""
+    found = {}
+    for pk, partition in facts.partitions.items():
+        commit = commits.get(pk)
+        if partition.is_source and partition.start is not None and commit is not None and commit.highest is not None:
+            start = max(partition.start, partition.start if commit.resumed is None else commit.resumed)
+            found[pk] = (start, max(start, commit.highest))
+    return found
+
+
+def keep(
+    facts: Facts,
+    commits: Mapping[int, Committed],
+    with_events: Iterable[tuple[int, Verdict, int]],
+    without: Mapping[int, Mapping[str, int]],
+) -> list[Book]:
+    """Write the books. `with_events` has `pk`, verdict and number of offsets; `without` the classes of the others by `pk`."""
+    messages: dict[int, Counter[Verdict]] = defaultdict(Counter)
+    for pk, verdict, number in with_events:
+        messages[pk][verdict] += number
+    books = []
+    for pk, (start, end) in domains(facts, commits).items():
+        classes = without.get(pk, {})
+        absent = {Verdict[name]: number for name, number in classes.items() if name != GAP and number}
+        books.append(
+            Book(facts.partitions[pk], start, end, commits[pk].rewound_from is not None, messages[pk], absent, classes.get(GAP, 0))
+        )
+    return sorted(books, key=lambda book: (book.partition.group, book.partition.topic, book.partition.topic_id, book.partition.partition))
+
+
+def check(books: Sequence[Book]) -> None:
+    """Raise `UnbalancedBooks` unless every offset has been accounted for once."""
+    wrong = [book for book in books if book.balance]
+    if wrong:
+        book = wrong[0]
+        raise UnbalancedBooks(
+            f"{book.partition.topic}/{book.partition.partition} of group {book.partition.group[1]}: {book.expected} offsets from "
+            f"{book.start} to {book.committed}, and {book.balance:+d} of them unaccounted for, as in {len(wrong)} partitions; "
+            "nothing that this run says can be relied on, please report it with the events"
+        )

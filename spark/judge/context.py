@@ -1,0 +1,68 @@
+"""What a verdict needs to know beyond the message itself: how far its group got, and what its group promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ackwise.spark.fold.facts import Committed, Facts, GroupName, View
+from ackwise.spark.fold.gaps import Blindness
+from ackwise.spark.judge.books import domains
+
+__all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]
+
+Scope = tuple[GroupName, str, int]
+"""Group, handler, dedup epoch."""
+
+# `committed` is where the group's commits end and `start` where its answerability begins, null where it has none; it
+# committed `rewound_to` before it went back to `rewound_from`; `resumed` is what it had committed when that began which
+# is judged;
+# `scope` numbers handlers within a dedup epoch; `drained_ts` is when its retries were last seen to be done; `since` is
+# from when on its events are known, and `blind` says that events of the group are missing.
+_SCHEMA: Final = (
+    "mk long, pk long, scope long, start long, committed long, rewound_from long, rewound_to long, resumed long, lease long, "
+    "retention long, levels array<long>, drained_ts long, since long, blind boolean"
+)
+
+
+def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed], blind: Blindness, since: int | None = None) -> DataFrame:
+    """One row per view, times in microseconds. Before `since` nothing is known but what a store remembered then."""
+    expected = domains(facts, commits)
+    last_drained = drained(facts, commits)
+    numbers = {scope: number for number, scope in enumerate(scopes(facts))}
+    rows = []
+    for view in facts.views:
+        group, commit = facts.groups[view.group], commits.get(view.pk)
+        start = expected[view.pk][0] if view.pk in expected else None
+        got = (None, None, None, None) if commit is None else (commit.highest, commit.rewound_from, commit.rewound_to, commit.resumed)
+        promised = (group.lease, group.retention, list(group.levels))
+        known_since = group.first_ts if since is None else max(group.first_ts, since - group.retention)
+        seen = (last_drained.get(view.group), known_since, view.group in blind.groups)
+        rows.append((view.mk, view.pk, numbers[_scope(view)], start, *got, *promised, *seen))
+    return spark.createDataFrame(rows, _SCHEMA)
+
+
+def scopes(facts: Facts) -> list[Scope]:
+    """Within what dedup hashes are compared: the handlers of each group, by dedup epoch. `scope` is the place in this list."""
+    return sorted({_scope(view) for view in facts.views})
+
+
+def delay_partitions(spark: SparkSession, facts: Facts) -> DataFrame:
+    """The `pk` of each delay partition and, as `before`, when its group's retry partitions had been read to their ends."""
+    retries = facts.retries_drained()
+    delays = [pk for pk in facts.drained("delay") if facts.partitions[pk].group in retries]
+    return spark.createDataFrame([(pk, retries[facts.partitions[pk].group]) for pk in delays], "pk long, before long")
+
+
+def drained(facts: Facts, commits: Mapping[int, Committed]) -> dict[GroupName, int]:
+    """When a group had read all its delay partitions, and after them its retry partitions, to their ends."""
+    times: dict[GroupName, list[int | None]] = {}
+    for pk in facts.drained("delay"):
+        times.setdefault(facts.partitions[pk].group, []).append(commits[pk].drained_ts if pk in commits else None)
+    return {group: min(at for at in each if at is not None) for group, each in times.items() if None not in each}
+
+
+def _scope(view: View) -> Scope:
+    return view.group, view.handler, view.dedup_epoch

@@ -1,0 +1,144 @@
+"""The offsets of each partition by what is known of them: which have no event at all, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.events.bitmap import fold_words, points, spans
+from ackwise.spark.events.schema import is_any, is_retention
+from ackwise.spark.fold.gaps import Blindness, Span
+from ackwise.spark.judge.accounts import TOLD
+from ackwise.spark.judge.books import GAP
+from ackwise.spark.judge.produced import PRODUCED_KINDS
+from ackwise.spark.vocabulary import Account, Verdict
+
+__all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved"]
+
+#: Offsets among those in GAP of which only a version tells that did not say whether it is so.
+UNPROVED: Final = "UNPROVED"
+
+# A gap is proved, or a version tells of it that knew no proofs (`hole`); one that could have been proved and was not is none.
+_KINDS: Final = ("expected", "seen", "received", "gap", "hole", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
+_RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
+
+
+def seen_by_messages(judged: DataFrame) -> DataFrame:
+    """What `Folded.seen` says, of messages that were judged: a row for each, where there are several events."""
+    oldest = F.coalesce("state.first_record_ts", "record_ts").alias("oldest")
+    return points(judged, "pk", "offset", "seen", oldest, F.col("record_ts").alias("newest"))
+
+
+def offset_words(
+    seen: DataFrame,
+    steps: DataFrame,
+    spark: SparkSession,
+    expected: Mapping[int, Span],
+    blind: Blindness,
+    grace: int,
+    produced: Sequence[DataFrame] = (),
+) -> DataFrame:
+    """The words of all partitions (`key` is the `pk`), from the offsets that were `seen`, the events about partitions, what is known on
+    the driver, and what was produced.
+
+    `falls` says that all records of the word are older than all of an earlier word, by more than `grace` microseconds.
+    """
+    kind = F.lit("")
+    for code, name in _RANGES.items():
+        kind = F.when(is_any(code), F.lit(name)).otherwise(kind)
+    kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
+    loose = is_any(EventCode.GAP) & ~F.coalesce("proved", F.lit(False))
+    kind = F.when(loose & F.col("proved").isNull(), F.lit("hole")).when(loose, F.lit("none")).otherwise(kind)
+    told = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
+        F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
+    )
+    known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
+    oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
+    # Of the newer versions every gap is proved; so this look is all that it costs.
+    inside = [] if steps.where(loose).isEmpty() else [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)]
+    words = fold_words([seen, spans(told.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
+    before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
+    return words.withColumn("falls", F.col("newest") + grace < before)
+
+
+def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:
+    """What the same writer both received and found nothing at: one fetch returned what is on both sides of it."""
+    loosely = steps.where(loose)
+    received = steps.where(is_any(EventCode.RECEIVED_RANGE)).join(
+        F.broadcast(loosely.select("pk", "writer_id").distinct()), ["pk", "writer_id"], "left_semi"
+    )
+    each = [
+        rows.select(
+            F.struct("pk", "writer_id").alias("key"),
+            F.lit(kind).alias("kind"),
+            F.col("offset").alias("start"),
+            F.col("range_end").alias("end"),
+        )
+        for kind, rows in (("loose", loosely), ("came", received))
+    ]
+    words = fold_words([spans(rows) for rows in each], ["loose", "came"])
+    mask = F.col("loose").bitwiseAND(F.col("came"))
+    return words.select(F.col("key.pk").alias("key"), "word", F.lit("gap").alias("kind"), mask.alias("mask"))
+
+
+def unproved() -> dict[str, Column]:
+    """The offsets that are in GAP, and not proved to have nothing: a mask of a word, by the name `UNPROVED`."""
+    return {UNPROVED: absent()[GAP].bitwiseAND(F.bitwise_not("gap"))}
+
+
+def absent() -> dict[str, Column]:
+    """The classes of offsets that no event is about, by name: masks of a word."""
+    nothing, gap = F.col("expected").bitwiseAND(F.bitwise_not("seen")), F.col("gap").bitwiseOR(F.col("hole"))
+    in_log = nothing.bitwiseAND(F.bitwise_not(gap))
+    left = in_log.bitwiseAND(F.bitwise_not("deleted"))
+    due = left.bitwiseAND(F.bitwise_not("seek"))
+    received, never = due.bitwiseAND(F.col("received")), due.bitwiseAND(F.bitwise_not("received"))
+    produced, known = F.col("produced"), F.bitwise_not("unread")
+    hidden = received.bitwiseAND(F.col("unsettled")).bitwiseOR(never.bitwiseAND(F.col("unread")))
+    return {
+        GAP: nothing.bitwiseAND(gap).bitwiseAND(F.bitwise_not(produced)),
+        Verdict.RETENTION_LOSS.name: in_log.bitwiseAND(F.col("deleted")),
+        Verdict.SKIPPED_BY_SEEK.name: left.bitwiseAND(F.col("seek")),
+        Verdict.LOST.name: received.bitwiseAND(F.bitwise_not("unsettled")),
+        Verdict.LOST_PRODUCED.name: nothing.bitwiseAND(gap).bitwiseOR(never.bitwiseAND(known)).bitwiseAND(produced),
+        Verdict.NEVER_SEEN.name: never.bitwiseAND(known).bitwiseAND(F.bitwise_not(produced)),
+        Verdict.UNKNOWN_EXPORT_GAP.name: hidden,
+    }
+
+
+def accounts() -> dict[str, Column]:
+    """The classes of offsets that were produced, and of those that were consumed and were not: masks of a word. `TOLD` is all of them."""
+    told = F.col("produced").bitwiseOR(F.col("claimed")).bitwiseOR(F.col("earlier"))
+    unseen, lost = F.bitwise_not("seen"), absent()[Verdict.LOST_PRODUCED.name]
+    due = F.col("produced").bitwiseAND(unseen).bitwiseAND(F.col("expected"))
+    jumped = F.col("seek").bitwiseOR(F.col("deleted"))
+    before = F.col("claimed").bitwiseAND(unseen).bitwiseAND(F.bitwise_not(jumped))
+    return {
+        TOLD: told,
+        Account.HANDLED: told.bitwiseAND(F.col("seen")),
+        Account.LOST_PRODUCED: lost,
+        Account.LOST_BEFORE_START: before,
+        Account.EXPLAINED: due.bitwiseAND(F.bitwise_not(lost)),
+        Account.WAITING: F.col("produced").bitwiseAND(unseen).bitwiseAND(F.bitwise_not("expected")),
+        Account.EARLIER: F.col("claimed").bitwiseOR(F.col("earlier")).bitwiseAND(unseen).bitwiseAND(F.bitwise_not(before)),
+        Account.ORPHAN: F.col("seen").bitwiseAND(F.col("audited")).bitwiseAND(F.bitwise_not(told)),
+    }
+
+
+def _known(expected: Mapping[int, Span], blind: Blindness) -> Iterable[tuple[int, str, int, int]]:
+    for pk, (start, end) in expected.items():
+        yield pk, "expected", start, end
+        for kind, unknown in (("unread", blind.unread), ("unsettled", blind.unsettled)):
+            yield from ((pk, kind, *_clipped(span, start, end)) for span in _of(unknown, pk))
+
+
+def _of(spans: Mapping[int, Sequence[Span]], pk: int) -> Sequence[Span]:
+    return spans.get(pk, ())
+
+
+def _clipped(span: Span, start: int, end: int) -> Span:
+    return max(span[0], start), min(span[1], end)

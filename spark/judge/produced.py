@@ -1,0 +1,148 @@
+"""What was produced, as its producer tells it: read from files, and laid beside the partitions that groups read.
+
+One row is a record that the broker acknowledged, such as from a producer's delivery reports, or a row of an outbox, which
+has no coordinates before it is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.events.bitmap import points, spans
+from ackwise.spark.fold.facts import Facts, Partition
+from ackwise.spark.fold.gaps import Blindness, Span
+from ackwise.spark.judge.accounts import Unpublished
+
+__all__ = ["COLUMNS", "PRODUCED_KINDS", "Extent", "Produced", "produced_files", "read_produced", "unpublished_rows"]
+
+#: The columns and their types. Only `topic`, `partition` and `offset` must be there, and be null where they are not known.
+COLUMNS: Final = {
+    "topic": "string",
+    "topic_id": "string",
+    "partition": "int",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "aborted": "boolean",
+    "key": "string",
+}
+_NEEDED: Final = ("topic", "partition", "offset")
+_PLACE: Final = ("topic", "topic_id", "partition")
+
+#: What is told of an offset: it was produced at or beyond the first offset that the group read; below it, since the group
+#: began; below it, earlier; it lies between the first and the last that are told of.
+PRODUCED_KINDS: Final = ("produced", "claimed", "earlier", "audited")
+
+_JSON: Final = {".json", ".jsonl", ".ndjson"}
+
+
+class Extent(NamedTuple):
+    """What is told of one partition: how many rows, and the first and last offset."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    rows: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A table of what was produced, and what has been counted of it."""
+
+    rows: DataFrame
+    """In `COLUMNS`, `topic_id` never null."""
+    extents: Sequence[Extent]
+    unpublished: Sequence[Unpublished]
+
+    @staticmethod
+    def survey(rows: DataFrame, as_of: int, grace: int) -> Produced:
+        """Count. Times are microseconds; a row without coordinates is late once it is older than `grace`, or of no time."""
+        offset = F.col("offset")
+        told = rows.where(_is_published()).groupBy(*_PLACE).agg(F.count("*"), F.min(offset), F.max(offset))
+        held = unpublished_rows(rows, as_of, grace).groupBy("topic").agg(F.count("*"), F.count_if("is_late"))
+        return Produced(rows, [Extent(*row) for row in told.collect()], sorted(Unpublished(*row) for row in held.collect()))
+
+    def partitions(self, facts: Facts) -> dict[int, Extent]:
+        """What is told of each partition of a source, by `pk`."""
+        known = {(extent.topic, extent.topic_id, extent.partition): extent for extent in self.extents}
+        return {pk: known[_place(each)] for pk, each in facts.partitions.items() if each.is_source and _place(each) in known}
+
+    def unread(self, facts: Facts) -> int:
+        """How many rows are of partitions that no group has read."""
+        read = {_place(each) for each in facts.partitions.values() if each.is_source}
+        return sum(extent.rows for extent in self.extents if (extent.topic, extent.topic_id, extent.partition) not in read)
+
+    def evidence(
+        self, spark: SparkSession, facts: Facts, expected: Mapping[int, Span], blind: Blindness, resumed: Collection[int] = ()
+    ) -> list[DataFrame]:
+        """What the table says of offsets, to be folded into words: rows of `PRODUCED_KINDS`.
+
+        `resumed` has the partitions of which only the later offsets are judged.
+        """
+        found, known = self.partitions(facts), []
+        for pk in found:
+            partition = facts.partitions[pk]
+            start = expected[pk][0] if pk in expected else None
+            is_unknown = partition.group in blind.groups or pk in resumed
+            since = None if is_unknown else facts.groups[partition.group].first_ts
+            known.append((pk, *_place(partition), start, since))
+        named = spark.createDataFrame(known, "pk long, topic string, topic_id string, partition int, start long, since long")
+        told = self.rows.where(_is_published() & ~_was_aborted()).join(F.broadcast(named), list(_PLACE))
+        since_it_began = F.coalesce(F.unix_micros("timestamp") >= F.col("since"), F.lit(False))
+        below = F.coalesce(F.col("offset") < F.col("start"), F.lit(False))
+        kind = F.when(below & since_it_began, "claimed").when(below, "earlier").otherwise("produced")
+        audited = [(pk, "audited", extent.first, extent.last + 1) for pk, extent in found.items()]
+        return [points(told, "pk", "offset", kind), spans(spark.createDataFrame(audited, "key long, kind string, start long, end long"))]
+
+
+def read_produced(spark: SparkSession, path: Path) -> DataFrame:
+    """The rows of a Parquet or JSON file, or of all in a folder. Raises `ConfigurationError` if they can't be what is meant."""
+    files = produced_files(path)
+    reader, names = spark.read.option("__globPaths__", "false"), list(map(str, files))
+    found = reader.option("mode", "FAILFAST").json(names) if files[0].suffix in _JSON else reader.parquet(*names)
+    lacking = [name for name in _NEEDED if name not in found.columns]
+    if lacking:
+        raise ConfigurationError(f"{path} has no column {lacking[0]!r}; what was produced is told by {', '.join(COLUMNS)}")
+    cast = [(F.col(name) if name in found.columns else F.lit(None)).try_cast(kind).alias(name) for name, kind in COLUMNS.items()]
+    return found.select(*cast).withColumn("topic_id", F.coalesce("topic_id", F.lit("")))
+
+
+def unpublished_rows(rows: DataFrame, as_of: int, grace: int) -> DataFrame:
+    """The rows without coordinates; `is_late` says that they should have had some by now. Microseconds."""
+    is_late = F.coalesce(F.unix_micros("timestamp") < as_of - grace, F.lit(True))
+    held = rows.where(~_is_published() & ~_was_aborted())
+    return held.withColumn("topic", F.coalesce("topic", F.lit(""))).withColumn("is_late", is_late)
+
+
+def produced_files(path: Path) -> list[Path]:
+    """The Parquet or JSON files that `path` stands for. Raises `ConfigurationError` if there are none."""
+    if not path.exists():
+        raise ConfigurationError(f"{path} is not there; give --produced a file or a folder of what was produced")
+    every = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = [file for file in every if file.suffix in {".parquet", *_JSON} and not file.name.startswith((".", "_"))]
+    if not files:
+        raise ConfigurationError(f"{path} has no file that ends in .parquet or {', '.join(sorted(_JSON))}; give --produced one")
+    if len({file.suffix in _JSON for file in files}) > 1:
+        raise ConfigurationError(f"{path} has both Parquet and JSON files; give --produced one kind")
+    return files
+
+
+def _is_published() -> Column:
+    known = (F.col("topic") != "") & (F.col("partition") >= 0) & (F.col("offset") >= 0)
+    return F.coalesce(known, F.lit(False))
+
+
+def _was_aborted() -> Column:
+    return F.coalesce("aborted", F.lit(False))
+
+
+def _place(partition: Partition) -> tuple[str, str, int]:
+    return partition.topic, partition.topic_id, partition.partition

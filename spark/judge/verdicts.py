@@ -1,0 +1,232 @@
+"""The verdict on each message, from its state and what is known of its partition and group.
+
+`oracle.py` says the same in plain Python; a test holds the two together over thousands of made-up histories.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.events.bitmap import bit_of, word_of
+from ackwise.spark.fold.messages import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
+
+__all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
+
+_IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
+#: Whoever has the partition may have run them since, and whoever has a retry partition a copy: any missing event may tell of it.
+_ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
+
+
+def judge(
+    states: DataFrame,
+    context: DataFrame,
+    unsettled: DataFrame,
+    unsaid: DataFrame,
+    as_of: int,
+    grace: int,
+    since: int | None = None,
+) -> DataFrame:
+    """One row per message with `verdict` and `flags`. `as_of`, `grace` and `since` are microseconds.
+
+    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported, and `unsaid` the
+    messages that somebody had and never told of, in words (`mk`, `word`, `mask`). Messages that were suppressed are judged as
+    such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold` found; of messages that nobody will
+    ask about it is dropped, which keeps the rows of a healthy group small. `told_ts` is when the first success was told, else
+    the last event. `concerned` says that it is among what happened after `since`, or was open then; of the others there are
+    only those that the store may have remembered since.
+    """
+    known = states.join(F.broadcast(context), "mk")
+    span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
+    inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
+    placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
+    placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unsaid), ["mk", "word"], "left")
+    placed = placed.withColumn("is_unsaid", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
+    judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
+    concerned, remembered = _is_concerned(since, grace)
+    is_plain = _is(*PLAIN) & (F.col("flags") == 0)
+    return (
+        judged.withColumn("concerned", concerned)
+        .where(remembered)
+        .select(
+            *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind", "verdict", "flags", "concerned"),
+            *("record_ts", "dedup_hash"),
+            F.coalesce("ok_ts", "last_ts").alias("told_ts"),
+            F.coalesce("sx_max", "ox_max").alias("exec_id"),
+            (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
+            (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
+            F.when(~is_plain, F.struct(*(name for name in states.columns if name not in ("mk", "offset")))).alias("state"),
+        )
+    )
+
+
+def keys(judged: DataFrame) -> DataFrame:
+    """One row per `scope` and `dedup_hash` of which a message was suppressed, or several ran.
+
+    `accounted`: one is done or may still be. `repeated`: several ran under a claim, `beyond` the time that the store remembers.
+    Runs without a claim are no failure of deduplication, so they do not count there.
+    """
+    under_claim, is_suppressed = F.col("ran_under_claim"), _is(Verdict.DUPLICATE_SUPPRESSED)
+    record = F.when(under_claim, F.xxhash64("mk", "offset"))
+    ok_ts = F.when(under_claim, F.col("told_ts"))
+    return (
+        judged.where("dedup_hash IS NOT NULL")
+        .groupBy("scope", "dedup_hash")
+        .agg(
+            F.max(F.col("is_done") | _is(Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)).alias("accounted"),
+            F.max(is_suppressed).alias("suppressed"),
+            F.coalesce(F.min(record) < F.max(record), F.lit(False)).alias("repeated"),
+            F.coalesce(F.max(ok_ts) - F.min(ok_ts) > F.max("retention"), F.lit(False)).alias("beyond"),
+            F.max("concerned").alias("concerned"),
+        )
+        .where("suppressed OR repeated")
+    )
+
+
+def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFrame:
+    """The same rows, with suppressed messages that nobody ever did as PHANTOM_SUPPRESSED.
+
+    Where the events do not reach back as far as the store remembers, or have holes, the one who did it may be there.
+    """
+    suppressed = F.col("verdict") == Verdict.DUPLICATE_SUPPRESSED
+    suppressed_ts = F.col("state.suppressed_ts")
+    reaches_back = F.col("since") <= suppressed_ts - F.col("retention")
+    verdict = (
+        F.when((suppressed_ts > as_of) | F.col("accounted"), _lit(Verdict.DUPLICATE_SUPPRESSED))
+        .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
+        .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
+    )
+    mates = keys.select("scope", "dedup_hash", "accounted")
+    checked = judged.where(suppressed).join(mates, ["scope", "dedup_hash"], "left").withColumn("verdict", verdict)
+    return judged.where(~suppressed).unionByName(checked.drop("accounted"))
+
+
+def mark_provisional(settled: DataFrame, as_of: int, lateness: int) -> DataFrame:
+    """The same rows, with PROVISIONAL on anomalies that events may mend which are still to come. Microseconds."""
+    is_young = F.lit(as_of) < F.col("state.last_ts") + lateness
+    is_mendable = _is(*sorted(MENDABLE)) | (F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0)
+    provisional = F.when(is_mendable & is_young, F.lit(int(Flag.PROVISIONAL))).otherwise(F.lit(0))
+    return settled.withColumn("flags", F.col("flags") + provisional)
+
+
+def logical(settled: DataFrame, keys: DataFrame) -> DataFrame:
+    """`scope`, `dedup_hash`, `logical_verdict` and `logical_flags` of the dedup hashes where deduplication failed."""
+    phantoms = settled.where(_is(Verdict.PHANTOM_SUPPRESSED)).select("scope", "dedup_hash", F.lit(True).alias("phantom")).distinct()
+    failed = keys.where("concerned").join(phantoms, ["scope", "dedup_hash"], "left").where("repeated OR phantom")
+    verdict = F.when(F.col("repeated"), F.lit(int(LogicalVerdict.LOGICAL_DUPLICATE))).otherwise(F.lit(int(LogicalVerdict.PHANTOM)))
+    flags = F.when(F.col("repeated") & F.col("beyond"), F.lit(int(Flag.BEYOND_TTL))).otherwise(F.lit(0))
+    return failed.select("scope", "dedup_hash", verdict.alias("logical_verdict"), flags.alias("logical_flags"))
+
+
+def _is_concerned(since: int | None, grace: int) -> tuple[Column, Column]:
+    """Whether a message is judged, and whether it must be known."""
+    if since is None:
+        return F.lit(True), F.lit(True)
+    not_passed = F.coalesce(F.col("offset") >= F.col("resumed"), F.lit(True))
+    concerned = not_passed | (F.col("last_ts") >= since) | ~_is(*sorted(ENDED))
+    return concerned, F.col("concerned") | (F.col("last_ts") >= since - F.col("retention") - grace)
+
+
+def _verdict(as_of: int, grace: int) -> Column:
+    attempt, rank = _last_attempt(), F.col("last") % RANK_BASE
+    committed_past = F.coalesce(F.col("offset") < F.col("committed"), F.lit(False))
+    expired = F.lit(as_of) > F.col("claim_ts") + F.col("lease") + grace
+    lives = F.coalesce(F.col("live_claim") == F.col("claim_ts"), F.lit(False))
+    retrying = F.when(_is_overdue(grace), _lit(Verdict.RETRY_LOST)).otherwise(_lit(Verdict.RETRYING))
+    several = (F.col("sx_min") < F.col("sx_max")) & ~_outside("sx_min") & ~_outside("sx_max")
+    stale = _has(EventCode.STALE) & ~_has(EventCode.SENT_BACK)
+    base = (
+        F.when(_has(EventCode.SUCCEEDED), F.when(several, _lit(Verdict.MULTI_EXECUTED)).otherwise(_lit(Verdict.EXACTLY_ONCE)))
+        .when(_has(EventCode.DEAD_LETTERED), _lit(Verdict.DEAD_LETTERED))
+        .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
+        .when(rank == RANKS[EventCode.REDELIVERED], retrying)
+        .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
+        .when(rank == RANKS[EventCode.SENT_BACK], retrying)
+        .when(rank == RANKS[EventCode.CLAIMED], F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))
+        .when(attempt > 1, retrying)
+        .when(committed_past, _lit(Verdict.LOST))
+        .otherwise(_lit(Verdict.PENDING))
+    )
+    doubtful = (base.isin(*map(int, _IN_DOUBT)) & F.col("in_doubt")) | (base.isin(*map(int, _ANYWHERE)) & F.col("blind"))
+    of_two_records = base.isin(*map(int, sorted(ANOMALIES))) & _is_recreated()
+    return F.when(doubtful | of_two_records, _lit(Verdict.UNKNOWN_EXPORT_GAP)).otherwise(base)
+
+
+def _is_overdue(grace: int) -> Column:
+    """Its copy is due, and since then the group has read all its delay and retry partitions to their ends."""
+    levels, level = F.col("levels"), F.col("level")
+    delay = F.coalesce(F.get(levels, F.when(level < 1, F.lit(0)).otherwise(level - 1)), F.element_at(levels, -1))
+    due = F.coalesce(F.col("due"), F.col("sent_back_ts") + delay, F.lit(0))
+    limit = F.greatest(due, F.col("last_ts")) + grace
+    return F.coalesce(limit < F.col("drained_ts"), F.lit(False))
+
+
+def _flags() -> Column:
+    open_still = _is(Verdict.IN_FLIGHT, Verdict.STUCK)
+    failed_between = _has(EventCode.FAILED) | _has(EventCode.SENT_BACK)
+    earlier_attempts = attempt_bit(F.col("last_claimed")) - 1
+    left_open = F.col("claimed").bitwiseAND(F.bitwise_not("settled")).bitwiseAND(earlier_attempts) != 0
+    one_attempt = (F.bit_count("claimed") == 1) & ~failed_between
+    two_claims = F.coalesce((F.col("cx_min") < F.col("cx_max")) & (left_open | one_attempt), F.lit(False))
+    once = F.col("verdict") != Verdict.MULTI_EXECUTED
+    found = {
+        Flag.COMMITTED_PAST: open_still & (_last_attempt() == 1) & (F.col("offset") < F.col("committed")) & ~F.col("in_doubt"),
+        Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)
+        | _has(EventCode.CLAIM_LOST)
+        | two_claims
+        | (_has(EventCode.SUCCEEDED) & F.col("is_unsaid")),
+        Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
+        Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),
+        Flag.HAD_FAILURES: _has(EventCode.FAILED),
+        Flag.RETRIED: _has(EventCode.SENT_BACK),
+        Flag.RESCUED_FROM_DLQ: _has(EventCode.SUCCEEDED) & _has(EventCode.DEAD_LETTERED),
+        Flag.DUP_AND_OK: _has(EventCode.SUCCEEDED) & _has(EventCode.DUP_SUPPRESSED),
+        Flag.ATTEMPT_HOLE: F.bit_count("attempts") < F.least(_last_attempt(), F.lit(HIGHEST_BIT)),
+        Flag.NEG_LATENCY: F.col("ok_ts") < F.col("begun_ts"),
+        Flag.REWOUND: (F.col("offset") >= F.col("rewound_from")) & (F.col("offset") < F.col("rewound_to")),
+        Flag.RECREATED: _is_recreated(),
+    }
+    bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
+    return reduce(Column.__add__, bits)
+
+
+def _is_recreated() -> Column:
+    """Two records had its coordinates, so nothing that they did may be counted together."""
+    return F.coalesce(F.col("first_record_ts") < F.col("record_ts"), F.lit(False))
+
+
+def _has_outcome() -> Column:
+    return _has(EventCode.SUCCEEDED) | _has(EventCode.FAILED)
+
+
+def _outside(exec_id: str) -> Column:
+    """The execution had no claim: there is none, or its id is not between those that had one.
+
+    One without a claim that lies between two with one is taken for claimed; finding it would need all ids of a message.
+    """
+    x = F.col(exec_id)
+    return F.coalesce((x < F.col("cx_min")) | (x > F.col("cx_max")), F.lit(True))
+
+
+def _no_success_was_claimed() -> Column:
+    return F.coalesce((F.col("sx_max") < F.col("cx_min")) | (F.col("sx_min") > F.col("cx_max")), F.lit(True))
+
+
+def _last_attempt() -> Column:
+    return F.expr(f"last DIV {RANK_BASE}")
+
+
+def _has(code: EventCode) -> Column:
+    return F.col("bits").bitwiseAND(1 << code) != 0
+
+
+def _is(*verdicts: Verdict) -> Column:
+    return F.col("verdict").isin(*map(int, verdicts))
+
+
+def _lit(verdict: Verdict) -> Column:
+    return F.lit(int(verdict))

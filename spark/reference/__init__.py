@@ -1,0 +1,1 @@
+"""The reference algebra in plain Python, which shares no code with the job."""

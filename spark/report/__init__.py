@@ -1,0 +1,1 @@
+"""The findings of a run as values, as JSON and as tables in a terminal."""

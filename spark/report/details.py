@@ -1,0 +1,59 @@
+"""What a page shows beside books and verdicts, each counted over what was judged. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ackwise.spark.report.attempts import Attempts
+from ackwise.spark.report.earlier import EarlierRun
+from ackwise.spark.report.exports import Exports
+from ackwise.spark.report.latency import Latency
+from ackwise.spark.report.strips import Strip
+from ackwise.spark.report.timeline import Buckets
+from ackwise.spark.why.story import Story
+
+__all__ = ["AGES", "NO_EXHIBITS", "Exhibits", "Failures", "StuckClaims"]
+
+#: Lower ends of the classes of age of claims, in seconds; the first class begins at 0.
+AGES: Final = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How many runs of one handler failed with one class of error, on messages of one topic."""
+
+    group: str
+    handler: str
+    topic: str
+    error: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class StuckClaims:
+    """How many claims of one writer are stuck, by age: one number for each class, the youngest first."""
+
+    writer_id: int
+    client: str
+    ages: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibits:
+    """All of them; what is empty has nothing to show."""
+
+    latencies: Sequence[Latency] = ()
+    attempts: Sequence[Attempts] = ()
+    strips: Sequence[Strip] = ()
+    stuck: Sequence[StuckClaims] = ()
+    failures: Sequence[Failures] = ()
+    exports: Sequence[Exports] = ()
+    time: Buckets = field(default=Buckets(0, 1, 0))
+    """Of `exports`."""
+    stories: Sequence[Story] = ()
+    earlier: Sequence[EarlierRun] = ()
+
+
+NO_EXHIBITS: Final = Exhibits()

@@ -1,0 +1,48 @@
+"""What is said of messages of which no verdict says that they were run twice, and of which nobody can say that they were not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ackwise.spark.fold.facts import Fate
+from ackwise.spark.report.report import RunReport
+from ackwise.spark.vocabulary import Flag
+
+__all__ = ["ambiguous", "doubts", "query"]
+
+_NAMED: Final = 3  # dead workers; the page has all of them
+
+
+def doubts(report: RunReport) -> list[str]:
+    """A sentence for each kind of doubt that there is."""
+    found = [ambiguous(report)] if report.ambiguous else []
+    if report.repeated:
+        found.append(
+            f"{_messages(report.repeated)} ran with success more than once, at least one time without a claim that could prevent it"
+        )
+    return found
+
+
+def ambiguous(report: RunReport) -> str:
+    """Of how many messages it can't be told how often they ran, and why."""
+    number, dead = report.ambiguous, _dead_workers(report)
+    return (
+        f"of {_messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
+        f"lost its claim, before it said what it had done{f' (dead workers: {dead})' if dead else ''}"
+    )
+
+
+def _dead_workers(report: RunReport) -> str:
+    dead = [writer for writer in report.writers if writer.fate is Fate.DEAD]
+    named = ", ".join(f"{writer.client} {writer.writer_id & (2**64 - 1):016x}".lstrip() for writer in dead[:_NAMED])
+    return f"{named} and {len(dead) - _NAMED:,} more" if len(dead) > _NAMED else named
+
+
+def query(output: str) -> str:
+    """Spark SQL that finds all of them in the tables below `output`, where a run wrote them."""
+    conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED))
+    return f"SELECT * FROM parquet.`{output}/verdicts` WHERE {conditions}"
+
+
+def _messages(number: int) -> str:
+    return "1 message" if number == 1 else f"{number:,} messages"

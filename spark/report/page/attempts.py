@@ -1,0 +1,49 @@
+"""How many attempts it took, and which claims are stuck since when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ackwise.spark.report.attempts import Attempts, Ending
+from ackwise.spark.report.details import AGES, StuckClaims
+from ackwise.spark.report.page.data import AttemptRow, StuckData, StuckRow
+from ackwise.spark.report.page.words import duration
+from ackwise.spark.vocabulary import Verdict
+
+__all__ = ["attempts_data", "stuck_data"]
+
+
+def attempts_data(attempts: Sequence[Attempts], shown: int) -> list[AttemptRow]:
+    """Of all messages together; empty where one attempt was all that any took."""
+    total: Counter[tuple[int, Verdict]] = Counter()
+    for each in attempts:
+        total.update(each.last)
+    whole = Attempts("", "", "", total)
+    if max(whole.by_number, default=1) == 1:
+        return []
+    rows = []
+    for reached in whole.funnel[:shown]:
+        endings = {str(ending): number for ending, number in reached.endings.items()}
+        ended = reached.messages - reached.endings[Ending.AGAIN]
+        share = round(reached.messages / total.total(), 4)
+        rows.append(AttemptRow(attempt=reached.attempt, reached=reached.messages, share=share, ended=ended, **endings))
+    return rows
+
+
+def stuck_data(stuck: Sequence[StuckClaims], shown: int) -> StuckData | None:
+    """Those with the most first; ages that none has are left out."""
+    if not stuck:
+        return None
+    labels = [f"up to {_said(AGES[0])}", *(f"{_said(low)} – {_said(high)}" for low, high in pairwise(AGES)), f"over {_said(AGES[-1])}"]
+    used = [place for place in range(len(labels)) if any(each.ages[place] for each in stuck)]
+    rows = [
+        StuckRow(f"{each.writer_id & (2**64 - 1):016x}", each.client, sum(each.ages), [each.ages[place] for place in used])
+        for each in stuck
+    ]
+    return StuckData([labels[place] for place in used], rows[:shown], max(0, len(rows) - shown))
+
+
+def _said(seconds: int) -> str:
+    return duration(seconds * 1_000_000)

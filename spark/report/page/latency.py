@@ -1,0 +1,118 @@
+"""How long messages took: as curves of the share that took longer, where the tail is seen, and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from ackwise.spark.report.latency import GROWTH, Latency
+from ackwise.spark.report.page.data import Curve, LatencyData, LatencyRow, Tick
+from ackwise.spark.report.page.words import duration, messages, were
+
+__all__ = ["LEFT", "latency_data"]
+
+#: The drawing is 400 by 230; this much of it is for what stands beside the grid.
+LEFT: Final = 46
+_RIGHT: Final = 392
+_TOP, _BOTTOM = 8, 204
+#: More could not be told apart.
+_MOST_CURVES: Final = 6
+_MOST_LABELS: Final = 7
+_LOWEST: Final = 7  # decades of the share that are drawn at most
+_MILLI, _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
+#: What is round to a person.
+_TIMES: Final = (
+    *(_MILLI, 10 * _MILLI, 100 * _MILLI, _SECOND, 10 * _SECOND, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY),
+    365 * _DAY,
+)
+
+
+def latency_data(latencies: Sequence[Latency], shown: int) -> LatencyData:
+    """All of them, those with the most messages first."""
+    ordered = sorted(latencies, key=lambda each: (-each.messages, each.group, each.topic))
+    drawn = [each for each in ordered if len(each.survival()) > 0][:_MOST_CURVES]
+    grid, is_one_group = _Grid(drawn), len({each.group for each in latencies}) == 1
+    return LatencyData(
+        sentence=_sentence(latencies),
+        curves=[
+            Curve(each.topic if is_one_group else f"{each.topic} of {each.group}", grid.path(each), _description(each)) for each in drawn
+        ],
+        across=grid.across,
+        up=grid.up,
+        rows=[_row(each, drawn.index(each) if each in drawn else -1) for each in ordered[:shown]],
+        hidden=max(0, len(ordered) - shown),
+    )
+
+
+class _Grid:
+    """Where a time and a share are in the drawing: both by their logarithms."""
+
+    def __init__(self, drawn: Sequence[Latency]) -> None:
+        ends = [micros for each in drawn for micros, _ in each.survival()] or [_SECOND]
+        self._first = max((time for time in _TIMES if time <= min(ends)), default=_MILLI)
+        self._last = min((time for time in _TIMES if time >= max(ends) and time > self._first), default=max(*ends, 10 * self._first))
+        most = max((each.messages for each in drawn), default=1)
+        self._decades = min(_LOWEST, max(1, math.ceil(math.log10(most))))
+
+    @property
+    def across(self) -> list[Tick]:
+        """Times."""
+        within = [time for time in _TIMES if self._first <= time <= self._last]
+        step = -(-len(within) // _MOST_LABELS)
+        return [Tick(round(self._x(time), 1), duration(time)) for time in within[::step]]
+
+    @property
+    def up(self) -> list[Tick]:
+        """Shares."""
+        return [Tick(round(self._y(10.0**-power), 1), f"{100 / 10**power:.{max(0, power - 2)}f} %") for power in range(self._decades + 1)]
+
+    def path(self, of: Latency) -> str:
+        """From where none has been done down to where all have."""
+        path, reached, height = f"M{self._x(self._first):.1f} {_TOP}", float(self._first), float(_TOP)
+        for end, share in of.survival():
+            begin, beyond = end / GROWTH, self._y(share)
+            # Where no class lies between, the share stays what it was; what is below the grid is not drawn again and again.
+            if begin > reached * 1.001 and beyond != height:
+                path += f"H{self._x(begin):.1f}"
+            if beyond != height:
+                path += f"L{self._x(end):.1f} {beyond:.1f}"
+            reached, height = end, beyond
+        return path
+
+    def _x(self, micros: float) -> float:
+        share = math.log(max(micros, self._first) / self._first) / math.log(self._last / self._first)
+        return LEFT + share * (_RIGHT - LEFT)
+
+    def _y(self, share: float) -> float:
+        down = min(1.0, -math.log10(share) / self._decades) if share > 0 else 1.0
+        return _TOP + down * (_BOTTOM - _TOP)
+
+
+def _sentence(latencies: Sequence[Latency]) -> str:
+    total: Counter[int] = Counter()
+    for each in latencies:
+        total.update(each.classes)
+    whole = Latency("", "", total)
+    early = f" {whole.negative:,} {were(whole.negative)} done before {'its record was' if whole.negative == 1 else 'their records were'} "
+    early = f"{early}written, by the clocks of two machines." if whole.negative else ""
+    half, most, last = (duration(whole.percentile(share)) for share in (0.5, 0.99, 1.0))
+    return (
+        f"Of {messages(whole.messages)} that {were(whole.messages)} run with success, half took at most {half} from the record’s "
+        f"timestamp on, 99 % at most {most}, and the longest {last}.{early}"
+    )
+
+
+def _description(each: Latency) -> str:
+    half, tail, last = (duration(each.percentile(share)) for share in (0.5, 0.99, 1.0))
+    return f"{messages(each.messages)}: half took more than {half}, 1 % more than {tail}, none more than {last}."
+
+
+def _row(each: Latency, curve: int) -> LatencyRow:
+    # What was done before it was written took no time that anybody knows.
+    known = each.negative < each.messages
+    p50, p95, p99 = (duration(each.percentile(share)) if known else "–" for share in (0.5, 0.95, 0.99))
+    return LatencyRow(
+        each.group, each.topic, curve, each.messages, each.negative, round(each.negative / each.messages, 4), p50, p95, p99
+    )  # fmt: skip

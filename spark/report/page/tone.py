@@ -1,0 +1,25 @@
+"""How a verdict or a flag is meant: what calls for somebody is bad, what leaves a question is doubtful."""
+
+from __future__ import annotations
+
+from ackwise.spark.report.page.data import Tone
+from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, ProducedVerdict, Verdict
+
+__all__ = ["tone_of"]
+
+
+def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
+    """The tone of a verdict or a flag."""
+    match kind:
+        case LogicalVerdict():
+            return "bad"
+        case ProducedVerdict():
+            return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "doubt"
+        case Flag():
+            return "bad" if kind is Flag.COMMITTED_PAST else "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED) else "plain"
+        case Verdict.EXACTLY_ONCE:
+            return "good"
+        case Verdict.DEAD_LETTERED:
+            return "doubt"
+        case Verdict():
+            return "bad" if kind in ANOMALIES else "doubt" if kind in INCONCLUSIVE else "plain"

@@ -1,0 +1,119 @@
+"""Numbers, durations and times as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from ackwise.spark.report.timeline import Buckets
+from ackwise.spark.vocabulary import Verdict
+
+__all__ = [
+    "are",
+    "clock",
+    "counted",
+    "date",
+    "duration",
+    "instant",
+    "instant_with_millis",
+    "late",
+    "listed",
+    "messages",
+    "moment",
+    "span_of",
+    "were",
+]
+
+_SECOND: Final = 1_000_000
+_MINUTE, _HOUR, _DAY = 60 * _SECOND, 3600 * _SECOND, 86400 * _SECOND
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as `1 key` and `2,000 keys`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def messages(number: int) -> str:
+    """So many messages."""
+    return counted(number, "message")
+
+
+def are(number: int) -> str:
+    """`is` or `are`."""
+    return "is" if number == 1 else "are"
+
+
+def were(number: int) -> str:
+    """`was` or `were`."""
+    return "was" if number == 1 else "were"
+
+
+def listed(numbers: Mapping[Verdict, int]) -> str:
+    """Such as `LOST 2, STUCK 1`."""
+    return ", ".join(f"{verdict.name} {number:,}" for verdict, number in numbers.items())
+
+
+def duration(micros: int) -> str:
+    """In two units at most: `430 ms`, `2.5 s`, `3 min 5 s`, `4 h`, `2 d 6 h`."""
+    if micros < _SECOND:
+        return f"{micros / 1000:.0f} ms"
+    if micros < _MINUTE:
+        return f"{micros / _SECOND:.1f}".removesuffix(".0") + " s"
+    if micros < _HOUR:
+        return _two_units(micros // _SECOND, 60, "min", "s")
+    if micros < _DAY:
+        return _two_units(micros // _MINUTE, 60, "h", "min")
+    return _two_units(micros // _HOUR, 24, "d", "h")
+
+
+def late(milliseconds: int) -> str:
+    """How late something came; with a minus if it was early."""
+    return f"-{duration(-milliseconds * 1000)}" if milliseconds < 0 else duration(milliseconds * 1000)
+
+
+def instant(micros: int) -> str:
+    """Date and time."""
+    return f"{_at(micros):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def instant_with_millis(micros: int) -> str:
+    """Date and time, as exact as events are compared by eye."""
+    return f"{_at(micros):%Y-%m-%d %H:%M:%S}.{micros // 1000 % 1000:03}"
+
+
+def date(micros: int) -> str:
+    """The day, in UTC."""
+    return f"{_at(micros):%Y-%m-%d}"
+
+
+def clock(micros: int) -> str:
+    """The time of day, in UTC."""
+    return f"{_at(micros):%H:%M:%S}"
+
+
+def moment(micros: int, step: int, *, with_day: bool) -> str:
+    """One of many moments that are `step` microseconds apart, as exact as it takes to tell them apart."""
+    at = _at(micros)
+    if with_day:
+        return f"{at:%Y-%m-%d}" if step >= _DAY else f"{at:%Y-%m-%d %H:%M}"
+    if step >= _MINUTE:
+        return f"{at:%H:%M}"
+    return f"{at:%H:%M:%S}" if step >= _SECOND else f"{at:%H:%M:%S}.{at.microsecond // 100_000}"
+
+
+def span_of(time: Buckets) -> tuple[str, str, str]:
+    """What stands below the beginning, the middle and the end of a row of buckets."""
+    starts = [time.begin + place * time.width for place in (0, time.number // 2, time.number)]
+    with_day = starts[-1] - starts[0] > _DAY
+    begin, middle, end = (moment(start, time.width, with_day=with_day) for start in starts)
+    return begin if with_day else f"{date(starts[0])} {begin}", middle, end
+
+
+def _two_units(number: int, size: int, unit: str, smaller: str) -> str:
+    whole, rest = divmod(number, size)
+    return f"{whole:,} {unit} {rest} {smaller}" if rest else f"{whole:,} {unit}"
+
+
+def _at(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / _SECOND, UTC)

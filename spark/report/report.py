@@ -1,0 +1,411 @@
+"""What a run found, as one value and as JSON. Plain Python, and the same for the same events."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ackwise.middleware.repair import Summary
+from ackwise.spark.claims.findings import ClaimReport
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.fold.facts import Writer
+from ackwise.spark.judge.accounts import Production
+from ackwise.spark.judge.books import Book
+from ackwise.spark.report.copies import RetryBook
+from ackwise.spark.report.delays import Delays
+from ackwise.spark.report.details import NO_EXHIBITS, Exhibits
+from ackwise.spark.report.details_json import shown
+from ackwise.spark.report.timeline import Timeline
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
+
+__all__ = ["OWN_REASON", "PAGE", "SCHEMA_VERSION", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally", "to_json"]
+
+#: Of `summary.json`.
+SCHEMA_VERSION: Final = 1
+#: What the page for people is called, beside `summary.json`.
+PAGE: Final = "report.html"
+#: What stands for the reasons that handlers give themselves: they may be any text, and hold data.
+OWN_REASON: Final = "given by the handler"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many messages of one handler and topic have one verdict and one set of flags."""
+
+    group: str
+    handler: str
+    topic: str
+    verdict: Verdict
+    flags: Flag
+    messages: int
+
+    @property
+    def is_anomaly(self) -> bool:
+        """Whether somebody should look at them."""
+        return self.verdict in ANOMALIES or Flag.COMMITTED_PAST in self.flags
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether they were run again, or may have been, and are no anomaly."""
+        return not self.is_anomaly and bool(self.flags & DOUBTS)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether it can't be told how often they were run."""
+        return Flag.AMBIGUOUS_EXEC in self.flags and Flag.REPEATED not in self.flags and self.verdict is not Verdict.MULTI_EXECUTED
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One message that somebody should look at."""
+
+    group: str
+    handler: str
+    topic: str
+    partition: int
+    offset: int
+    verdict: Verdict
+    flags: Flag
+    attempt: int
+    last_event: str
+    last_ts: int
+    """Microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Offsets without any event: `start` to before `end`."""
+
+    group: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalFinding:
+    """How many dedup hashes of one handler have one logical verdict."""
+
+    group: str
+    handler: str
+    verdict: LogicalVerdict
+    flags: Flag
+    hashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """How many messages of one handler are dead letters for one reason."""
+
+    group: str
+    handler: str
+    reason: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """Everything that a run found."""
+
+    run_id: str
+    as_of: int
+    """Microseconds; 0 without events."""
+    roots: Sequence[str]
+    files: int
+    bytes: int
+    writers: Sequence[Writer]
+    missing_events: int
+    """Sequence numbers that are not there."""
+    books: Sequence[Book]
+    tallies: Sequence[Tally]
+    findings: Sequence[Finding]
+    """The worst, at most `listed`."""
+    doubtful: Sequence[Finding]
+    """Messages that were run again, or may have been, and are no anomaly: the first, at most `listed`."""
+    missing: Sequence[Missing]
+    """The first, at most `listed`."""
+    listed: int
+    logical: Sequence[LogicalFinding]
+    dead_letters: Sequence[DeadLetters]
+    delays: Sequence[Delays]
+    timeline: Timeline | None
+    """None without messages."""
+    unreadable: Sequence[str]
+    warnings: Sequence[str]
+    output: str
+    config: ReconcileConfig
+    produced: Production | None = None
+    """None if nobody said what was produced."""
+    retry_books: Sequence[RetryBook] = ()
+    plan: Summary | None = None
+    """What would repair it; None in reports that were made without."""
+    exhibits: Exhibits = NO_EXHIBITS
+    claims: ClaimReport | None = None
+    """None if no store was compared."""
+
+    @property
+    def page(self) -> str:
+        """Where the page for people is."""
+        return str(Path(self.output) / PAGE)
+
+    @property
+    def verdicts(self) -> Mapping[Verdict, int]:
+        """How many of each verdict, worst first: messages, and offsets without events."""
+        found: Counter[Verdict] = Counter()
+        for tally in self.tallies:
+            found[tally.verdict] += tally.messages
+        for book in self.books:
+            found.update(book.absent)
+        if self.produced is not None and self.produced.lost_before_start:
+            found[Verdict.LOST_PRODUCED] += self.produced.lost_before_start
+        return {verdict: found[verdict] for verdict in sorted(found)}
+
+    @property
+    def flags(self) -> Mapping[Flag, int]:
+        """How many messages have each flag."""
+        found: Counter[Flag] = Counter()
+        for tally in self.tallies:
+            found.update(dict.fromkeys(tally.flags, tally.messages))
+        return {flag: found[flag] for flag in sorted(found)}
+
+    @property
+    def retries(self) -> Mapping[Verdict, int]:
+        """What became of the messages that were sent back at least once."""
+        found: Counter[Verdict] = Counter()
+        for tally in self.tallies:
+            if Flag.RETRIED in tally.flags:
+                found[tally.verdict] += tally.messages
+        return {verdict: found[verdict] for verdict in sorted(found)}
+
+    @property
+    def ambiguous(self) -> int:
+        """Of how many messages it can't be told whether they were run once or twice."""
+        return sum(tally.messages for tally in self.tallies if tally.is_ambiguous)
+
+    @property
+    def repeated(self) -> int:
+        """How many messages were run with success again, at least once without a claim, which no verdict says."""
+        return self.flags.get(Flag.REPEATED, 0)
+
+    @property
+    def orphaned(self) -> int:
+        """How many records were consumed of which nobody says that they were produced."""
+        return 0 if self.produced is None else self.produced.orphaned
+
+    @property
+    def unlisted(self) -> int:
+        """How many more messages are as those in `doubtful`."""
+        return sum(tally.messages for tally in self.tallies if tally.is_doubtful) - len(self.doubtful)
+
+    def meaning(self, verdict: Verdict) -> str:
+        """What `verdict` says here, in a few words: of messages that it does not hold for to the letter, how many they are."""
+        of_it = [tally for tally in self.tallies if tally.verdict is verdict and tally.is_doubtful]
+        if verdict is not Verdict.EXACTLY_ONCE or not of_it:
+            return MEANINGS[verdict]
+        repeated = sum(tally.messages for tally in of_it if Flag.REPEATED in tally.flags)
+        ambiguous = sum(tally.messages for tally in of_it if tally.is_ambiguous)
+        parts = [*([f"{ambiguous:,} in doubt"] if ambiguous else []), *([f"{repeated:,} run again"] if repeated else [])]
+        return f"run with success; once, but for {' and '.join(parts)}"
+
+    @property
+    def anomalies(self) -> int:
+        """How many messages, offsets, dedup hashes and records that were not published somebody should look at."""
+        messages = sum(tally.messages for tally in self.tallies if tally.is_anomaly)
+        offsets = sum(number for book in self.books for verdict, number in book.absent.items() if verdict in ANOMALIES)
+        produced = 0 if self.produced is None else self.produced.lost_before_start + self.produced.not_published
+        claims = 0 if self.claims is None else self.claims.anomalies
+        # A phantom hash is there already, by its suppressed messages.
+        return (
+            messages
+            + offsets
+            + produced
+            + claims
+            + sum(finding.hashes for finding in self.logical if finding.verdict is LogicalVerdict.LOGICAL_DUPLICATE)
+        )
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether messages that may have been run twice, or were without a claim, are the worst that was found."""
+        return bool(self.ambiguous or self.repeated or self.orphaned) and not self.anomalies and not self._is_unknown
+
+    @property
+    def is_past_events(self) -> bool:
+        """Whether only what came after the last event was to be judged: that there is nothing is not the same as nothing being wrong."""
+        return self.config.since is not None and self.config.since * 1e6 > self.as_of
+
+    @property
+    def _is_unknown(self) -> bool:
+        if self.unreadable or self.is_past_events or (self.claims is not None and self.claims.strangers):
+            return True
+        return any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """An anomaly is one whatever else is unknown; to a strict configuration so is a doubt."""
+        if self.anomalies or (self.config.strict and (self.ambiguous or self.repeated or self.orphaned)):
+            return ExitCode.ANOMALIES
+        return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
+
+
+def to_json(report: RunReport) -> str:
+    """The report as it stands in `summary.json`. Times are ISO 8601 in UTC; names are those of the verdicts and flags."""
+    return json.dumps(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": report.run_id,
+            "exit_code": int(report.exit_code),
+            "as_of": _time(report.as_of),
+            "anomalies": report.anomalies,
+            "verdicts": _named(report.verdicts),
+            "flags": _named(report.flags),
+            "retries": _named(report.retries),
+            "retry_books": [_retry_book(book) for book in report.retry_books],
+            "books": [_book(book) for book in report.books],
+            "tallies": [_plain(tally) for tally in report.tallies],
+            "produced": None if report.produced is None else _produced(report.produced),
+            "claims": None if report.claims is None else _claims(report.claims),
+            "logical": [_plain(finding) for finding in report.logical],
+            "findings": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.findings],
+            "ambiguous": report.ambiguous,
+            "doubtful": [{**_plain(finding), "last_ts": _time(finding.last_ts)} for finding in report.doubtful],
+            "missing": [_plain(missing) for missing in report.missing],
+            "listed": report.listed,
+            "dead_letters": [_plain(letters) for letters in report.dead_letters],
+            "delays": [_delays(delays) for delays in report.delays],
+            "timeline": None if report.timeline is None else _timeline(report.timeline),
+            "exhibits": shown(report.exhibits),
+            "missing_events": report.missing_events,
+            "unreadable": list(report.unreadable),
+            "warnings": list(report.warnings),
+            "writers": [_writer(writer) for writer in report.writers],
+            "roots": list(report.roots),
+            "files": report.files,
+            "bytes": report.bytes,
+            "plan": None if report.plan is None else _plan(report.plan),
+            "output": report.output,
+            "report": report.page,
+            "config": {field.name: getattr(report.config, field.name) for field in fields(report.config)},
+        },
+        indent=2,
+    )
+
+
+def _named(counts: Mapping[Any, int]) -> dict[str, int]:
+    return {key.name: number for key, number in counts.items()}
+
+
+def _plain(value: Tally | Finding | Missing | LogicalFinding | DeadLetters) -> dict[str, Any]:
+    found: dict[str, Any] = {field.name: getattr(value, field.name) for field in fields(value)}
+    if "verdict" in found:
+        found["verdict"] = found["verdict"].name
+    if "flags" in found:
+        found["flags"] = [flag.name for flag in found["flags"]]
+    return found
+
+
+def _book(book: Book) -> dict[str, Any]:
+    return {
+        "cluster": book.partition.group[0],
+        "group": book.partition.group[1],
+        "topic": book.partition.topic,
+        "topic_id": book.partition.topic_id,
+        "partition": book.partition.partition,
+        "start": book.start,
+        "committed": book.committed,
+        "offsets": book.expected,
+        "verdicts": _named(book.verdicts),
+        "gaps": book.gaps,
+        "balance": book.balance,
+        "rewound": book.rewound,
+    }
+
+
+def _retry_book(book: RetryBook) -> dict[str, Any]:
+    fates = {str(fate): number for fate, number in book.fates.items()}
+    return {"group": book.group, "handler": book.handler, "topic": book.topic, "attempt": book.attempt, "sent": book.sent, **fates}
+
+
+def _plan(plan: Summary) -> dict[str, Any]:
+    actions = {each.action: {"steps": each.steps, "offsets": each.offsets} for each in plan.planned}
+    return {"path": plan.path, "actions": actions, "provisional": plan.provisional}
+
+
+def _claims(claims: ClaimReport) -> dict[str, Any]:
+    findings = [
+        {**{field.name: getattr(each, field.name) for field in fields(each)}, "finding": each.finding.name, "verdict": each.verdict.name}
+        for each in claims.findings
+    ]
+    return {
+        "store": claims.store,
+        "claims": claims.claims,
+        "known": claims.known,
+        "counts": _named(claims.counts),
+        "findings": findings,
+        "strangers": list(claims.strangers),
+        "later": list(claims.later),
+    }
+
+
+def _produced(production: Production) -> dict[str, Any]:
+    return {
+        "path": production.path,
+        "books": [
+            {
+                "cluster": book.partition.group[0],
+                "group": book.partition.group[1],
+                "topic": book.partition.topic,
+                "topic_id": book.partition.topic_id,
+                "partition": book.partition.partition,
+                "produced": book.produced,
+                **{str(account): number for account, number in book.accounts.items()},
+                "orphans": book.orphans,
+            }
+            for book in production.books
+        ],
+        "unpublished": [each._asdict() for each in production.unpublished],
+        "unread": production.unread,
+        "orphans": [each._asdict() for each in production.orphans],
+    }
+
+
+def _writer(writer: Writer) -> dict[str, Any]:
+    return {
+        "writer_id": f"{writer.writer_id:016x}",
+        "client": writer.client,
+        "cluster": writer.group[0],
+        "group": writer.group[1],
+        "mode": writer.mode,
+        "fate": str(writer.fate),
+        "first": _time(writer.first_ts),
+        "last": _time(writer.last_ts),
+        "last_seq": writer.last_seq,
+    }
+
+
+def _delays(delays: Delays) -> dict[str, Any]:
+    return {
+        "group": delays.group,
+        "handler": delays.handler,
+        "messages": delays.messages,
+        "early": delays.early,
+        "late_ms": {f"p{round(100 * share)}": delays.percentile(share) for share in (0.5, 0.9, 0.99, 1.0)},
+    }
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "begin": _time(timeline.begin),
+        "seconds": timeline.width / 1_000_000,
+        "verdicts": {verdict.name: list(counts) for verdict, counts in timeline.counts.items()},
+    }
+
+
+def _time(micros: int) -> str | None:
+    return datetime.fromtimestamp(micros / 1_000_000, UTC).isoformat(timespec="milliseconds") if micros else None

@@ -1,0 +1,50 @@
+"""Where in a partition it happened: its booked offsets in bins of equal width, with what is not done once, and who got or gave it up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ackwise.spark.judge.books import Book
+from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Verdict
+
+__all__ = ["BINS", "Strip", "width_of"]
+
+#: As many bins as a narrow screen can show.
+BINS: Final = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The offsets of one book. What is in no bin was done once, or was never in the log: the books say how many they are."""
+
+    book: Book
+    bins: Mapping[int, Mapping[Verdict, int]]
+    """Number of the bin, and how many of its offsets have each verdict but EXACTLY_ONCE."""
+    assigned: Sequence[int] = field(default=())
+    """In which bins the positions are at which somebody got the partition."""
+    revoked: Sequence[int] = field(default=())
+
+    @property
+    def width(self) -> int:
+        """Offsets in a bin; the last may have fewer."""
+        return width_of(self.book.start, self.book.committed)
+
+    @property
+    def anomalies(self) -> int:
+        """How many offsets somebody should look at."""
+        return self._of(ANOMALIES)
+
+    @property
+    def unknown(self) -> int:
+        """How many offsets nobody can tell of."""
+        return self._of(INCONCLUSIVE)
+
+    def _of(self, kinds: frozenset[Verdict]) -> int:
+        return sum(number for verdicts in self.bins.values() for verdict, number in verdicts.items() if verdict in kinds)
+
+
+def width_of(start: int, end: int) -> int:
+    """So many offsets make a bin of the range from `start` to before `end`."""
+    return max(1, -(-(end - start) // BINS))

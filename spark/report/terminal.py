@@ -1,0 +1,188 @@
+"""The report as tables in a terminal: the books first, then the verdicts, then what somebody should look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ackwise.middleware.repair import Summary
+from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimReport
+from ackwise.spark.judge.accounts import Production
+from ackwise.spark.judge.books import Book
+from ackwise.spark.report.in_doubt import doubts, query
+from ackwise.spark.report.ranges import suspects
+from ackwise.spark.report.report import RunReport
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    FLAG_MEANINGS,
+    INCONCLUSIVE,
+    PRODUCED_MEANINGS,
+    Account,
+    ExitCode,
+    Flag,
+    ProducedVerdict,
+    Verdict,
+)
+
+__all__ = ["show"]
+
+_DOUBTFUL: Final = (
+    "[yellow]in doubt[/]: every committed message is accounted for, but not each is known to have {been}; exit code {code}{advice}"
+)
+_OUTCOMES: Final = {
+    ExitCode.CLEAN: "[green]clean[/]: every committed message is accounted for",
+    ExitCode.ANOMALIES: "[red]anomalies[/]: {anomalies:,} things to look at",
+    ExitCode.INCONCLUSIVE: "[yellow]inconclusive[/]: no anomaly, but events are missing that could show one",
+}
+_SHOWN: Final = 40  # rows of a table, before it says how many more there are
+
+
+def show(report: RunReport, console: Console) -> None:
+    """Print the report."""
+    if report.books:
+        console.print(_books(report.books))
+    if report.produced is not None:
+        console.print(_produced(report.produced))
+    if report.verdicts:
+        console.print(_verdicts(report))
+    if report.findings or report.doubtful or report.missing:
+        console.print(_findings(report))
+    if report.unlisted:
+        console.print(f"[dim]{report.unlisted:,} more in doubt, in Spark SQL: {escape(query(report.output))}[/]", soft_wrap=True)
+    for finding in report.logical:
+        name = f"[red]{finding.verdict.name}[/]"
+        console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)
+    if report.produced is not None:
+        for kind, number in (
+            (ProducedVerdict.NOT_PUBLISHED, report.produced.not_published),
+            (ProducedVerdict.ORPHAN_CONSUMED, report.orphaned),
+        ):
+            if number:
+                colour = "red" if kind is ProducedVerdict.NOT_PUBLISHED else "yellow"
+                console.print(f"[{colour}]{kind.name}[/]: {number:,} records {PRODUCED_MEANINGS[kind]}", soft_wrap=True)
+    if report.claims is not None:
+        _show_claims(report.claims, console)
+    for sentence in (*report.unreadable, *report.warnings):
+        console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
+    for sentence in doubts(report):
+        console.print(f"[yellow]?[/] {escape(sentence)}", soft_wrap=True)
+    if report.plan is not None and report.plan.planned:
+        console.print(_plan(report.plan), soft_wrap=True)
+    console.print(_outcome(report), soft_wrap=True)
+    console.print(f"[dim]{_facts(report)}[/]", soft_wrap=True)
+    console.print(f"report: {escape(report.page)}", soft_wrap=True)
+
+
+def _plan(plan: Summary) -> str:
+    offsets = sum(each.offsets for each in plan.planned)
+    return f"what would repair it, of {offsets:,} offsets: [bold]ackwise plan show {escape(plan.path)}[/]"
+
+
+def _show_claims(claims: ClaimReport, console: Console) -> None:
+    console.print(f"{claims.known:,} of {claims.claims:,} keys in {escape(claims.store)} are of these events", soft_wrap=True)
+    for finding in claims.findings[:_SHOWN]:
+        colour = "red" if finding.finding in CLAIM_ANOMALIES else "yellow"
+        place = escape(f"{finding.topic}/{finding.partition}/{finding.offset} ({finding.handler} in {finding.group})")
+        record = f"; row {finding.key}" if finding.key else ""
+        console.print(f"[{colour}]{finding.finding.name}[/]: {place}, by the events {finding.verdict.name}{record}", soft_wrap=True)
+    for sentence in claims.sentences:
+        console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
+
+
+def _outcome(report: RunReport) -> str:
+    if report.is_in_doubt:
+        been = "run once" if report.ambiguous or report.repeated else "been produced"
+        return _DOUBTFUL.format(been=been, code=int(report.exit_code), advice="" if report.config.strict else ", or 1 with --strict")
+    return _OUTCOMES[report.exit_code].format(anomalies=report.anomalies)
+
+
+def _facts(report: RunReport) -> str:
+    fates = Counter(writer.fate for writer in report.writers)
+    writers = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items())) or "none"
+    as_of = "" if report.as_of == 0 else f"as of {datetime.fromtimestamp(report.as_of / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC; "
+    sample = min(report.config.verify_sample, sum(tally.messages for tally in report.tallies))
+    alike = f"up to {sample:,} messages judged once more by other means, with no difference; " if sample else ""
+    return f"{as_of}{report.files} files; writers: {writers}; {alike}tables and summary.json in {escape(report.output)}"
+
+
+def _books(books: Sequence[Book]) -> Table:
+    table = Table(title="Books: every offset up to the last commit", title_justify="left")
+    present = sorted({verdict for book in books for verdict in book.verdicts})
+    groups = {book.partition.group for book in books}
+    if len(groups) > 1:
+        table.add_column("group", overflow="fold")
+    table.add_column("partition", overflow="fold")
+    for name in ("from", "before", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
+        table.add_column(name, justify="right", overflow="fold")
+    for book in books[:_SHOWN]:
+        group = [escape(book.partition.group[1])] if len(groups) > 1 else []
+        counts = [_count(book.verdicts.get(verdict, 0), verdict) for verdict in present]
+        balance = "[green]0[/]" if book.balance == 0 else f"[red]{book.balance:+d}[/]"
+        offsets = [str(book.start), str(book.committed), f"{book.expected:,}"]
+        table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *offsets, *counts, f"{book.gaps:,}", balance)
+    if len(books) > _SHOWN:
+        table.caption = f"and {len(books) - _SHOWN} more partitions in summary.json"
+    return table
+
+
+def _produced(production: Production) -> Table:
+    table = Table(title="Produced, by what became of it", title_justify="left")
+    groups = {book.partition.group for book in production.books}
+    if len(groups) > 1:
+        table.add_column("group", overflow="fold")
+    table.add_column("partition", overflow="fold")
+    for name in ("produced", "received", "lost", "otherwise", "not come to", "earlier", "orphans"):
+        table.add_column(name, justify="right", overflow="fold")
+    for book in production.books[:_SHOWN]:
+        group = [escape(book.partition.group[1])] if len(groups) > 1 else []
+        counts = [book.produced, book.accounts[Account.HANDLED]]
+        lost = f"[red]{book.lost:,}[/]" if book.lost else "[dim]0[/]"
+        rest = [book.accounts[Account.EXPLAINED], book.accounts[Account.WAITING], book.accounts[Account.EARLIER], book.orphans]
+        cells = [*(f"{number:,}" for number in counts), lost, *(f"{number:,}" for number in rest)]
+        table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *cells)
+    if len(production.books) > _SHOWN:
+        table.caption = f"and {len(production.books) - _SHOWN} more partitions in summary.json"
+    return table
+
+
+def _verdicts(report: RunReport) -> Table:
+    table = Table(title="Verdicts", title_justify="left")
+    table.add_column("verdict", overflow="fold")
+    table.add_column("messages", justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
+    for verdict, number in report.verdicts.items():
+        table.add_row(verdict.name, _count(number, verdict), report.meaning(verdict))
+    for flag, number in report.flags.items():
+        table.add_row(f"[dim]+ {flag.name}[/]", _count(number, flag), f"[dim]{FLAG_MEANINGS[flag]}[/]")
+    return table
+
+
+def _findings(report: RunReport) -> Table:
+    """One row for all messages of a partition that look alike."""
+    found = suspects(report)
+    table = Table(
+        title=f"To look at, the first {report.listed}", title_justify="left", caption="the tables verdicts and missing have all of them"
+    )
+    with_group = len({suspect.group for suspect in found}) > 1
+    for name in ("verdict", *(["group"] if with_group else []), "partition", "offsets", "handler", "evidence"):
+        table.add_column(name, overflow="fold")
+    for suspect in found[:_SHOWN]:
+        name = f"[red]{suspect.verdict.name}[/]" if suspect.verdict in ANOMALIES else suspect.verdict.name
+        group = [escape(suspect.group)] if with_group else []
+        table.add_row(name, *group, escape(suspect.partition), suspect.offsets, escape(suspect.handler), escape(suspect.evidence))
+    return table
+
+
+def _count(number: int, kind: Verdict | Flag) -> str:
+    if number == 0:
+        return "[dim]0[/]"
+    # A flag may be equal to a verdict: both are numbers.
+    verdict = kind if isinstance(kind, Verdict) else None
+    colour = "red" if verdict in ANOMALIES or kind is Flag.COMMITTED_PAST else "yellow" if verdict in INCONCLUSIVE else ""
+    return f"[{colour}]{number:,}[/]" if colour else f"{number:,}"

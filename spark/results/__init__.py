@@ -1,0 +1,1 @@
+"""The tables, counts and plan of a run, computed by Spark once all is judged."""

@@ -1,0 +1,183 @@
+"""Sets Spark to work for what the page draws, after the verdicts: two passes, and more only where there is something to show."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.schema import micros
+from ackwise.spark.events.sources import Evidence
+from ackwise.spark.fold.facts import Facts
+from ackwise.spark.fold.gaps import Hole
+from ackwise.spark.judge.books import Book
+from ackwise.spark.report.attempts import Attempts
+from ackwise.spark.report.details import AGES, Exhibits, Failures, StuckClaims
+from ackwise.spark.report.earlier import earlier_runs
+from ackwise.spark.report.exports import Written, exports
+from ackwise.spark.report.latency import Latency
+from ackwise.spark.report.strips import Strip
+from ackwise.spark.report.timeline import Buckets, buckets
+from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
+from ackwise.spark.results.stories import Flagged, showable, tell
+from ackwise.spark.vocabulary import Flag, Verdict
+from ackwise.spark.why.story import Story
+
+__all__ = ["Judged", "exhibit"]
+
+#: As many bars as a narrow screen can still show.
+_MOST_BUCKETS: Final = 60
+_PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was judged, and what was counted of it."""
+
+    facts: Facts
+    holes: Sequence[Hole]
+    events: DataFrame
+    """Projected."""
+    judged: DataFrame
+    settled: DataFrame
+    books: Sequence[Book]
+    tallies: Sequence[Row]
+    """Of `results.tallies`."""
+    findings: Sequence[Row]
+    missing: Sequence[Row]
+
+
+def exhibit(spark: SparkSession, found: Judged, out: Path, evidence: Evidence, config: ReconcileConfig) -> Exhibits:
+    """Count what the page draws. `out` has the table `missing` already."""
+    facts, time = found.facts, _time(found.facts)
+    of_book = bins(spark, found.books)
+    told = writing(found.events, time, of_book).collect() if facts.writers else []
+    return Exhibits(
+        latencies=_latencies(spark, found),
+        attempts=_attempts(facts, found.tallies),
+        strips=_strips(found, told, _absent(spark, found, out) if found.missing else []),
+        stuck=_stuck(found),
+        failures=_failures(facts, told),
+        exports=exports(facts.writers, found.holes, _written(told), time),
+        time=time,
+        stories=_stories(spark, found, evidence, config),
+        earlier=earlier_runs(out, [str(root) for root in evidence.roots], facts.as_of),
+    )
+
+
+def _time(facts: Facts) -> Buckets:
+    first, last = min((w.first_ts for w in facts.writers), default=0), max((w.last_ts for w in facts.writers), default=0)
+    return buckets(first, last, _MOST_BUCKETS)
+
+
+def _written(told: Iterable[Row]) -> list[Written]:
+    return [Written(row["writer_id"], row["bucket"], row["first"], row["last"]) for row in told if row["writer_id"] is not None]
+
+
+def _latencies(spark: SparkSession, found: Judged) -> list[Latency]:
+    if not any(row["verdict"] in (Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED) for row in found.tallies):
+        return []
+    of_view, names = streams(spark, found.facts)
+    classes: dict[int, dict[int, int]] = defaultdict(dict)
+    for row in latencies(found.judged, of_view).collect():
+        classes[row["stream"]][row["class"]] = row["count"]
+    return [Latency(*names[stream], each) for stream, each in sorted(classes.items())]
+
+
+def _attempts(facts: Facts, tallies: Iterable[Row]) -> list[Attempts]:
+    views = {view.mk: view for view in facts.views}
+    found: dict[tuple[str, str, str], Counter[tuple[int, Verdict]]] = defaultdict(Counter)
+    for row in tallies:
+        view = views[row["mk"]]
+        found[view.group[1], view.handler, facts.partitions[view.pk].topic][row["attempt"], Verdict(row["verdict"])] += row["count"]
+    return [Attempts(*kind, last) for kind, last in sorted(found.items())]
+
+
+def _strips(found: Judged, told: Iterable[Row], absent: Iterable[Row]) -> list[Strip]:
+    of_view = {view.mk: view.pk for view in found.facts.views}
+    verdicts: dict[int, dict[int, Counter[Verdict]]] = defaultdict(lambda: defaultdict(Counter))
+    for row in found.tallies:
+        if row["bin"] is not None:
+            verdicts[of_view[row["mk"]]][row["bin"]][Verdict(row["verdict"])] += row["count"]
+    for row in absent:
+        verdicts[row["pk"]][row["bin"]][Verdict[row["verdict"]]] += row["count"]
+    moved: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for row in told:
+        if row["bin"] is not None:
+            moved[row["pk"], row["code"]].add(row["bin"])
+    return [
+        Strip(
+            book,
+            verdicts[book.partition.pk],
+            sorted(moved[book.partition.pk, EventCode.ASSIGNED]),
+            sorted(moved[book.partition.pk, EventCode.REVOKED]),
+        )
+        for book in found.books
+    ]
+
+
+def _absent(spark: SparkSession, found: Judged, out: Path) -> list[Row]:
+    partitions = found.facts.partitions.values()
+    rows = [(p.pk, *p.group, p.topic, p.topic_id, p.partition) for p in partitions]
+    keyed = spark.createDataFrame(rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
+    return absent_bins(spark.read.parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk")).collect()
+
+
+def _stuck(found: Judged) -> list[StuckClaims]:
+    number = sum(row["count"] for row in found.tallies if row["verdict"] == Verdict.STUCK)
+    if not number:
+        return []
+    clients = {writer.writer_id: writer.client for writer in found.facts.writers}
+    ages: dict[int, list[int]] = defaultdict(lambda: [0] * (len(AGES) + 1))
+    for row in stuck_claims(found.events, found.settled, found.facts.as_of, number).collect():
+        ages[row["writer_id"]][row["age"]] += row["count"]
+    most_first = sorted(ages.items(), key=lambda item: (-sum(item[1]), item[0]))
+    return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
+
+
+def _failures(facts: Facts, told: Iterable[Row]) -> list[Failures]:
+    views = {view.mk: view for view in facts.views}
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    for row in told:
+        if row["mk"] in views:
+            view = views[row["mk"]]
+            found[view.group[1], view.handler, facts.partitions[view.pk].topic, showable(row["error"])] += row["count"]
+    return [Failures(*kind, runs) for kind, runs in sorted(found.items())]
+
+
+def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: ReconcileConfig) -> list[Story]:
+    flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
+    if not flagged:
+        return []
+    rows = [(number, each.pk, each.mk, each.offset) for number, each in enumerate(flagged)]
+    asked = spark.createDataFrame(rows, "number int, pk long, flagged_mk long, at long")
+    behind: list[Mapping[str, Any]] = [row.asDict() for row in trails(found.events, asked).collect()]
+    return tell(found.facts, flagged, behind, evidence.logs.held, micros(config.writer_timeout))
+
+
+def _some_of_each(flagged: Sequence[Flagged], most: int) -> list[Flagged]:
+    """At most so many, worst verdict first; none is hidden by how many there are of another."""
+    seen: Counter[Verdict] = Counter()
+    ranked = []
+    for each in flagged:
+        seen[each.verdict] += 1
+        ranked.append((seen[each.verdict], each.verdict, each))
+    chosen = [each for _, _, each in sorted(ranked, key=lambda item: item[:2])[:most]]
+    return sorted(chosen, key=lambda each: each.verdict)
+
+
+def _flagged(row: Row) -> Flagged:
+    return Flagged(Verdict(row["verdict"]), Flag(row["flags"]), row["pk"], row["mk"], row["offset"])
+
+
+def _first_of_ranges(found: Judged) -> list[Flagged]:
+    keys = {(*p.group, p.topic, p.topic_id, p.partition): pk for pk, p in found.facts.partitions.items()}
+    return [
+        Flagged(Verdict[row["verdict"]], Flag(0), keys[*(row[name] for name in _PARTITION)], None, row["start"]) for row in found.missing
+    ]

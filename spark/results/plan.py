@@ -1,0 +1,123 @@
+"""What would mend each anomaly: the steps of the repair plan, as one frame of ranges that is read piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from ackwise.middleware.repair import Action, RepairStep
+from ackwise.spark.fold.messages import RANK_BASE
+from ackwise.spark.results.tables import is_anomaly, last_event, name_of, with_names
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+
+__all__ = ["ACTIONS", "of_keys", "of_messages", "of_offsets", "steps"]
+
+#: By the name of a verdict, what is to be done. One that is not here needs nothing.
+ACTIONS: Final = {
+    Verdict.LOST.name: Action.REDELIVER,
+    Verdict.LOST_PRODUCED.name: Action.REDELIVER,
+    Verdict.NEVER_SEEN.name: Action.PROBE,
+    Verdict.RETENTION_LOSS.name: Action.REVIEW,
+    Verdict.RETRY_LOST.name: Action.REDELIVER,
+    Verdict.PHANTOM_SUPPRESSED.name: Action.REPLAY,
+    Verdict.STUCK.name: Action.RELEASE,
+    Verdict.MULTI_EXECUTED.name: Action.REVIEW,
+    Verdict.IN_FLIGHT.name: Action.REDELIVER,  # committed past: nobody will deliver it again
+    Verdict.UNKNOWN_EXPORT_GAP.name: Action.VERIFY,
+    LogicalVerdict.LOGICAL_DUPLICATE.name: Action.REVIEW,
+}
+
+_PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
+_RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
+#: What nobody can say of an offset without events.
+_UNSAID: Final = (
+    *("handler", "dedup_epoch", "flags", "dedup_hash", "last_event", "first_ts", "last_ts"),
+    *("first_record_ts", "last_record_ts"),
+)
+
+
+def of_messages(settled: DataFrame, named: DataFrame, *, provisional: bool) -> DataFrame:
+    """The steps for messages: a row per range of neighbours that are alike. Messages that are PROVISIONAL only if asked for."""
+    unknown = F.col("verdict") == Verdict.UNKNOWN_EXPORT_GAP
+    final = F.col("flags").bitwiseAND(int(Flag.PROVISIONAL)) == 0
+    found = settled.where((is_anomaly() | unknown) & (F.lit(provisional) | final))
+    return _merged(with_names(found, named).withColumn("verdict", name_of("verdict", Verdict)))
+
+
+def of_keys(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFrame:
+    """The steps for messages whose key was run with success more than once, from the dedup hashes in `failed`."""
+    repeated = failed.where(F.col("logical_verdict") == LogicalVerdict.LOGICAL_DUPLICATE)
+    found = settled.where("ran_under_claim").join(repeated, ["scope", "dedup_hash"])
+    return _merged(with_names(found, named).withColumn("verdict", F.lit(LogicalVerdict.LOGICAL_DUPLICATE.name)))
+
+
+def of_offsets(missing: DataFrame) -> DataFrame:
+    """The steps for offsets without events, from `missing_rows`; they have no handler, attempt 0 and no evidence."""
+    wanted = missing.where(F.col("verdict").isin(*ACTIONS))
+    unsaid = (F.lit(None).alias(name) for name in _UNSAID)
+    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unsaid)
+
+
+def steps(frames: list[DataFrame]) -> Iterator[RepairStep]:
+    """All steps in order, by partition and offset; the driver holds one part of them at a time. Raises what Spark raises."""
+    rows = frames[0]
+    for frame in frames[1:]:
+        rows = rows.unionByName(frame)
+    rows = rows.persist()  # sorting looks at them twice
+    try:
+        for row in rows.orderBy(*_PARTITION, "start", "handler", "dedup_epoch", "verdict").toLocalIterator():
+            yield _step(row)
+    finally:
+        rows.unpersist()
+
+
+def _merged(messages: DataFrame) -> DataFrame:
+    """Neighbours of one partition, handler, verdict and attempt as one row; a copy of each carries the attempt after it."""
+    alike = messages.withColumn("attempt", F.coalesce(F.expr(f"state.last DIV {RANK_BASE}"), F.lit(0).cast("long")))
+    # Only anomalies come here, and those are few unless something is very wrong.
+    place = F.row_number().over(Window.partitionBy(*_RUN).orderBy("offset"))
+    same_hash = F.min("dedup_hash") == F.max("dedup_hash")
+    return (
+        alike.withColumn("stretch", F.col("offset") - place)
+        .groupBy(*_RUN, "stretch")
+        .agg(
+            F.min("offset").alias("start"),
+            (F.max("offset") + 1).alias("end"),
+            F.bit_or("flags").alias("flags"),
+            F.when(same_hash, F.max("dedup_hash")).alias("dedup_hash"),
+            F.min("state.first_ts").alias("first_ts"),
+            F.max("state.last_ts").alias("last_ts"),
+            F.min("record_ts").alias("first_record_ts"),
+            F.max("record_ts").alias("last_record_ts"),
+            F.struct(F.max("state.last").alias("last"), F.bit_or("state.bits").alias("bits")).alias("state"),
+        )
+        .withColumn("last_event", F.nullif(last_event(), F.lit("")))
+        .drop("stretch", "state")
+    )
+
+
+def _step(row: Row) -> RepairStep:
+    written = None if row["first_record_ts"] is None else (row["first_record_ts"], row["last_record_ts"])
+    return RepairStep(
+        action=ACTIONS[row["verdict"]],
+        verdict=row["verdict"],
+        cluster=row["cluster"],
+        group=row["group_id"],
+        handler=row["handler"],
+        dedup_epoch=row["dedup_epoch"],
+        topic=row["topic"],
+        topic_id=row["topic_id"],
+        partition=row["partition"],
+        start=row["start"],
+        end=row["end"],
+        attempt=row["attempt"],
+        flags=tuple(str(flag.name) for flag in Flag(row["flags"] or 0)),
+        dedup_hash=row["dedup_hash"],
+        last_event=row["last_event"],
+        first_ts=row["first_ts"],
+        last_ts=row["last_ts"],
+        record_ts=written,
+    )

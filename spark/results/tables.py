@@ -1,0 +1,228 @@
+"""What a run writes, with names instead of keys, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from ackwise.middleware.events import EventCode
+from ackwise.spark.fold.facts import Facts
+from ackwise.spark.fold.messages import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
+from ackwise.spark.report.strips import BINS
+from ackwise.spark.report.timeline import Buckets
+from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+
+__all__ = [
+    "MISSING",
+    "copy_tallies",
+    "doubtful",
+    "findings",
+    "is_anomaly",
+    "last_event",
+    "late_rows",
+    "logical_rows",
+    "logical_tallies",
+    "missing_rows",
+    "name_of",
+    "names",
+    "offsets",
+    "orphan_rows",
+    "tallies",
+    "verdict_rows",
+    "with_names",
+]
+
+#: The classes of words that the table of missing offsets has.
+MISSING: Final = frozenset({*Verdict.__members__, Account.LOST_BEFORE_START})
+
+_MESSAGE: Final = ("cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset")
+_OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
+
+
+def names(spark: SparkSession, facts: Facts) -> DataFrame:
+    """What `mk` and `pk` stand for: one row per view, and one per partition without messages (`mk` is null)."""
+    rows: list[tuple[object, ...]] = []
+    for view in facts.views:
+        partition = facts.partitions[view.pk]
+        rows.append(
+            (view.mk, view.pk, *view.group, view.handler, view.dedup_epoch, partition.topic, partition.topic_id, partition.partition)
+        )
+    known = {view.pk for view in facts.views}
+    rows += [(None, pk, *p.group, None, None, p.topic, p.topic_id, p.partition) for pk, p in facts.partitions.items() if pk not in known]
+    return spark.createDataFrame(
+        rows,
+        "mk long, pk long, cluster string, group_id string, handler string, dedup_epoch int, topic string, topic_id string, partition int",
+    )
+
+
+def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per message. `state` has what it was judged by; it is null where nobody will ask."""
+    return with_names(settled, named).select(
+        *_MESSAGE,
+        name_of("verdict", Verdict).alias("verdict"),
+        _flag_names("flags").alias("flags"),
+        "exec_id",
+        "dedup_hash",
+        F.timestamp_micros("record_ts").alias("record_ts"),
+        "state",
+    )
+
+
+def logical_rows(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per message whose dedup hash has a logical verdict."""
+    return with_names(settled.join(failed, ["scope", "dedup_hash"]), named).select(
+        *_MESSAGE,
+        "dedup_hash",
+        name_of("logical_verdict", LogicalVerdict).alias("logical_verdict"),
+        _flag_names("logical_flags").alias("logical_flags"),
+        name_of("verdict", Verdict).alias("verdict"),
+    )
+
+
+def missing_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per range of offsets that no event is about and that the broker may have: `start` to before `end`."""
+    partitions = named.select("pk", *_OFFSETS).distinct()
+    known = stretches.join(F.broadcast(partitions), stretches["key"] == partitions["pk"])
+    is_before = F.col("class") == Account.LOST_BEFORE_START
+    verdict = F.when(is_before, F.lit(Verdict.LOST_PRODUCED.name)).otherwise(F.col("class"))
+    return known.select(*_OFFSETS, "start", "end", verdict.alias("verdict"))
+
+
+def orphan_rows(stretches: DataFrame, named: DataFrame) -> DataFrame:
+    """One row per range of offsets that were consumed and not produced: `start` to before `end`."""
+    partitions = named.select("pk", *_OFFSETS).distinct()
+    known = stretches.join(F.broadcast(partitions), stretches["key"] == partitions["pk"])
+    return known.select(*_OFFSETS, "start", "end", F.lit(ProducedVerdict.ORPHAN_CONSUMED.name).alias("verdict"))
+
+
+def late_rows(unpublished: DataFrame) -> DataFrame:
+    """One row per record that should have coordinates by now, from `unpublished_rows`."""
+    late = unpublished.where("is_late")
+    return late.select("topic", "topic_id", "key", "timestamp", F.lit(ProducedVerdict.NOT_PUBLISHED.name).alias("verdict"))
+
+
+def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
+    """How many messages there are of each kind, as `count`, for the driver to add up in whatever way it likes.
+
+    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the `reason` of
+    a dead letter, as `fold` numbers them, `late`: by how many milliseconds a retry was, the last `attempt`, and the `bin` of
+    the book that it is in, of what was not done once: offsets grow with time, so bins add few kinds.
+    """
+    bucket = F.floor((F.col("told_ts") - time.begin) / time.width).cast("int")
+    kinds = settled.select(
+        *("mk", "scope", "verdict", "flags"),
+        _is_booked().alias("is_booked"),
+        F.greatest(F.least(bucket, F.lit(time.number - 1)), F.lit(0)).alias("bucket"),
+        F.when(F.col("verdict") == Verdict.DEAD_LETTERED, F.coalesce("state.reason", F.lit(OTHER_REASON))).alias("reason"),
+        _lateness().alias("late"),
+        F.coalesce(F.expr(f"state.last DIV {RANK_BASE}"), F.lit(1)).alias("attempt"),
+        F.when(_is_booked() & (F.col("verdict") != Verdict.EXACTLY_ONCE), _bin()).alias("bin"),
+    )
+    return kinds.groupBy(*kinds.columns).count()
+
+
+def copy_tallies(settled: DataFrame) -> DataFrame:
+    """`mk`, `attempt`, `fate`, `count`: what became of the copies that were sent back at each attempt."""
+    places = F.filter(F.sequence(F.lit(0), F.lit(HIGHEST_BIT)), lambda place: F.getbit("state.sent", place) == 1)
+    sent = settled.where(F.col("flags").bitwiseAND(int(Flag.RETRIED)) != 0).withColumn("attempt", F.explode(places))
+    later = F.call_function("shiftright", F.col("state.attempts"), (F.col("attempt") + 1).cast("int"))
+    fate = F.when(later != 0, F.lit(CopyFate.CAME.value)).otherwise(F.lit(CopyFate.OVERTAKEN.value))
+    for verdict, name in (
+        (Verdict.RETRYING, CopyFate.WAITING),
+        (Verdict.RETRY_LOST, CopyFate.LOST),
+        (Verdict.UNKNOWN_EXPORT_GAP, CopyFate.UNKNOWN),
+    ):
+        fate = F.when((later == 0) & (F.col("verdict") == verdict), F.lit(name.value)).otherwise(fate)
+    return sent.groupBy("mk", "attempt", fate.alias("fate")).count()
+
+
+def logical_tallies(failed: DataFrame) -> DataFrame:
+    """`scope`, `logical_verdict`, `logical_flags`, `count`: how many dedup hashes of each kind."""
+    return failed.groupBy("scope", "logical_verdict", "logical_flags").count()
+
+
+def offsets(settled: DataFrame) -> DataFrame:
+    """`pk`, `verdict`, `count`: how many offsets there are of each verdict; one that several handlers read has its worst."""
+    each = settled.where(_is_booked()).groupBy("pk", "offset").agg(F.min("verdict").alias("verdict"))
+    return each.groupBy("pk", "verdict").count()
+
+
+def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
+    """Messages that somebody should look at, at most `limit` of them and some of each verdict, as the fields of `Finding`."""
+    return _listed(settled.where(is_anomaly()), named, limit)
+
+
+def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
+    """The first of the messages that were run again, or may have been, and are no anomaly, as the fields of `Finding`."""
+    return _listed(settled.where((F.col("flags").bitwiseAND(int(DOUBTS)) != 0) & ~is_anomaly()), named, limit)
+
+
+def is_anomaly() -> Column:
+    """Whether somebody should look at the message."""
+    committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
+    return F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past
+
+
+def _listed(suspects: DataFrame, named: DataFrame, limit: int) -> DataFrame:
+    order = ["group_id", "topic", "partition", "offset", "handler"]
+    # Of each verdict some, however many there are of another.
+    rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
+    named_ones = with_names(suspects, named).select("*", rank).where(F.col("rank") <= limit)
+    return named_ones.orderBy("rank", "verdict").limit(limit).orderBy("verdict", *order).select(
+        "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
+        F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
+    )  # fmt: skip
+
+
+def with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
+    """The rows of messages with the names of `names` instead of `mk`."""
+    return rows.join(F.broadcast(named.where("mk IS NOT NULL").drop("pk")), "mk")
+
+
+def _lateness() -> Column:
+    """Milliseconds from the time that the last retry was due to the claim of its run; without a claim, to the end of it.
+
+    In two digits, which bounds how many there are. Null where the message was not sent back, or has not come again since.
+    """
+    attempt, rank = F.expr(f"state.last DIV {RANK_BASE}"), F.col("state.last") % RANK_BASE
+    came = (attempt > 1) & (rank != RANKS[EventCode.SENT_BACK])
+    run = F.when(F.col("state.last_claimed") == attempt, F.col("state.claim_ts")).otherwise(F.col("told_ts"))
+    late = F.when(came, F.floor((run - F.col("state.due")) / 1000))
+    unit = F.pow(F.lit(10), F.greatest(F.floor(F.log10(F.greatest(F.abs(late), F.lit(1)))) - 1, F.lit(0)))
+    return (F.floor(late / unit) * unit).cast("long")
+
+
+def _bin() -> Column:
+    width = F.greatest(F.ceil((F.col("committed") - F.col("start")) / BINS), F.lit(1))
+    return F.floor((F.col("offset") - F.col("start")) / width)
+
+
+def _is_booked() -> Column:
+    return F.coalesce((F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("committed")), F.lit(False))
+
+
+def last_event() -> Column:
+    """The name of what happened last, or of what counts most, by `state`."""
+    found = F.lit("")
+    for code, rank in RANKS.items():
+        found = F.when(F.col("state.last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
+    for code in (EventCode.STALE, EventCode.DUP_SUPPRESSED, EventCode.SUCCEEDED):
+        found = F.when(F.col("state.bits").bitwiseAND(1 << code) != 0, F.lit(code.name)).otherwise(found)
+    return found
+
+
+def name_of(column: str, kind: Iterable[IntEnum]) -> Column:
+    """The name of the member of `kind` whose number is in `column`, or null."""
+    found = F.lit(None).cast("string")
+    for value in kind:
+        found = F.when(F.col(column) == int(value), F.lit(value.name)).otherwise(found)
+    return found
+
+
+def _flag_names(column: str) -> Column:
+    set_ones = [F.when(F.col(column).bitwiseAND(int(flag)) != 0, F.lit(flag.name)) for flag in Flag]
+    return F.array_compact(F.array(*set_ones))

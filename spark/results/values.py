@@ -1,0 +1,86 @@
+"""Rows of Spark as values of the report: numbers become names again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from pyspark.sql import Row
+
+from ackwise.spark.fold.facts import Facts
+from ackwise.spark.fold.messages import REASONS
+from ackwise.spark.judge.context import scopes
+from ackwise.spark.report.copies import RetryBook
+from ackwise.spark.report.delays import Delays
+from ackwise.spark.report.report import OWN_REASON, DeadLetters, Finding, LogicalFinding, Missing, Tally
+from ackwise.spark.vocabulary import CopyFate, Flag, LogicalVerdict, Verdict
+
+__all__ = ["dead_letters_of", "delays_of", "finding_of", "logical_of", "missing_of", "retry_books_of", "tallies_of"]
+
+
+def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
+    """How many messages of each handler and topic are of each kind."""
+    views = {view.mk: view for view in facts.views}
+    found: Counter[tuple[str, str, str, Verdict, Flag]] = Counter()
+    for row in rows:
+        view = views[row["mk"]]
+        topic = facts.partitions[view.pk].topic
+        found[view.group[1], view.handler, topic, Verdict(row["verdict"]), Flag(row["flags"])] += row["count"]
+    return [Tally(*kind, number) for kind, number in sorted(found.items())]
+
+
+def retry_books_of(facts: Facts, rows: Iterable[Row]) -> list[RetryBook]:
+    """What became of the copies of each handler and topic, by the attempt that was sent back."""
+    views, found = {view.mk: view for view in facts.views}, defaultdict[tuple[str, str, str, int], Counter[CopyFate]](Counter)
+    for row in rows:
+        view = views[row["mk"]]
+        found[view.group[1], view.handler, facts.partitions[view.pk].topic, row["attempt"]][CopyFate(row["fate"])] += row["count"]
+    return [RetryBook(*kind, {fate: fates[fate] for fate in CopyFate}) for kind, fates in sorted(found.items())]
+
+
+def dead_letters_of(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
+    """How many dead letters of each handler have each reason."""
+    named, known = {number: reason for reason, number in REASONS.items()}, scopes(facts)
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        if row["reason"] is not None:
+            (_, group), handler, _ = known[row["scope"]]
+            found[group, handler, named.get(row["reason"], OWN_REASON)] += row["count"]
+    return [DeadLetters(*kind, messages) for kind, messages in sorted(found.items())]
+
+
+def delays_of(facts: Facts, rows: Iterable[Row]) -> list[Delays]:
+    """How late the retries of each handler came."""
+    known, found = scopes(facts), defaultdict[tuple[str, str], Counter[int]](Counter)
+    for row in rows:
+        if row["late"] is not None:
+            (_, group), handler, _ = known[row["scope"]]
+            found[group, handler][row["late"]] += row["count"]
+    return [Delays(*kind, dict(sorted(late.items()))) for kind, late in sorted(found.items())]
+
+
+def finding_of(row: Row) -> Finding:
+    """One message that somebody should look at."""
+    return Finding(
+        group=row["group_id"],
+        handler=row["handler"],
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        verdict=Verdict(row["verdict"]),
+        flags=Flag(row["flags"]),
+        attempt=row["attempt"],
+        last_event=row["last_event"],
+        last_ts=row["last_ts"],
+    )
+
+
+def missing_of(row: Row) -> Missing:
+    """A range of offsets without any event."""
+    return Missing(row["group_id"], row["topic"], row["partition"], row["start"], row["end"], Verdict[row["verdict"]])
+
+
+def logical_of(facts: Facts, row: Row) -> LogicalFinding:
+    """How many dedup hashes of a handler have one logical verdict."""
+    (_, group), handler, _ = scopes(facts)[row["scope"]]
+    return LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"])

@@ -1,0 +1,126 @@
+"""Events that come from a Kafka topic, landed as the files that the journal would have written.
+
+    ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
+
+A file holds a run of one writer's events without a hole. So its name says what is in it, and what comes again is there already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from ackwise.spark.events.invalid_records import Strangers, note
+from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.stores.journal.layout import make_directories, sync_directory
+
+__all__ = ["Landing", "as_files", "read_records"]
+
+#: What the value of a record is, as JSON: the columns of an event, times as microseconds. Spark puts what it can't read aside.
+_UNREAD: Final = "_unread"
+_RECORD: Final = StructType(
+    [StructField(f.name, LongType() if f.dataType == TimestampType() else f.dataType) for f in EVENT_SCHEMA]
+    + [StructField(_UNREAD, StringType())]
+)
+_IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
+#: What a file is called, as the folders that Spark makes of columns.
+_FOLDERS: Final = ("dt", "hr", "file")
+#: How `ackwise publish` writes a writer into the key of a record.
+_WRITER: Final = "^[0-9a-f]{16}$"
+
+
+class Landing:
+    """Lands batches of records below one root. `count` is how many events were landed, with those that were there already."""
+
+    def __init__(self, root: Path, topic: str, progress: Callable[[str], None]) -> None:
+        self._root = root
+        self._place = root / "collected" / topic
+        self._progress = progress
+        self.count = 0
+        self.strangers = 0
+
+    def land(self, records: DataFrame, batch: int) -> None:
+        """All of a batch, in columns of Spark's Kafka source; durable when it returns. Raises `OSError`."""
+        read = read_records(records).persist()
+        try:
+            strange = self._note(read.where("event IS NULL"), batch)
+            self._write(as_files(read.where("event IS NOT NULL").select("event.*")))
+            self.strangers += strange
+            self.count += read.count() - strange
+        finally:
+            read.unpersist()
+        self._progress(f"{self.count:,} events")
+
+    def _note(self, strange: DataFrame, batch: int) -> int:
+        first = strange.select("topic", "partition", "offset").head()
+        if first is None:
+            return 0
+        keys = strange.where(F.col("key").rlike(_WRITER)).select("key").distinct().collect()
+        writers = frozenset(int(row["key"], 16) for row in keys)
+        found = Strangers(self._place / "strangers", strange.count(), "{}/{}/{}".format(*first), writers)
+        note(found, batch)
+        return found.records
+
+    def _write(self, rows: DataFrame) -> None:
+        unfinished = self._place / ".landing"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        rows.write.partitionBy(*_FOLDERS).option("compression", "zstd").parquet(str(unfinished))
+        for part in sorted(unfinished.glob("dt=*/hr=*/file=*/*.parquet")):
+            _settle(part, self._root)
+        shutil.rmtree(unfinished)
+
+
+def read_records(records: DataFrame) -> DataFrame:
+    """`topic`, `partition`, `offset` and `key` of records, and `event` in `EVENT_SCHEMA`; null where the value is no event."""
+    value = F.col("value").cast("string")
+    read = records.select(
+        *("topic", "partition", "offset", F.col("key").cast("string").alias("key")),
+        F.from_json(value, _RECORD, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREAD}).alias("read"),
+    )
+    whole = F.col(f"read.{_UNREAD}").isNull()
+    for name in _IDENTITY:
+        whole &= F.col(f"read.{name}").isNotNull()
+    whole &= F.col("read.seq") >= 0  # otherwise no file could be named by it
+    times = {f.name for f in EVENT_SCHEMA if f.dataType == TimestampType()}
+    columns = [(F.timestamp_micros(f"read.{name}") if name in times else F.col(f"read.{name}")).alias(name) for name in EVENT_SCHEMA.names]
+    return read.select("topic", "partition", "offset", "key", F.when(whole, F.struct(*columns)).alias("event"))
+
+
+def as_files(events: DataFrame) -> DataFrame:
+    """Each event once, with `dt`, `hr` and `file`: what the file of its run is called. The rows of a file are in order, and together."""
+    of_writer = Window.partitionBy("writer_id").orderBy("seq")
+    once = (
+        events.withColumn("before", F.lag("seq").over(of_writer))
+        .withColumn("run", F.col("seq") - F.dense_rank().over(of_writer))
+        .where("before IS NULL OR before < seq")
+    )
+    of_run = Window.partitionBy("writer_id", "run").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    name = F.format_string("events-%016x-%012d-%012d", "writer_id", F.first("seq").over(of_run), F.last("seq").over(of_run))
+    closed = F.last("event_ts").over(of_run)
+    named = once.select(
+        *EVENT_SCHEMA.names, F.date_format(closed, "yyyy-MM-dd").alias("dt"), F.date_format(closed, "HH").alias("hr"), name.alias("file")
+    )
+    return named.sortWithinPartitions(*_FOLDERS, "seq")
+
+
+def _settle(part: Path, root: Path) -> None:
+    """Bring a file that Spark wrote to its place, durably. One that is there has the same events, and somebody may be reading it."""
+    day, hour, name = (folder.partition("=")[2] for folder in part.parts[-4:-1])
+    place = root / "events" / f"dt={day}" / f"hr={hour}" / f"{name}.parquet"
+    if place.exists():
+        return
+    make_directories(root, place.parent)
+    descriptor = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    part.replace(place)
+    sync_directory(place.parent)

@@ -1,0 +1,1 @@
+"""The life of one message, from its events and without Spark."""

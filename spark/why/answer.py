@@ -1,0 +1,245 @@
+"""What became of a record that somebody asks for: by its coordinates, by those of a copy of it, or by its key."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.sources import Evidence
+from ackwise.spark.reference.oracle import Event, Message, message_of, rule
+from ackwise.spark.vocabulary import ExitCode
+from ackwise.spark.why.events import EventFiles, Excerpt
+from ackwise.spark.why.place import Place, place_of
+from ackwise.spark.why.story import Story, Workers, stories, untold
+
+__all__ = ["Answer", "NoSuchRecord", "inquire"]
+
+#: That of `Dedup` unless it is told otherwise.
+_NAMESPACE: Final = "ackwise"
+#: A key that very many records share is no key; more of them are not looked at.
+_MOST_RECORDS: Final = 200
+#: Timelines that one answer has; what else there is stands among the other records of the key.
+_MOST_STORIES: Final = 10
+_NAMED: Final = 5  # topics, groups, missing stretches in a sentence
+_DONE: Final = frozenset({EventCode.SUCCEEDED, EventCode.DEAD_LETTERED, EventCode.SKIPPED})
+
+Progress = Callable[[str], None]
+
+
+class NoSuchRecord(AckwiseError):
+    """No event is about the record that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the events say of the record that was asked for."""
+
+    asked: str
+    as_of: int
+    """Microseconds."""
+    stories: Sequence[Story]
+    found: Sequence[str]
+    """How what was asked for led to these records, and what was assumed on the way: a sentence each."""
+    missing: Sequence[str]
+    """Which events are not there, a sentence each."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the worst story: an anomaly comes before what can't be told."""
+        codes = {story.exit_code for story in self.stories}
+        return next((code for code in (ExitCode.ANOMALIES, ExitCode.INCONCLUSIVE) if code in codes), ExitCode.CLEAN)
+
+
+def inquire(
+    asked: str, evidence: Evidence, config: ReconcileConfig, *, namespace: str | None = None, progress: Progress = lambda step: None
+) -> Answer:
+    """Answer for `asked`: `topic/partition/offset` or a key.
+
+    `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message says what there is
+    instead, and what pyarrow raises for a file that it can't read.
+    """
+    files = EventFiles(evidence.files)
+    place, found = place_of(asked), list[str]()
+    origins = [] if place is None else _of_place(files, place, found, progress)
+    if not origins:
+        progress("looking for it as a key")
+        origins, tried = _of_key(files, asked, namespace, found)
+        if not origins and place is not None:
+            progress("reading what is around that offset")
+            return _of_nothing(files, place, evidence, config)
+        if not origins:
+            raise NoSuchRecord(tried)
+    wanted = {message_of(event) for event in origins}
+    progress("looking for other records of its key")
+    messages = _with_mates(files, origins, wanted, found)
+    progress("reading who had its partition, and what was committed")
+    read_at = {
+        Place(e["phys_topic"], e["phys_partition"], e["phys_offset"])
+        for e in messages
+        if message_of(e) in wanted and e["phys_offset"] is not None
+    }
+    around = files.around(_places(messages) | read_at, _open_since(messages))
+    offsets = {event["offset"] for event in origins}
+    ruling = rule(around.renumbered(messages), config, evidence.logs.unreadable, held=evidence.logs.held, offsets=offsets)
+    workers = _workers(around, messages, evidence, config)
+    told = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
+    if place is not None:
+        told += (story for origin in sorted(_places(origins)) for story in untold(origin, wanted, around.events, ruling, workers))
+    return Answer(asked, ruling.as_of, told, found, _missing(around, evidence))
+
+
+def _of_place(files: EventFiles, place: Place, found: list[str], progress: Progress) -> list[Event]:
+    """The events of what is at this place, or of what a copy there was made of."""
+    progress("looking for it by its coordinates")
+    if events := files.at([place]):
+        return events
+    copies = files.copies_at(place)
+    origins = sorted({_origin(event) for event in copies})
+    if origins:
+        attempts = ", ".join(str(attempt) for attempt in sorted({max(event["attempt"] or 1, 1) for event in copies}))
+        found.append(f"{place} is where a copy of {', '.join(map(str, origins))} was read, as attempt {attempts}")
+    return files.at(origins)
+
+
+def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]) -> tuple[list[Event], str]:
+    """The events of all records of this key; and a sentence about where it was looked for in vain."""
+    said: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for session in files.sessions():
+        if name := json.loads(session["attrs"] or "{}").get("namespace"):
+            said[session["cluster"] or "", session["group_id"] or ""].add(str(name))
+    kinds = _meanings(key, {topic for topic, _ in files.partitions()})
+    meant: dict[int, str] = {}
+    handlers = sorted(files.handlers())
+    for cluster, group, handler in handlers:
+        known = {namespace} if namespace is not None else said[cluster, group]
+        for name in known or {_NAMESPACE}:
+            how = f"in the namespace {name}" + ("" if known else ", which is assumed, since no session says it; else give --namespace")
+            for kind, dedup_id in kinds.items():
+                hashed = Identity(name, group, handler).of(dedup_id)[1]
+                meant[hashed] = f"{key!r} is {kind} of records of handler {handler!r} in group {group!r}, {how}"
+    events = [event for event in files.at(files.of_keys(meant)) if event["dedup_hash"] in meant]
+    found += sorted({meant[event["dedup_hash"]] for event in events})
+    looked = _some(f"{handler} in {group}" for _, group, handler in handlers) or "no handler at all"
+    names = _some({name for each in said.values() for name in each} if namespace is None else {namespace}) or f"{_NAMESPACE} (assumed)"
+    return events, (
+        f"no event is about a record with the key {key!r}, as handlers would make it ({looked}; namespace {names}); "
+        "give topic/partition/offset, or --namespace as Dedup has it"
+    )
+
+
+def _meanings(key: str, topics: Collection[str]) -> dict[str, bytes]:
+    """What a key may have been, and the dedup id that it then has."""
+    header = key.encode("utf-8", "surrogatepass")
+    on_topics = {f"the message id on topic {topic}": message_id(topic, header) for topic in sorted(topics)}
+    return {"the business key": business_id(key), **on_topics, "the message id of version 0.1": legacy_id(header)}
+
+
+def _with_mates(files: EventFiles, origins: Sequence[Event], wanted: Collection[Message], found: list[str]) -> list[Event]:
+    """All events of these messages, and of the records of the same keys."""
+    mates = files.of_keys({event["dedup_hash"] for event in origins if event["dedup_hash"] is not None})
+    places = _places(origins)
+    others = mates.keys() - places
+    if len(others) > _MOST_RECORDS:
+        # What was done decides about the others, so it comes first.
+        others = set(sorted(others, key=lambda place: (not mates[place] & _DONE, place))[:_MOST_RECORDS])
+        found.append(f"the key has {len(mates):,} records, and only {_MOST_RECORDS} others were looked at")
+    return files.at(places | others)
+
+
+def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: ReconcileConfig) -> Answer:
+    """The answer for an offset that no message event is about."""
+    around = files.around([place], None)
+    ruling = rule(
+        around.renumbered(()), config, evidence.logs.unreadable, held=evidence.logs.held, offsets=[place.offset]
+    )  # fmt: skip
+    told = untold(place, (), around.events, ruling, _workers(around, (), evidence, config))
+    if not told:
+        raise NoSuchRecord(_nothing(files, place, around, evidence))
+    return Answer(str(place), ruling.as_of, told, ["no event is about a message at this offset"], _missing(around, evidence))
+
+
+def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidence) -> str:
+    """What there is instead of a record at `place`."""
+    times = [event["event_ts"] for event in around.events]
+    covered = f"the events reach from {_time(min(times))} to {_time(max(times))}"
+    partitions = files.partitions()
+    here = partitions.get(place[:2])
+    if here is not None:
+        lower, higher = files.nearest(place)
+        near = " and ".join(str(offset) for offset in (lower, higher) if offset is not None)
+        instead = f"the nearest offsets of {place.topic}/{place.partition} are {near}, of {here[0]} to {here[1] - 1}"
+    elif numbers := sorted(number for topic, number in partitions if topic == place.topic):
+        instead = f"of {place.topic} they have partitions {_some(numbers)}"
+    else:
+        instead = f"they have the topics {_some(sorted({topic for topic, _ in partitions})) or 'of no message at all'}"
+    gone = _missing(around, evidence)
+    return f"no event is about {place}, and it is no key: {covered}, and {instead}" + (f"; besides, {gone[0]}" if gone else "")
+
+
+def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[str]) -> list[Message]:
+    """Those whose stories are told."""
+    if len(wanted) > _MOST_STORIES:
+        found.append(f"{len(wanted):,} messages were found; the last {_MOST_STORIES} are told in full")
+    last = _last(messages)
+    return sorted(wanted, key=lambda message: last[message])[-_MOST_STORIES:]
+
+
+def _missing(around: Excerpt, evidence: Evidence) -> list[str]:
+    stretches = [
+        f"{first} to {after - 1} of worker {writer & (2**64 - 1):016x}"
+        for writer, holes in sorted(around.holes.items())
+        for first, after in holes
+    ]
+    sentences = list(evidence.unreadable)
+    if stretches:
+        sentences.append(f"events are missing: {_some(stretches)}")
+    if evidence.foreign:
+        sentences.append(
+            f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
+        )
+    return sentences
+
+
+def _workers(around: Excerpt, messages: Iterable[Event], evidence: Evidence, config: ReconcileConfig) -> Workers:
+    return Workers((*around.events, *messages), evidence.logs.held, round(config.writer_timeout * 1e6))
+
+
+def _places(events: Iterable[Event]) -> set[Place]:
+    return {_origin(event) for event in events}
+
+
+def _origin(event: Event) -> Place:
+    return Place(event["topic"], event["partition"], event["offset"])
+
+
+def _open_since(messages: Iterable[Event]) -> int | None:
+    """The first of the last events of messages without an outcome: what delay and retry topics show later may prove them lost."""
+    messages = list(messages)
+    settled = {message_of(event) for event in messages if event["event_type"] in _DONE}
+    return min((at for message, at in _last(messages).items() if message not in settled), default=None)
+
+
+def _last(messages: Iterable[Event]) -> dict[Message, int]:
+    last: dict[Message, int] = {}
+    for event in messages:
+        message = message_of(event)
+        last[message] = max(last.get(message, event["event_ts"]), event["event_ts"])
+    return last
+
+
+def _some(names: Iterable[object]) -> str:
+    each = [str(name) for name in names]
+    more = [f"{len(each) - _NAMED:,} more"] if len(each) > _NAMED else []
+    return ", ".join([*each[:_NAMED], *more])
+
+
+def _time(micros: int) -> str:
+    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

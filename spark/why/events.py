@@ -1,0 +1,267 @@
+"""The events that the verdicts on a few messages need, out of all that there are: read with pyarrow, since nobody should wait for Spark.
+
+A verdict asks for all events of its message and of the records of the same key, and of everything else for little: who
+wrote, who had which partition, what was fetched, committed or jumped over around the offset, what is missing. Of all that
+a file says of it, the first and the last and the largest and the smallest are kept; the rest could not change the verdict.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import dataset
+from pyarrow.compute import SetLookupOptions
+from pyarrow.compute import call_function as call
+from pyarrow.dataset import field
+
+from ackwise.middleware.events import EventCode as E
+from ackwise.spark.reference.oracle import Event
+from ackwise.spark.why.place import Place
+from ackwise.stores.journal.parquet import SCHEMA
+
+__all__ = ["EventFiles", "Excerpt"]
+
+#: Times as the numbers that the oracle counts in.
+_PLAIN: Final = pa.schema([pa.field(f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in SCHEMA])
+_OF_WRITERS: Final = (E.SESSION_START, E.SESSION_END, E.ASSIGNED, E.REVOKED)
+#: What is read of events that are not about the messages in question; the rest is half of the work.
+_COLUMNS: Final = [
+    *("writer_id", "seq", "event_type", "event_ts", "cluster", "group_id", "client", "handler", "topic", "topic_id", "partition", "offset"),
+    *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs", "proved"),
+]
+_JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED)
+#: Codes that we don't know are passed over, as the oracle does.
+_MESSAGES: Final = (
+    field("event_type").isin([int(code) for code in E if code < 20]) & field("partition").is_valid() & field("offset").is_valid()
+)
+
+Span = tuple[int, int]
+"""From the first to before the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What verdicts need beyond the events of the messages themselves."""
+
+    events: Sequence[Event]
+    holes: Mapping[int, Sequence[Span]]
+    """Sequence numbers that are missing, by writer."""
+
+    def renumbered(self, messages: Iterable[Event]) -> list[Event]:
+        """These events and those of `messages`, so that nothing is missing between two of a writer but what is missing at all.
+
+        The oracle takes every number that it is not given for an event that is lost.
+        """
+        kept: dict[int, dict[int, Event]] = defaultdict(dict)
+        for event in (*map(_without_message, self.events), *messages):
+            kept[event["writer_id"]][event["seq"]] = event
+        return [event for writer, events in kept.items() for event in _close_ranks(events, self.holes.get(writer, ()))]
+
+
+class EventFiles:
+    """The exported events below some roots. Each method reads the files anew, and none holds more than it answers and a file or two.
+
+    Times are microseconds. What can't be read raises what pyarrow raises, `OSError` or `pyarrow.ArrowInvalid`.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        checked = dataset.ParquetFileFormat(page_checksum_verification=True)
+        self._files = dataset.dataset([str(path) for path in files], schema=SCHEMA, format=checked)
+
+    def at(self, places: Collection[Place]) -> list[Event]:
+        """The events of the messages whose origin is at one of these places."""
+        found: list[Event] = []
+        for (topic, partition), offsets in _by_partition(places).items():
+            # The bounds are what whole files are passed over by: they have the least and the largest offset in their footer.
+            bounds = (field("offset") >= min(offsets)) & (field("offset") <= max(offsets)) & (field("partition") == partition)
+            found += self._where(_MESSAGES & bounds & field("offset").isin(offsets) & (field("topic") == topic))
+        return found
+
+    def copies_at(self, place: Place) -> list[Event]:
+        """The events that are about a copy which was read at this place."""
+        where = (field("phys_topic") == place.topic) & (field("phys_partition") == place.partition)
+        return self._where(_MESSAGES & where & (field("phys_offset") == place.offset))
+
+    def of_keys(self, hashes: Collection[int]) -> dict[Place, set[int]]:
+        """Where the records are of which an event carries one of these dedup hashes, and the codes of these events."""
+        found: dict[Place, set[int]] = defaultdict(set)
+        if hashes:
+            names = ["topic", "partition", "offset", "event_type"]
+            rows = self._files.to_table(columns=names, filter=_MESSAGES & field("dedup_hash").isin(list(hashes)))
+            for *place, code in zip(*(rows[name].to_pylist() for name in names), strict=True):
+                found[Place(*place)].add(code)
+        return found
+
+    def sessions(self) -> list[Event]:
+        """SESSION_START of each writer."""
+        return self._where(field("event_type") == int(E.SESSION_START))
+
+    def handlers(self) -> set[tuple[str, str, str]]:
+        """Cluster, group and handler of all messages."""
+        names = ["cluster", "group_id", "handler"]
+        found: set[tuple[str, str, str]] = set()
+        for batch in self._files.to_batches(columns=names, filter=_MESSAGES):
+            for row in pa.Table.from_batches([batch]).group_by(names).aggregate([]).to_pylist():
+                found.add((row["cluster"] or "", row["group_id"] or "", row["handler"] or ""))
+        return found
+
+    def partitions(self) -> dict[tuple[str, int], Span]:
+        """The offsets that messages have, from the least to before the one after the largest, by topic and partition."""
+        found: dict[tuple[str, int], Span] = {}
+        for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=_MESSAGES):
+            rows = pa.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
+            for row in rows.to_pylist():
+                first, after = found.get(where := (row["topic"], row["partition"]), (row["offset_min"], 0))
+                found[where] = min(first, row["offset_min"]), max(after, row["offset_max"] + 1)
+        return found
+
+    def nearest(self, place: Place) -> tuple[int | None, int | None]:
+        """The next lower and the next higher offset that an event is about, in the same partition."""
+        here = _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
+        lower = self._files.to_table(columns=["offset"], filter=here & (field("offset") < place.offset))
+        higher = self._files.to_table(columns=["offset"], filter=here & (field("offset") > place.offset))
+        return call("max", [lower["offset"]]).as_py(), call("min", [higher["offset"]]).as_py()
+
+    def around(self, places: Collection[Place], since: int | None) -> Excerpt:
+        """What verdicts on messages at these places need. `since`: delay and retry topics matter from this microsecond on, or never."""
+        numbers: dict[int, list[Span]] = defaultdict(list)
+        kept: list[Event] = []
+        offsets = _by_partition(places)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for rows, written in pool.map(lambda file: _read(file, offsets, since), self._files.get_fragments()):
+                kept += rows
+                for writer, spans in written.items():
+                    numbers[writer] += spans
+        holes = {writer: found for writer, spans in numbers.items() if (found := _holes(spans))}
+        if holes:
+            # What was read before and after a hole is asked in more ways than the largest and the smallest would answer.
+            of_writers = field("writer_id").isin(list(holes))
+            for topic, partition in offsets:
+                kept += self._where(of_writers & (field("partition") == partition) & (field("topic") == topic))
+        return Excerpt(kept, holes)
+
+    def _where(self, condition: Any) -> list[Event]:
+        return _rows(self._files.to_table(filter=condition))
+
+
+def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
+    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for topic, partition, offset in places:
+        offsets[topic, partition].append(offset)
+    return offsets
+
+
+def _read(
+    file: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
+) -> tuple[list[Event], Mapping[int, Sequence[Span]]]:
+    """What is kept of one file, and the sequence numbers that it has, by writer."""
+    table = file.to_table(schema=SCHEMA, columns=_COLUMNS, use_threads=False)
+    kept: list[pa.Table] = []
+    numbers: dict[int, list[Span]] = {}
+    writers = call("unique", [table["writer_id"]]).to_pylist()
+    for writer in writers:
+        mine = table if len(writers) == 1 else _only(table, "writer_id", writer)
+        numbers[writer] = _spans(mine["seq"])
+        kept += _of_writer(mine, since)
+        for (topic, partition), offsets in places.items():
+            here = _only(_only(mine, "partition", partition), "topic", topic)
+            if here.num_rows:
+                kept += _of_partition(here.filter(call("or", [_is_from(here, 20), call("is_null", [here["phys_topic"]])])), offsets)
+    return [event for part in kept for event in _rows(part)], numbers
+
+
+def _of_writer(mine: pa.Table, since: int | None) -> Iterator[pa.Table]:
+    yield _any(mine, *_OF_WRITERS)
+    yield _extremes(mine, "event_ts")
+    looks = _any(mine, E.BROKER_OFFSETS)
+    times = looks["event_ts"].cast(pa.int64()).to_pylist()
+    which = zip(*(looks[name].to_pylist() for name in ("topic", "partition", "role")), strict=True)
+    last = dict(zip(which, range(looks.num_rows), strict=True))  # a writer's events are in order: each place of a partition's last look
+    wanted = set(last.values()) | {place for place, at in enumerate(times) if since is not None and at > since}
+    yield looks.take(pa.array(sorted(wanted), pa.int64()))
+
+
+def _of_partition(here: pa.Table, offsets: Sequence[int]) -> Iterator[pa.Table]:
+    yield _any(here, *_JUMPS)
+    yield _extremes(here.filter(call("invert", [_is_from(here, 20)])), "offset")
+    received = _any(here, E.RECEIVED_RANGE)
+    yield from (_extremes(received, "offset"), _extremes(received, "range_end"))
+    commits = _any(here, E.COMMITTED).sort_by([("event_ts", "ascending"), ("seq", "ascending")])
+    went_back = call("any", [call("less", [commits["range_end"], call("cumulative_max", [commits["range_end"]])])]).as_py()
+    yield commits if went_back else _extremes(commits, "range_end")
+    for offset in offsets:
+        reaches = call("and", [call("less_equal", [received["offset"], offset]), call("greater", [received["range_end"], offset])])
+        yield received.filter(reaches)
+        yield commits.filter(call("greater", [commits["range_end"], offset])).slice(0, 1)
+
+
+def _rows(table: pa.Table) -> list[Event]:
+    if table.num_rows == 0:
+        return []
+    return list(table.cast(pa.schema([_PLAIN.field(name) for name in table.column_names])).to_pylist())
+
+
+def _only(table: pa.Table, column: str, value: object) -> pa.Table:
+    return table.filter(call("equal", [table[column], pa.scalar(value, table[column].type)]))
+
+
+def _any(table: pa.Table, *codes: E) -> pa.Table:
+    return table.filter(call("is_in", [table["event_type"]], SetLookupOptions(pa.array(list(map(int, codes)), pa.int8()))))
+
+
+def _is_from(table: pa.Table, code: int) -> Any:
+    return call("greater_equal", [table["event_type"], pa.scalar(code, pa.int8())])
+
+
+def _extremes(table: pa.Table, column: str) -> pa.Table:
+    """The rows with the least and with the largest value."""
+    ends = call("min_max", [table[column]])
+    return table.filter(call("or", [call("equal", [table[column], ends["min"]]), call("equal", [table[column], ends["max"]])]))
+
+
+def _spans(numbers: Any) -> list[Span]:
+    ends = call("min_max", [numbers]).as_py()
+    if call("count_distinct", [numbers]).as_py() == ends["max"] + 1 - ends["min"]:
+        return [(ends["min"], ends["max"] + 1)]
+    return _joined((number, number + 1) for number in call("unique", [numbers]).to_pylist())
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    apart: list[Span] = []
+    for first, after in sorted(spans):
+        if apart and first <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(apart[-1][1], after)
+        else:
+            apart.append((first, after))
+    return apart
+
+
+def _holes(spans: Iterable[Span]) -> list[Span]:
+    """What is missing from 0 to the largest number."""
+    there = _joined(spans)
+    return [(before, first) for (_, before), (first, _) in zip([(0, 0), *there], there, strict=False) if before < first]
+
+
+def _without_message(event: Event) -> Event:
+    """What an event tells beyond its own message, which nobody asked for: that its writer lived, and how far it had read."""
+    if event["event_type"] >= E.COMMITTED:
+        return event
+    is_message = event["event_type"] in set(E) and None not in (event["topic"], event["partition"], event["offset"])
+    if not is_message or event["phys_topic"] is not None:
+        return {**event, "event_type": int(E.HEARTBEAT), "topic": None}
+    if event["event_type"] == E.RECEIVED:
+        return {**event, "event_type": int(E.RECEIVED_RANGE), "range_end": event["offset"] + 1}
+    # An outcome says how far its writer had read, and not that it read on there.
+    return {**event, "event_type": int(E.IN_FLIGHT_ELSEWHERE), "dedup_hash": None}
+
+
+def _close_ranks(events: Mapping[int, Event], holes: Sequence[Span]) -> Iterator[Event]:
+    for place, seq in enumerate(sorted(events)):
+        yield {**events[seq], "seq": place + sum(first < seq for first, _ in holes)}

@@ -1,0 +1,254 @@
+"""`ackwise reconcile` from the outside: exit codes, what it prints and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from tests.spark.histories import NOW, SECOND, History, write_parquet, write_produced
+from typer.testing import CliRunner
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.commands.reconcile import reconcile
+from ackwise.spark.report.in_doubt import query
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from typer.testing import Result
+
+AS_OF = "2026-01-01T00:00:00Z"
+
+
+def reconciled(*arguments: str | Path) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(reconcile)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def root_of(path: Path, history: History) -> Path:
+    """The history as a root of events, one file for each writer."""
+    for writer_id in {event["writer_id"] for event in history.events}:
+        events = [event for event in history.events if event["writer_id"] == writer_id]
+        seqs = [event["seq"] for event in events]
+        name = f"events-{writer_id:016x}-{min(seqs):012d}-{max(seqs):012d}.parquet"
+        write_parquet(path / "events" / "dt=2026-01-01" / "hr=00" / name, events)
+    return path
+
+
+def summary(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return found
+
+
+def test_the_time_of_these_tests_is_that_of_the_histories() -> None:
+    from datetime import datetime
+
+    assert datetime.fromisoformat(AS_OF).timestamp() * SECOND == NOW
+
+
+@pytest.mark.spark
+def test_a_clean_history_exits_with_0_and_replaces_the_tables_of_an_earlier_run(tmp_path: Path, spark: SparkSession) -> None:
+    write_parquet(tmp_path / "out" / "verdicts" / "part-0.parquet", History("earlier").events)
+    (tmp_path / "out" / "summary.json").write_text("{}")
+    root = root_of(tmp_path / "root", History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:CFB 2:CFX 1@2:CS W=3"))
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert result.exit_code == 0, result.output
+    assert result.output.index("Books") < result.output.index("Verdicts")
+    assert result.output.splitlines()[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
+    assert "Nothing was lost, nothing was done twice" in (tmp_path / "out" / "report.html").read_text()
+    assert summary(tmp_path / "out")["verdicts"] == {"DEAD_LETTERED": 1, "EXACTLY_ONCE": 2}
+    rows = spark.read.parquet(str(tmp_path / "out" / "verdicts")).orderBy("offset").collect()
+    assert [(row["offset"], row["verdict"], row["flags"]) for row in rows] == [
+        (0, "EXACTLY_ONCE", []),
+        (1, "EXACTLY_ONCE", ["HAD_FAILURES", "RETRIED"]),
+        (2, "DEAD_LETTERED", ["HAD_FAILURES"]),
+    ]
+    assert [row["state"] is None for row in rows] == [True, False, False]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "logical", "missing", "plan.jsonl", "report.html", "summary.json", "verdicts",
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_anomalies_exit_with_1_and_are_named(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,4) 0:CS 1:CF W=6").say("w2", "4:CS", key="k").say("w2", "5:CS", key="k")
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert result.exit_code == 1, result.output
+    found = summary(tmp_path / "out")
+    assert found["anomalies"] == 4
+    assert [(row["offset"], row["verdict"], row["last_event"]) for row in found["findings"]] == [(1, "LOST", "FAILED")]
+    assert [(row["start"], row["end"], row["verdict"]) for row in found["missing"]] == [(2, 4, "LOST")]
+    assert [(row["verdict"], row["hashes"]) for row in found["logical"]] == [("LOGICAL_DUPLICATE", 1)]
+    rows = spark.read.parquet(str(tmp_path / "out" / "logical")).orderBy("offset").collect()
+    assert [(row["offset"], row["logical_verdict"]) for row in rows] == [(4, "LOGICAL_DUPLICATE"), (5, "LOGICAL_DUPLICATE")]
+    assert "2–3" in result.output
+
+
+@pytest.mark.spark
+def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "0:CS 2:CS 4:CS W=5").produce(0, 1, 2).produce(None, ago=601).produce(9, partition=3)
+    history.produce(4, aborted=True)
+    produced = write_produced(tmp_path / "outbox" / "p.parquet", history.produced)
+    root = root_of(tmp_path / "root", history)
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", produced.parent)
+    assert result.exit_code == 1, result.output
+    found = summary(tmp_path / "out")
+    assert found["verdicts"] == {"LOST_PRODUCED": 1, "NEVER_SEEN": 1, "EXACTLY_ONCE": 3}
+    assert found["anomalies"] == 3
+    (book,) = found["produced"]["books"]
+    assert (book["produced"], book["handled"], book["lost"], book["orphans"]) == (3, 2, 1, 1)
+    assert found["produced"]["unpublished"] == [{"topic": "orders", "rows": 1, "late": 1}]
+    assert "1 records were produced to partitions that no group has read" in found["warnings"][0]
+    rows = spark.read.parquet(str(tmp_path / "out" / "produced")).orderBy("verdict").collect()
+    assert [(row["verdict"], row["topic"], row["partition"], row["start"], row["end"], row["key"]) for row in rows] == [
+        ("NOT_PUBLISHED", "orders", None, None, None, "k"),
+        ("ORPHAN_CONSUMED", "orders", 0, 4, 5, None),
+    ]
+    missing = spark.read.parquet(str(tmp_path / "out" / "missing")).orderBy("start").collect()
+    assert [(row["start"], row["verdict"]) for row in missing] == [(1, "LOST_PRODUCED"), (3, "NEVER_SEEN")]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_what_was_produced_may_be_lines_of_json(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=2"))
+    table = tmp_path / "produced.jsonl"
+    table.write_text('{"topic": "orders", "partition": 0, "offset": 1, "timestamp": "2025-12-31T23:00:00Z"}\n')
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--produced", table)
+    assert (result.exit_code, summary(tmp_path / "out")["verdicts"]) == (1, {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 1})
+
+
+@pytest.mark.spark
+def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_query_finds_it(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:C").say("w2", "1:CS 2:CS W=3")
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF, "--strict")
+    assert result.exit_code == 1, result.output
+    assert "of 1 message it can't be told whether it ran once or twice" in result.output
+    found = summary(tmp_path / "out")
+    assert (found["anomalies"], found["ambiguous"], found["verdicts"]) == (0, 1, {"EXACTLY_ONCE": 3})
+    assert [(row["offset"], row["verdict"], row["flags"]) for row in found["doubtful"]] == [(1, "EXACTLY_ONCE", ["AMBIGUOUS_EXEC"])]
+    assert "Nothing was lost, 1 message may have been done twice" in (tmp_path / "out" / "report.html").read_text()
+    rows = spark.sql(query(str(tmp_path / "out"))).collect()
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 1)]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_delays_reasons_and_times_are_counted_by_message_though_every_event_is_there_twice(tmp_path: Path) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,7) 0:CS", ago=100)
+    for offset in (1, 2, 5, 6):
+        history.say("w1", f"{offset}:CFB", ago=90, level=3, due_ts=NOW - 80 * SECOND)
+    history.say("w1", "5@2:CS", ago=80.2).say("w1", "1@2:CS", ago=79.5).say("w1", "2@2:S", ago=78)
+    history.say("w1", "3:CFX", ago=70, error="undecodable").say("w1", "4:CFX", ago=70, error="customer 4711 is odd").say("w1", "W=7")
+    history.events += [dict(event) for event in history.events]
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert result.exit_code == 0, result.output
+    found = summary(tmp_path / "out")
+    assert found["delays"] == [
+        {"group": "g", "handler": "bill", "messages": 3, "early": 1, "late_ms": {"p50": 500, "p90": 2000, "p99": 2000, "p100": 2000}}
+    ]
+    assert [(row["reason"], row["messages"]) for row in found["dead_letters"]] == [("given by the handler", 1), ("undecodable", 1)]
+    assert (found["timeline"]["begin"], found["timeline"]["seconds"]) == ("2025-12-31T23:58:20.000+00:00", 1.0)
+    bars = {
+        name: {place: number for place, number in enumerate(numbers) if number} for name, numbers in found["timeline"]["verdicts"].items()
+    }
+    assert bars == {"RETRYING": {10: 1}, "DEAD_LETTERED": {30: 2}, "EXACTLY_ONCE": {0: 1, 19: 1, 20: 1, 22: 1}}
+    assert "4711" not in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_missing_events_exit_with_3(tmp_path: Path) -> None:
+    history = History("g").say("w1", "0:CS").skip("w1", 4).say("w1", "2:CS W=3")
+    result = reconciled(root_of(tmp_path / "root", history), "--out", tmp_path / "out", "--as-of", AS_OF, "--json")
+    assert result.exit_code == 3, result.output
+    found = json.loads(result.stdout)
+    assert (found["verdicts"], found["missing_events"]) == ({"UNKNOWN_EXPORT_GAP": 1, "EXACTLY_ONCE": 2}, 4)
+    assert found["report"] == str(tmp_path / "out" / "report.html")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_torn_file_is_inconclusive_and_the_page_that_is_printed_says_so(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    torn = root / "events" / "dt=2026-01-01" / "hr=00" / "events-00000000000000ab-000000000000-000000000004.parquet"
+    torn.write_bytes(b"PAR1 and no end")
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, "--format", "html")
+    assert result.exit_code == 3, result.output
+    assert "is torn; its events count as missing" in result.stdout
+    assert result.stdout == (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_file_that_spark_can_not_read_is_one_sentence(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1"))
+    (file, *_) = root.rglob("*.parquet")
+    content = bytearray(file.read_bytes())
+    content[4:-4] = bytes(len(content) - 8)
+    file.write_bytes(content)
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert "Spark failed: " in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_folder_of_something_else_is_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").touch()
+    result = reconciled(root_of(tmp_path / "root", History("g")), "--out", tmp_path / "out")
+    assert isinstance(result.exception, ConfigurationError)
+    assert "holds 'thesis.tex', which is not of an earlier run; give an empty folder to --out" in str(result.exception)
+
+
+def test_the_command_exits_with_2_and_without_a_traceback(tmp_path: Path) -> None:
+    program = "from ackwise.plugin.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "reconcile", str(tmp_path / "nowhere")]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "nowhere is not a folder" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["ackwise.spark", "ackwise.spark.job", "ackwise.spark.reference.oracle", "ackwise.spark.commands.reconcile"]
+)
+def test_the_spark_half_needs_no_kafka_client_and_no_pydantic(module: str) -> None:
+    program = BLOCKED.format(blocked=["aiokafka", "pydantic"]) + f"import {module}"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("module", ["ackwise.spark", "ackwise.spark.reference.oracle", "ackwise.spark.commands.reconcile"])
+def test_the_command_and_the_oracle_are_loaded_without_pyspark(module: str) -> None:
+    program = BLOCKED.format(blocked=["pyspark", "py4j"]) + f"import {module}"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> None:
+    program = BLOCKED.format(blocked=["pyspark"]) + "from pathlib import Path; from ackwise.spark.commands.reconcile import reconcile; "
+    answer = subprocess.run(
+        [sys.executable, "-c", program + f"reconcile([Path({str(tmp_path)!r})])"], capture_output=True, text=True, check=False
+    )
+    assert "reconcile needs pyspark, which is not installed: pip install 'ackwise[spark]'" in answer.stderr
+
+
+@pytest.mark.parametrize("said", ["2025-12-31T23:00:00Z", "2025-12-31T23:00", "2026-01-01T01:00:00+02:00", "1h", "60m", "3600"])
+def test_since_is_a_time_or_a_duration_before_the_time_of_judgement(said: str) -> None:
+    from ackwise.spark.commands.reconcile import begin_of
+
+    assert begin_of(said, AS_OF) == NOW / SECOND - 3600

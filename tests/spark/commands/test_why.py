@@ -1,0 +1,255 @@
+"""`ackwise why` from the outside: what it prints, its exit codes, and what it says when it can't. Starts no Spark.
+
+After a wanted change, `python -m tests.spark.commands.test_why` writes the golden answers anew.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.spark.cases import CASES
+from tests.spark.commands.test_reconcile import AS_OF, BLOCKED, root_of
+from tests.spark.histories import NOW, SECOND, History
+from typer.testing import CliRunner, Result
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.identity import Identity, business_id, legacy_id
+from ackwise.spark.commands.why import why
+from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
+from ackwise.spark.why.reasons import advice, rule_of
+from ackwise.stores.journal import Journal
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def asked(*arguments: str | Path) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(why)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def told(*arguments: str | Path) -> dict[str, Any]:
+    result = asked(*arguments, "--json")
+    assert result.stdout, result.exception
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert found["exit_code"] == result.exit_code
+    return found
+
+
+def refusal(*arguments: str | Path) -> str:
+    result = asked(*arguments)
+    assert isinstance(result.exception, AckwiseError), result.exception
+    assert result.stdout == ""
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+def night(group: str = "g") -> History:
+    """w1 fails offset 1, claims offset 2 and dies; w2 goes on, and loses 3."""
+    history = History(group).assign("w1", 0, at=NOW - 3700 * SECOND, from_commit=False)
+    history.start("w1", at=NOW - 3701 * SECOND, host="shop-1", pid=7)
+    history.say("w1", "RECEIVED_RANGE[0,4) 0:CS", ago=3600, key="k")
+    history.say("w1", "1:CFB", ago=3599, level=3, due_ts=NOW - 3589 * SECOND, error="ValueError").say("w1", "W=2 2:C", ago=3598)
+    history.start("w2", at=NOW - 3001 * SECOND, host="shop-2", pid=8).assign("w2", 2, at=NOW - 3000 * SECOND)
+    history.say("w2", "RECEIVED_RANGE[2,6)", ago=2999)
+    history.say("w2", "2:CS", ago=2998, took_unreleased=True, lost=1, duration_us=250_000).say("w2", "3:CF", ago=2997, error="KeyError")
+    history.say("w2", "5:D", ago=2996, key="k").say("w2", "W=6", ago=2990)
+    history.say("w2", "1@2:CS", ago=2980, duration_us=1500)
+    return history.add("w2", EventCode.SESSION_END, at=NOW - 60 * SECOND)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return root_of(tmp_path / "root", night())
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 0)])
+def test_what_is_printed_of_a_night_is_as_it_was(root: Path, offset: int, code: int) -> None:
+    result = asked(f"orders/0/{offset}", root, "--as-of", AS_OF)
+    assert result.exit_code == code, result.exception
+    assert trimmed(result.stdout) == (GOLDEN / f"why-{offset}.txt").read_text()
+
+
+def trimmed(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+def test_a_lost_message_is_told_with_the_commit_that_passed_it_and_what_to_do(root: Path) -> None:
+    (message,) = told("orders/0/3", root, "--as-of", AS_OF)["messages"]
+    assert (message["verdict"], message["to_do"]) == ("LOST", ["Send the origin record again."])
+    assert [step["event"] for step in message["steps"]] == [
+        "ASSIGNED", "RECEIVED_RANGE", "ASSIGNED", "RECEIVED_RANGE", "CLAIMED", "FAILED", "COMMITTED",
+    ]  # fmt: skip
+    assert message["steps"][-1]["what"] == "committed orders/0 to 6, which passes 3"
+    assert message["steps"][-1]["worker"].startswith("shop-2:8 ")
+
+
+def test_a_copy_leads_to_its_origin(root: Path) -> None:
+    found = told("g.retry/0/1", root, "--as-of", AS_OF)
+    assert found["found"] == ["g.retry/0/1 is where a copy of orders/0/1 was read, as attempt 2"]
+    assert [(message["topic"], message["offset"], message["verdict"]) for message in found["messages"]] == [("orders", 1, "EXACTLY_ONCE")]
+
+
+def test_records_of_the_same_key_are_told_beside_it(root: Path) -> None:
+    (message,) = told("orders/0/5", root, "--as-of", AS_OF)["messages"]
+    assert message["verdict"] == "DUPLICATE_SUPPRESSED"
+    assert [(other["offset"], other["verdict"], other["last_event"]) for other in message["others"]] == [(0, "EXACTLY_ONCE", "SUCCEEDED")]
+
+
+def test_a_worker_that_died_with_a_claim_is_seen_to_vanish(root: Path) -> None:
+    (message,) = told("orders/0/2", root, "--as-of", AS_OF)["messages"]
+    assert message["flags"] == ["AMBIGUOUS_EXEC"]
+    assert "its last event: it vanished without closing its log" in [step["what"] for step in message["steps"]]
+    assert "claimed for run 2, taken over from somebody who never gave it back, after 1 lost claim" in [s["what"] for s in message["steps"]]
+
+
+def test_each_group_that_read_a_record_tells_its_own_story(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", night())
+    root_of(root, History("mail").say("m1", "RECEIVED_RANGE[0,1) 0:CS RECEIVED_RANGE[2,3) 2:CS W=3"))
+    found = told("orders/0/1", root, "--as-of", AS_OF)
+    assert [(message["group"], message["verdict"]) for message in found["messages"]] == [("g", "EXACTLY_ONCE"), ("mail", "NEVER_SEEN")]
+    assert found["exit_code"] == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "offset", "verdict", "code"),
+    [("GAP[1,3)", 1, "GAP", 0), ("SEEK[1,3)", 2, "SKIPPED_BY_SEEK", 0), ("RECEIVED_RANGE[1,3)", 1, "LOST", 1), ("0:S", 1, "NEVER_SEEN", 1)],
+)
+def test_an_offset_without_a_message_is_told_from_its_partition(tmp_path: Path, word: str, offset: int, verdict: str, code: int) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", f"0:CS {word} 3:CS W=4"))
+    found = told(f"orders/0/{offset}", root, "--as-of", AS_OF)
+    assert ([message["verdict"] for message in found["messages"]], found["exit_code"]) == ([verdict], code)
+    assert "COMMITTED" in [step["event"] for step in found["messages"][0]["steps"]]
+
+
+def test_what_was_fetched_and_not_begun_is_pending(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1 RECEIVED_RANGE[1,9)"))
+    assert [message["verdict"] for message in told("orders/0/4", root, "--as-of", AS_OF)["messages"]] == ["PENDING"]
+
+
+def test_missing_events_make_it_unknown_and_are_named(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS W=1 1:CF").skip("w1", 3).say("w1", "2:CS W=3"))
+    found = told("orders/0/1", root, "--as-of", AS_OF)
+    assert ([message["verdict"] for message in found["messages"]], found["exit_code"]) == (["UNKNOWN_EXPORT_GAP"], 3)
+    assert [sentence.split(" of worker ")[0] for sentence in found["missing"]] == ["events are missing: 5 to 7"]
+
+
+async def test_a_key_is_found_in_a_log_that_is_still_written_with_the_namespace_of_its_session(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    async with journal(root, {"namespace": "shop"}, namespace="shop"):
+        found = told("order-7", root)
+        assert [(message["offset"], message["verdict"]) for message in found["messages"]] == [(7, "EXACTLY_ONCE")]
+        assert found["found"] == ["'order-7' is the business key of records of handler 'bill' in group 'billing', in the namespace shop"]
+        assert [message["offset"] for message in told("id-8", root)["messages"]] == [8]
+        assert list((root / "wal").glob("*.wal")) != []
+
+
+async def test_an_assumed_namespace_is_said_and_another_can_be_given(tmp_path: Path) -> None:
+    async with journal(tmp_path / "root", {}, namespace="ackwise"):
+        assert "which is assumed, since no session says it" in told("order-7", tmp_path / "root")["found"][0]
+        said = refusal("order-7", tmp_path / "root", "--namespace", "other")
+        assert said == (
+            "no event is about a record with the key 'order-7', as handlers would make it (bill in billing; namespace other); "
+            "give topic/partition/offset, or --namespace as Dedup has it"
+        )
+
+
+def test_coordinates_that_nobody_knows_are_answered_with_what_is_nearest(root: Path) -> None:
+    assert refusal("orders/0/77", root) == (
+        "no event is about orders/0/77, and it is no key: the events reach from 2025-12-22 00:00:00 UTC to 2025-12-31 23:59:00 UTC, and "
+        "the nearest offsets of orders/0 are 5, of 0 to 5"
+    )
+    assert refusal("orders/4/1", root).endswith(", and of orders they have partitions 0")
+    assert refusal("invoices/0/1", root).endswith(", and they have the topics orders")
+
+
+def test_what_is_missing_is_said_where_nothing_is_found(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CS").skip("w1", 3).say("w1", "1:CS"))
+    assert "besides, events are missing: 2 to 4 of worker " in refusal("orders/0/77", root)
+
+
+def test_a_folder_without_events_is_refused(tmp_path: Path) -> None:
+    assert refusal("orders/0/1", tmp_path) == f"there are no events below {tmp_path}; give the folder that Events was given"
+
+
+def test_a_file_whose_inside_is_torn_is_named(root: Path) -> None:
+    path = max((root / "events").rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes(len(content) - 8) + content[-4:])
+    said = refusal("orders/0/1", root)
+    assert said.startswith("the events can't be read: ")
+    assert path.name in said
+
+
+def test_the_most_recent_of_many_messages_of_a_key_are_told_in_full(tmp_path: Path) -> None:
+    history = History("g")
+    for offset in range(12):
+        history.say("w1", f"{offset}:{'CS' if offset == 0 else 'D'}", dedup_hash=Identity("ackwise", "g", "bill").of(business_id("k"))[1])
+    found = told("k", root_of(tmp_path / "root", history), "--as-of", AS_OF)
+    assert [message["offset"] for message in found["messages"]] == list(range(2, 12))
+    assert found["found"][-1] == "12 messages were found; the last 10 are told in full"
+    assert [other["offset"] for other in found["messages"][0]["others"]] == [0, 1, *range(3, 12)]
+
+
+def test_it_runs_without_pyspark(root: Path) -> None:
+    program = BLOCKED.format(blocked=["pyspark", "py4j"]) + "from pathlib import Path; from ackwise.spark.commands.why import why; "
+    answer = subprocess.run(
+        [sys.executable, "-c", program + "import typer; typer.run(why)", "orders/0/3", str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, "LOST: " in answer.stdout) == (1, True), answer.stderr
+
+
+def test_without_pyarrow_it_says_what_to_install(root: Path) -> None:
+    program = BLOCKED.format(blocked=["pyarrow"]) + "from pathlib import Path; from ackwise.spark.commands.why import why; "
+    call = f"why('orders/0/3', [Path({str(root)!r})])"
+    answer = subprocess.run([sys.executable, "-c", program + call], capture_output=True, text=True, check=False)
+    assert "why needs pyarrow, which is not installed: pip install 'ackwise[events]'" in answer.stderr
+
+
+@pytest.mark.parametrize("verdict", sorted({v for case in CASES.values() for v in case.verdicts.values()}))
+def test_each_verdict_on_a_message_is_told_with_its_rule_and_each_anomaly_with_what_to_do(verdict: Verdict) -> None:
+    assert rule_of(verdict) != MEANINGS[verdict]
+    assert bool(advice(verdict, Flag(0))) or verdict not in ANOMALIES
+
+
+def test_what_flags_ask_for_is_told_beside_the_verdict() -> None:
+    assert advice(Verdict.EXACTLY_ONCE, Flag.HAD_FAILURES) == []
+    assert advice(Verdict.IN_FLIGHT, Flag.COMMITTED_PAST)[1].startswith("Nobody will deliver it again")
+    assert len(advice(Verdict.MULTI_EXECUTED, Flag.AMBIGUOUS_EXEC)) == 1
+
+
+@asynccontextmanager
+async def journal(root: Path, attrs: dict[str, object], *, namespace: str) -> AsyncIterator[Journal]:
+    """A worker that writes to `root`, and has run two messages."""
+    identity = Identity(namespace, "billing", "bill")
+    writing = Journal(root, cluster="c", group_id="billing", attrs=attrs)
+    await writing.open()
+    try:
+        for offset, dedup_id in ((7, business_id("order-7")), (8, legacy_id(b"id-8"))):
+            hashed = identity.of(dedup_id)[1]
+            writing.record(Event(EventCode.CLAIMED, "orders", 0, offset, "bill", 1, offset, hashed))
+            writing.record(Event(EventCode.SUCCEEDED, "orders", 0, offset, "bill", 1, offset, hashed))
+        await writing.flush()
+        yield writing
+    finally:
+        await writing.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        for offset in range(6):
+            answer = asked(f"orders/0/{offset}", root_of(Path(folder), night()), "--as-of", AS_OF)
+            (GOLDEN / f"why-{offset}.txt").write_text(trimmed(answer.stdout))

@@ -1,0 +1,140 @@
+"""Which files are read: rolled logs, logs that are still written, torn files and those of others. Starts no Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.spark.histories import History, write_parquet
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.spark.events.sources import Evidence, gathered
+from ackwise.stores.journal import Journal
+
+NAME = "events-00000000000000ab-000000000000-000000000004.parquet"
+
+
+def evidence(*roots: Path) -> Evidence:
+    with gathered(roots, roots[0] / ".live") as found:
+        return found
+
+
+def file_of(root: Path, name: str = NAME) -> Path:
+    return write_parquet(root / "events" / "dt=2026-01-01" / "hr=00" / name, History("g").say("w1", "0:CS W=1").events)
+
+
+def test_files_of_all_roots_are_read(tmp_path: Path) -> None:
+    files = [file_of(tmp_path / "a"), file_of(tmp_path / "b")]
+    found = evidence(tmp_path / "a", tmp_path / "b")
+    assert found.files == tuple(files)
+    assert found.size == sum(path.stat().st_size for path in files)
+
+
+def test_an_empty_root_has_nothing_to_read(tmp_path: Path) -> None:
+    assert evidence(tmp_path).files == ()
+
+
+def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="nowhere is not a folder; give the folder that Events was given"):
+        evidence(tmp_path / "nowhere")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(ConfigurationError, match="holds no events, neither a folder `events` nor `wal`"):
+        evidence(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 3, 100])
+def test_a_torn_file_is_not_read_and_makes_its_writer_doubtful(tmp_path: Path, size: int) -> None:
+    path = file_of(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    found = evidence(tmp_path)
+    assert found.files == ()
+    assert found.unreadable == (f"{path} is torn; its events count as missing",)
+    assert found.logs.unreadable == {0xAB}
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.parent / "elsewhere")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("become", "why"), [
+    (a_pipe, "it is no regular file"), (a_link, "it is a link, and links are not followed"),
+])  # fmt: skip
+def test_what_is_no_file_is_not_opened_and_makes_its_writer_doubtful(tmp_path: Path, become: Callable[[Path], None], why: str) -> None:
+    become(path := file_of(tmp_path))
+    found = evidence(tmp_path)
+    assert found.files == ()
+    assert found.unreadable == (f"{path} can't be read: {why}; its events count as missing",)
+    assert found.logs.unreadable == {0xAB}
+
+
+def test_a_folder_of_a_day_that_is_a_link_is_named_and_not_followed(tmp_path: Path) -> None:
+    day = file_of(tmp_path).parent.parent
+    day.rename(tmp_path / "elsewhere")
+    day.symlink_to(tmp_path / "elsewhere")
+    found = evidence(tmp_path)
+    assert found.files == ()
+    assert found.unreadable == (f"{day} is a link, and links are not followed; what is behind it was not read",)
+
+
+def test_a_file_of_others_is_named_and_not_read(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "part-00000.snappy.parquet")
+    found = evidence(tmp_path)
+    assert (found.files, found.foreign) == ((), (path,))
+
+
+def test_an_unfinished_file_is_passed_by(tmp_path: Path) -> None:
+    file_of(tmp_path, f".{NAME}.tmp")
+    file_of(tmp_path, "_temporary.parquet")
+    found = evidence(tmp_path)
+    assert (found.files, found.foreign, found.unreadable) == ((), (), ())
+
+
+async def test_a_log_that_is_still_written_is_read_and_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    journal = Journal(root, cluster="c", group_id="g")
+    await journal.open()
+    try:
+        journal.record(Event(EventCode.CLAIMED, "orders", 0, 7, "bill"))
+        await journal.flush()
+        (log,) = (root / "wal").glob("*.wal")
+        with gathered([root], tmp_path / "live") as found:
+            assert found.logs.held == {journal.writer_id}
+            (copy,) = found.files
+            assert pq.read_table(copy)["event_type"].to_pylist() == [EventCode.SESSION_START, EventCode.CLAIMED]
+        assert log.exists()
+        assert not (tmp_path / "live").exists()
+    finally:
+        await journal.close()
+
+
+async def test_a_log_that_nobody_writes_any_more_is_rolled(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    journal = Journal(root, cluster="c", group_id="g")
+    await journal.open()
+    await journal.close()
+    found = evidence(root)
+    assert [path.name for path in found.files] == [f"events-{journal.writer_id:016x}-{0:012d}-{1:012d}.parquet"]
+    assert list((root / "wal").iterdir()) == []
+
+
+def test_a_log_that_is_no_log_makes_its_writer_doubtful(tmp_path: Path) -> None:
+    log = tmp_path / "wal" / f"{0xCD:016x}-{40:012d}.wal"
+    log.parent.mkdir()
+    log.write_bytes(b"no log at all")
+    found = evidence(tmp_path)
+    assert found.logs.unreadable == {0xCD}
+    assert found.unreadable[0].startswith(f"{log} can't be read from event 40 on: ")

@@ -1,0 +1,279 @@
+"""Events that were folded day by day, in any order, say what they say at once."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.cases import CASES, CONFIG
+from tests.spark.commands.test_reconcile import AS_OF, reconciled, summary
+from tests.spark.fuzz import universe
+from tests.spark.histories import DAY, NOW, SECOND, History, write_parquet, write_produced
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import Event, EventCode
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.sources import gathered
+from ackwise.spark.fold.cache import opened
+from ackwise.spark.reference.oracle import Ruling, rule
+from ackwise.stores.journal import Journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from tests.spark.running import Answer
+
+pytestmark = pytest.mark.spark
+
+HISTORIES = [case.history for case in CASES.values()] + [universe(number) for number in range(120)]
+
+
+#: Half an hour before the end, which is within most universes.
+SINCE = replace(CONFIG, since=NOW / SECOND - 1800)
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[ReconcileConfig, Answer]:
+    """What three days say of every case and of many universes: one folded late, one not in the state, and some events in two."""
+    from tests.spark.running import answer
+
+    from ackwise.spark.events.schema import EVENT_SCHEMA, project
+    from ackwise.spark.fold.partial import FoldedDeltas, delta_of, together
+    from ackwise.spark.job import conclude
+    from ackwise.spark.judge.produced import read_produced
+
+    folder, draw = tmp_path_factory.mktemp("kept"), random.Random(5)
+    days: list[list[dict[str, Any]]] = [[], [], []]
+    for history in HISTORIES:
+        for event in history.events:
+            for day in draw.sample(days, draw.choice([1, 1, 1, 2])):
+                day.append(event)
+    with opened(folder / "state", [folder]) as state:
+        deltas = []
+        for number in (1, 0, 2):
+            path = write_parquet(folder / f"{number}.parquet", days[number])
+            deltas.append(delta_of(spark, project(spark.read.schema(EVENT_SCHEMA).parquet(str(path)))))
+            if number != 2:
+                state.take(deltas[-1], f"2026-01-0{number + 1}", [path])
+        folded = FoldedDeltas(spark, together([state.read(spark), deltas[-1]]))
+        produced = write_produced(folder / "produced.parquet", [row for history in HISTORIES for row in history.produced])
+        told = read_produced(spark, produced)
+        return {config: answer(conclude(spark, folded, config, told=told)) for config in (CONFIG, SINCE)}
+
+
+@pytest.mark.parametrize("config", [CONFIG, SINCE], ids=["all", "since"])
+def test_events_folded_day_by_day_say_what_the_oracle_says_of_them_at_once(
+    config: ReconcileConfig, kept: dict[ReconcileConfig, Answer]
+) -> None:
+    rulings = kept[config].rulings
+    different = [h.group for h in HISTORIES if rulings.get(h.group, Ruling(NOW)) != rule(h.events, config, produced=h.produced)]
+    assert different == []
+
+
+@pytest.mark.parametrize("config", [CONFIG, SINCE], ids=["all", "since"])
+def test_books_of_events_folded_day_by_day_balance(config: ReconcileConfig, kept: dict[ReconcileConfig, Answer]) -> None:
+    books = kept[config].books
+    assert len(books) > len(HISTORIES) / 2
+    assert [book for book in books if book.balance] == []
+    if config is SINCE:
+        assert sum(book.start for book in books) > sum(book.start for book in kept[CONFIG].books)
+
+
+def days_of(root: Path, days: Sequence[Sequence[dict[str, Any]]], number: int = 1) -> Path:
+    """A root with the events of each day in a folder of their own, from this day of December on, and a file for each writer."""
+    for day, events in enumerate(days, start=number):
+        for writer_id in {event["writer_id"] for event in events}:
+            own = [event for event in events if event["writer_id"] == writer_id]
+            seqs = [event["seq"] for event in own]
+            name = f"events-{writer_id:016x}-{min(seqs):012d}-{max(seqs):012d}.parquet"
+            write_parquet(root / "events" / f"dt=2025-12-{day:02d}" / "hr=00" / name, own)
+    return root
+
+
+def rows_of(spark: SparkSession, out: Path) -> dict[str, list[str]]:
+    """The tables of a run, row by row."""
+    return {name: sorted(map(str, spark.read.parquet(str(out / name)).collect())) for name in ("verdicts", "missing", "logical")}
+
+
+def conclusions(out: Path) -> dict[str, Any]:
+    """`summary.json` without what names the run, or others."""
+    found = {name: value for name, value in summary(out).items() if name not in ("run_id", "output", "report", "plan")}
+    return found | {"exhibits": found["exhibits"] | {"earlier": []}}
+
+
+def test_a_run_with_a_state_writes_what_one_without_writes_and_folds_only_what_is_new(tmp_path: Path, spark: SparkSession) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,4) 0:CS 1:CFB 2:CFX 3:C")
+    first = list(history.events)
+    history.say("w2", "RECEIVED_RANGE[3,9) 3:CS 1@2:CS 4:CS 6:CF 7:CS W=9").skip("w2", 2).say("w2", "8:CS")
+    root, state = tmp_path / "root", tmp_path / "state"
+    days_of(root, [first])
+    arguments: list[str | Path] = [root, "--as-of", AS_OF, "--json"]
+    assert reconciled(*arguments, "--state", state, "--out", tmp_path / "first").exit_code == 0
+    folded = {path: path.stat().st_mtime_ns for path in state.glob("src_dt=*/**/*.parquet")}
+    days_of(root, [first, history.events[len(first) :]])
+    (state / ".unfinished-of-a-killed-run" / "messages").mkdir(parents=True)
+    with_state = reconciled(*arguments, "--state", state, "--out", tmp_path / "with")
+    without = reconciled(*arguments, "--out", tmp_path / "without")
+    assert with_state.exit_code == without.exit_code == 1, with_state.output
+    assert rows_of(spark, tmp_path / "with") == rows_of(spark, tmp_path / "without")
+    assert conclusions(tmp_path / "with") == conclusions(tmp_path / "without")
+    after = {path: path.stat().st_mtime_ns for path in state.glob("src_dt=*/**/*.parquet")}
+    assert folded.items() < after.items()
+    names = sorted(path.name for path in state.iterdir())
+    names = [name.split("-")[0] if name.startswith("open") else name for name in names]
+    assert names == [
+        "open",
+        "src_dt=2025-12-01",
+        "src_dt=2025-12-02",
+        "state.json",
+    ]
+
+
+def test_with_a_state_only_what_may_matter_is_read_of_the_days_before(tmp_path: Path, spark: SparkSession) -> None:
+    from tests.spark.running import answer
+
+    from ackwise.spark.fold.cache import brought_up
+    from ackwise.spark.job import conclude
+
+    config = replace(CONFIG, since=NOW / SECOND - 3600, retention=3600.0)
+    history = History("g")
+    for day, words in (
+        (5, "0:C 100:CFB 200:CS 300:CS W=400"),
+        (4, "400:CS 500:C 600:CS W=700"),
+        (3, "700:CS 800:CS W=800"),
+        (2, "900:CS 1000:CS W=800"),
+    ):
+        history.say(f"w{day}", words, ago=day * 86400 + 60, record_ts=NOW - day * DAY - 100 * SECOND)
+    history.say("w1", "100@2:CS 300:CS", ago=100, record_ts=NOW - 5 * DAY - 100 * SECOND)
+    history.say("w1", "1100:CS W=1101", ago=50, record_ts=NOW - 100 * SECOND)
+    days: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in history.events:
+        days[(event["event_ts"] - NOW) // DAY].append(event)
+    assert len(days) == 6
+    root = days_of(tmp_path / "root", [days[day] for day in sorted(days)[:-1]], number=22)
+    rulings, read = [], list[str]()
+    with opened(tmp_path / "state", [root]) as state:
+        for _ in range(2):
+            with gathered([root], tmp_path / "live") as evidence:
+                folded = brought_up(spark, state, evidence)
+                found = conclude(spark, folded, config)
+                folded.keep_open(found.judged)
+                rulings.append(answer(found).rulings["g"])
+                read = folded.kept.inputFiles()
+            days_of(root, [days[max(days)]], number=31)
+            for gone in (tmp_path / "state").glob("src_dt=*/*/messages/rec_dt=2025-12-27"):
+                shutil.rmtree(gone)  # what nobody asks for any more
+    assert rulings == [rule([e for day in sorted(days)[:-1] for e in days[day]], config), rule(history.events, config)]
+    assert {offset for *_, offset in rulings[-1].messages} == {0, 100, 300, 500, 800, 900, 1000, 1100}
+    assert {path.split("rec_dt=")[1][:10] for path in read if "rec_dt=" in path} == {"2025-12-26", "2025-12-28", "2025-12-29", "2025-12-31"}
+
+
+def test_a_file_that_comes_late_or_has_changed_is_folded(tmp_path: Path) -> None:
+    name = "events-00000000000000ab-000000000000-000000000004.parquet"
+    path = write_parquet(tmp_path / "events" / "dt=2026-01-01" / "hr=00" / name, History("g").say("w1", "0:CS").events)
+    delta = tmp_path / "state" / "src_dt=2026-01-01" / "0123"
+    with opened(tmp_path / "state", [tmp_path]) as state:
+        assert state.lacking([path]) == {"2026-01-01": [path]}
+        delta.mkdir(parents=True)
+        assert state.lacking([path]) == {"2026-01-01": [path]}
+        (delta / "files.json").write_text(json.dumps([f"{name} {path.stat().st_size}"]))
+        assert state.lacking([path]) == {}
+        late = path.with_name(name.replace("ab", "ac"))
+        late.write_bytes(path.read_bytes())
+        path.write_bytes(path.read_bytes() + b" ")
+        assert state.lacking([path, late]) == {"2026-01-01": [path, late]}
+
+
+def test_a_state_of_a_folder_that_was_not_given_is_refused_and_one_more_folder_is_not(tmp_path: Path) -> None:
+    with opened(tmp_path / "state", [tmp_path / "a"]):
+        pass
+    with opened(tmp_path / "state", [tmp_path / "a", tmp_path / "b"]):
+        pass
+    with pytest.raises(ConfigurationError, match=r"is the state of .*/b, too; give that folder as well, or another one to --state"):
+        opened(tmp_path / "state", [tmp_path / "a"]).__enter__()
+
+
+def test_a_state_that_does_not_say_whose_it_is_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path, [tmp_path]):
+        pass
+    about = tmp_path / "state.json"
+    about.write_text(json.dumps({name: said for name, said in json.loads(about.read_text()).items() if name != "roots"}))
+    with pytest.raises(ConfigurationError, match=r"is not what Ackwise wrote there; give an empty folder to --state"):
+        opened(tmp_path, [tmp_path]).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ('{"format": 0}', "was written by another version of Ackwise"),
+        ("[]", "is not what Ackwise wrote there"),
+        ("{", "is not what Ackwise"),
+    ],
+)
+def test_a_state_that_is_not_of_this_version_is_refused(tmp_path: Path, said: str, sentence: str) -> None:
+    (tmp_path / "state.json").write_text(said)
+    with pytest.raises(ConfigurationError, match=f"{sentence}.*; give an empty folder to --state"):
+        opened(tmp_path, [tmp_path]).__enter__()
+
+
+@pytest.mark.parametrize("said", ["", "{}", "["])
+def test_a_state_that_does_not_say_what_it_is_folded_from_is_refused(tmp_path: Path, said: str) -> None:
+    with opened(tmp_path, []) as state:
+        delta = tmp_path / "src_dt=2026-01-01" / "0"
+        delta.mkdir(parents=True)
+        (delta / "files.json").write_text(said)
+        with pytest.raises(ConfigurationError, match=r"files.json is not what Ackwise wrote there; give an empty folder to --state"):
+            state.lacking([])
+
+
+def test_a_folder_of_something_else_is_no_state(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(ConfigurationError, match=r"holds 'photo.jpg' and is no state; give an empty folder to --state"):
+        opened(tmp_path, [tmp_path]).__enter__()
+
+
+def test_a_state_is_for_one_run_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path, []), pytest.raises(ConfigurationError, match=r"another run uses .*; wait for its end"):
+        opened(tmp_path, []).__enter__()
+    with opened(tmp_path, []) as state:
+        assert state.deltas() == []
+
+
+async def test_a_log_that_is_still_written_is_judged_and_not_kept(tmp_path: Path, spark: SparkSession) -> None:
+    from ackwise.spark.fold.cache import brought_up
+
+    root = tmp_path / "root"
+    journal = Journal(root, cluster="c", group_id="g")
+    await journal.open()
+    try:
+        journal.record(Event(EventCode.CLAIMED, "orders", 0, 7, "bill"))
+        await journal.flush()
+        with opened(tmp_path / "state", [root]) as state, gathered([root], tmp_path / "live") as evidence:
+            messages = brought_up(spark, state, evidence).messages({journal.writer_id})
+            (state_of,) = messages.collect()
+            assert state_of["live_claim"] == state_of["claim_ts"]
+            assert state.deltas() == []
+    finally:
+        await journal.close()
+
+
+@pytest.mark.usefixtures("spark")
+def test_events_and_a_state_of_an_older_version_are_read_and_their_jumps_are_named_without_a_doubt(tmp_path: Path) -> None:
+    older = Path(__file__).parent.parent / "older"
+    root, state = shutil.copytree(older / "root", tmp_path / "root"), shutil.copytree(older / "state", tmp_path / "state")
+    about = state / "state.json"
+    about.write_text(about.read_text().replace("ROOT", str(root)))
+    for run in ("first", "second"):
+        result = reconciled(root, "--state", state, "--out", tmp_path / run)
+        assert result.exit_code == 0, result.output
+        found = summary(tmp_path / run)
+        assert (found["verdicts"], found["ambiguous"], found["missing_events"]) == ({"EXACTLY_ONCE": 6}, 0, 0)
+        (jumped,) = found["warnings"]
+        assert jumped.startswith("1 offsets were jumped over by workers of an older version")
+        assert jumped.endswith("orders/3 [2, 3); they count as gaps"), "the other one is within what one fetch returned"

@@ -1,0 +1,90 @@
+"""Real workers on a real broker are killed, misled and robbed: `ackwise reconcile` names every anomaly and accuses nothing else.
+
+What is true comes from the producer's delivery reports, the handler's own ledger and the broker, never through Ackwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+import pytest
+from tests.databases.server import Server
+from tests.spark.commands.test_reconcile import reconciled
+from tests.spark.injected.hostile import Orders
+from tests.spark.injected.mischief import GRACE, Found, do_mischief, kill_only
+from tests.spark.injected.orderly import Scene
+
+from ackwise.middleware.events import EventCode
+from ackwise.plugin.local.broker import LocalKafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Chooses the orders, which of them something happens to, and when workers are killed.
+SEED: Final = 7
+
+#: What must be said of somebody, whomever the kills have saved.
+ANOMALIES: Final = {"LOST_PRODUCED", "RETRY_LOST", "STUCK", "COMMITTED_PAST", "MULTI_EXECUTED", "LOGICAL_DUPLICATE"}
+
+
+@contextmanager
+def scene(kafka: LocalKafka, folder: Path, group: str, store: str) -> Iterator[Scene]:
+    made = Scene(Orders(kafka.bootstrap, group, str(folder), store), random.Random(SEED))
+    try:
+        yield made
+    finally:
+        made.ledger.close()
+
+
+def judged(events: Path, produced: Path, out: Path) -> tuple[int, Found]:
+    """What the command says, with its exit code. No worker lives any more."""
+    # Nobody has to wait until the writers count as dead and their leases are over.
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    options = {"--out": out, "--produced": produced, "--as-of": soon.isoformat(), "--grace": f"{GRACE:g}s", "--writer-timeout": "1s"}
+    result = reconciled(events, *(str(word) for option in options.items() for word in option))
+    assert result.exit_code in (0, 1, 3), result.output
+    return result.exit_code, Found.read(out)
+
+
+def file_in_between(events: Path) -> Path:
+    """The file that says most of orders that were billed, among those that their writers went on after."""
+    files = sorted((events / "events").rglob("*.parquet"), key=lambda file: file.name)
+    followed = [file for file, later in itertools.pairwise(files) if file.name.split("-")[1] == later.name.split("-")[1]]
+    return max(followed, key=lambda file: pq.read_table(file)["event_type"].to_pylist().count(EventCode.SUCCEEDED))
+
+
+async def test_every_anomaly_is_named_and_what_a_lost_file_hides_is_unknown(kafka: LocalKafka, spark: SparkSession, tmp_path: Path) -> None:
+    with scene(kafka, tmp_path, "mischief", f"sqlite:///{tmp_path / 'claims.db'}") as robbed:
+        truth = await do_mischief(robbed)
+        produced = robbed.report(tmp_path / "produced.parquet")
+    code, found = judged(robbed.events, produced, tmp_path / "out")
+    assert truth.contradictions(found) == []
+    assert frozenset().union(*found.words.values()) >= ANOMALIES
+    assert code == 1
+
+    rest = tmp_path / "rest"
+    shutil.copytree(robbed.events, rest)
+    file_in_between(rest).unlink()
+    _, left = judged(rest, produced, tmp_path / "of-rest")
+    assert truth.contradictions(left, may_be_unknown=True) == []
+    assert left.accused() <= found.accused()
+    assert any("UNKNOWN_EXPORT_GAP" in words for words in left.words.values())
+
+
+async def test_kills_alone_accuse_nobody(kafka: LocalKafka, redis: Server, spark: SparkSession, tmp_path: Path) -> None:
+    with scene(kafka, tmp_path, "killed", f"redis://127.0.0.1:{redis.port}/0") as killed:
+        truth = await kill_only(killed)
+        produced = killed.report(tmp_path / "produced.parquet")
+    code, found = judged(killed.events, produced, tmp_path / "out")
+    assert truth.contradictions(found) == []
+    assert code == (1 if found.accused() else 0)

@@ -1,0 +1,37 @@
+"""Books that add up, and books that do not. Needs no Spark."""
+
+from __future__ import annotations
+
+import pytest
+from tests.spark.fold.test_facts import said
+
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.fold.facts import ROLES, Committed, establish
+from ackwise.spark.judge.books import UnbalancedBooks, check, keep
+from ackwise.spark.vocabulary import Verdict
+
+FACTS = establish(
+    [said(1, pk=7, start=10), said(1, pk=8, start=0, roles=ROLES["retry"])._replace(topic="g.retry"), said(1, pk=9)._replace(topic="x")],
+    ReconcileConfig(),
+)
+COMMITS = {7: Committed(7, 20, None, 18, 20), 8: Committed(8, 5, None), 9: Committed(9, 5, None)}
+
+
+def test_books_are_kept_for_sources_whose_first_offset_is_known() -> None:
+    (book,) = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, 7)], {7: {"GAP": 2, "LOST": 1, "NEVER_SEEN": 0}})
+    assert (book.partition.topic, book.start, book.committed, book.expected) == ("orders", 10, 20, 10)
+    assert dict(book.verdicts) == {Verdict.LOST: 1, Verdict.EXACTLY_ONCE: 7}
+    assert (book.gaps, book.rewound, book.balance) == (2, True, 0)
+    check([book])
+
+
+@pytest.mark.parametrize(("counted", "balance"), [(9, r"\+1"), (12, "-2")])
+def test_an_offset_that_is_missing_or_counted_twice_is_refused(counted: int, balance: str) -> None:
+    books = keep(FACTS, COMMITS, [(7, Verdict.EXACTLY_ONCE, counted)], {})
+    with pytest.raises(UnbalancedBooks, match=f"orders/0 of group g: 10 offsets from 10 to 20, and {balance} of them"):
+        check(books)
+
+
+def test_a_commit_before_the_first_offset_leaves_nothing_to_account_for() -> None:
+    (book,) = keep(FACTS, {7: Committed(7, 4, None)}, [], {})
+    assert (book.expected, book.balance) == (0, 0)

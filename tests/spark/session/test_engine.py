@@ -1,0 +1,78 @@
+"""Where Spark runs: what the options mean, what executors must reach, and tables that are copied into a catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.spark.commands.test_reconcile import root_of
+from tests.spark.histories import History
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.session.engine import HEAP, LOCAL, engine_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_configuration_of_spark_is_given_as_spark_submit_takes_it() -> None:
+    assert engine_of(LOCAL, HEAP, ["spark.executor.memory=4g", "spark.app.name=a=b"]).conf == {
+        "spark.executor.memory": "4g",
+        "spark.app.name": "a=b",
+    }
+
+
+@pytest.mark.parametrize("setting", ["spark.executor.memory", "sesame=open", "=open"])
+def test_a_setting_that_is_none_is_refused_without_its_value(setting: str) -> None:
+    with pytest.raises(ConfigurationError, match="write it as KEY=VALUE") as refused:
+        engine_of(LOCAL, HEAP, [setting])
+    assert "open" not in str(refused.value)
+
+
+def test_under_spark_submit_the_master_is_that_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert engine_of(LOCAL, HEAP, []).conf == {}
+    with pytest.raises(ConfigurationError, match="spark-submit has begun Spark; give --master and --driver-memory to it"):
+        engine_of("spark://elsewhere:7077", HEAP, [])
+
+
+def test_paths_that_executors_reach_are_probed_without_a_trace(tmp_path: Path, spark: SparkSession) -> None:
+    from ackwise.spark.events.reach import probe
+
+    root = root_of(tmp_path / "a [b] c", History("g").say("w1", "0:CS"))
+    files = sorted(root.rglob("*.parquet"))
+    (tmp_path / "out").mkdir()
+    probe(spark, files, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_paths_that_executors_do_not_reach_are_named(tmp_path: Path, spark: SparkSession) -> None:
+    from ackwise.spark.events.reach import probe
+
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=rf"the executors can't read {tmp_path}/gone; mount it under the same path"):
+        probe(spark, [tmp_path / "gone" / "events.parquet"], tmp_path)
+    with pytest.raises(ConfigurationError, match=rf"the executors can't write to {tmp_path}/file; mount it under the same path"):
+        probe(spark, [], tmp_path / "file")
+
+
+def test_what_executors_write_to_disks_of_their_own_is_missed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is empty for the driver, though all that was written there succeeded."""
+    from ackwise.spark.events import reach
+
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
+    with pytest.raises(ConfigurationError, match=r"what the executors write to .* is not there; mount it"):
+        reach.probe(spark, [], tmp_path)
+
+
+def test_a_table_is_copied_into_a_catalog_run_by_run(tmp_path: Path, spark: SparkSession) -> None:
+    for run in ("2026-01-31", "2026-02-01"):
+        spark.range(3).selectExpr("id AS offset", "'LOST' AS verdict").write.parquet(str(tmp_path / run / "verdicts"))
+    spark.sql(f"CREATE TABLE kept_verdicts USING parquet AS SELECT '2026-01-31' AS run, * FROM parquet.`{tmp_path}/2026-01-31/verdicts`")
+    try:
+        spark.sql(f"INSERT INTO kept_verdicts SELECT '2026-02-01' AS run, * FROM parquet.`{tmp_path}/2026-02-01/verdicts`")
+        rows = spark.table("kept_verdicts").groupBy("run").count().orderBy("run").collect()
+        assert [tuple(row) for row in rows] == [("2026-01-31", 3), ("2026-02-01", 3)]
+    finally:
+        spark.sql("DROP TABLE kept_verdicts")

@@ -1,0 +1,97 @@
+"""The verdict from an excerpt of the events is the one from all of them. Needs no Spark."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.cases import CASES, CONFIG
+from tests.spark.fuzz import universe
+from tests.spark.histories import TOPIC, History, write_parquet
+
+from ackwise.spark.events.sources import Evidence
+from ackwise.spark.fold.facts import Logs
+from ackwise.spark.reference.oracle import Message, Ruling, message_of, rule
+from ackwise.spark.why.answer import NoSuchRecord, inquire
+
+Event = Mapping[str, Any]
+
+
+def evidence_of(folder: Path, events: Iterable[Event], size: int) -> Evidence:
+    """The events in files of about so many, each of one writer and of neighbours."""
+    by_writer: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        by_writer[event["writer_id"]].append(event)
+    files = []
+    for writer, mine in by_writer.items():
+        mine.sort(key=lambda event: int(event["seq"]))
+        files += [write_parquet(folder / f"{writer:x}-{n}.parquet", mine[n : n + size]) for n in range(0, len(mine), size)]
+    return Evidence((folder,), tuple(files), 0, Logs(), (), ())
+
+
+def differences(history: History, folder: Path, asked: Iterable[tuple[str, int, int]]) -> list[tuple[object, ...]]:
+    """What is said otherwise of these offsets by an inquiry, and by the oracle from all events."""
+    evidence = evidence_of(folder, history.events, 6)
+    whole = rule(history.events, CONFIG)
+    found: list[tuple[object, ...]] = []
+    for topic, partition, offset in asked:
+        expected = said_by(whole, topic, partition, offset)
+        try:
+            answer = inquire(f"{topic}/{partition}/{offset}", evidence, CONFIG)
+        except NoSuchRecord:
+            told = {}
+        else:
+            told = {
+                (story.handler, story.epoch, story.topic_id): ("GAP" if story.verdict is None else story.verdict.name, story.flags)
+                for story in answer.stories
+                if not (story.verdict is not None and story.verdict.name == "PENDING" and not story.handler)
+            }
+            assert answer.as_of == whole.as_of
+        if told != expected:
+            found.append((history.group, offset, told, expected))
+    return found
+
+
+def said_by(whole: Ruling, topic: str, partition: int, offset: int) -> dict[tuple[str, int, str], tuple[str, int]]:
+    found: dict[tuple[str, int, str], tuple[str, int]] = {}
+    for (where, handler, epoch, at), (verdict, flags) in whole.messages.items():
+        if (where[2], where[4], at) == (topic, partition, offset):
+            found[handler, epoch, where[3]] = verdict.name, flags
+    for where, offsets in whole.absent.items():
+        if (where[2], where[4]) == (topic, partition) and offset in offsets:
+            found["", 0, where[3]] = offsets[offset], 0
+    return found
+
+
+def messages_of(history: History) -> list[Message]:
+    return sorted({message_of(e) for e in history.events if e["event_type"] < 20 and None not in (e.get("offset"), e.get("partition"))})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_said_of_a_case_is_what_the_oracle_says_of_all_of_it(name: str, tmp_path: Path) -> None:
+    history = CASES[name].history
+    asked = {(TOPIC, 0, offset) for *_, offset in messages_of(history)} | {(TOPIC, 0, offset) for offset in list(CASES[name].absent)[:3]}
+    assert differences(history, tmp_path, sorted(asked)) == []
+
+
+def told_otherwise(numbers: Iterable[int], folder: Path) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    for number in numbers:
+        history, draw = universe(number), random.Random(number)
+        offsets = [offset for *_, offset in messages_of(history)] or [0]
+        asked = {draw.choice(offsets), draw.randint(min(offsets), max(offsets) + 2)}
+        found += differences(history, folder / str(number), [(TOPIC, 0, offset) for offset in sorted(asked)])
+    return found
+
+
+def test_what_is_said_of_any_history_is_what_the_oracle_says_of_all_of_it(tmp_path: Path) -> None:
+    assert told_otherwise(range(20), tmp_path) == []
+
+
+@pytest.mark.slow
+def test_what_is_said_of_very_many_histories_is_what_the_oracle_says_of_all_of_them(tmp_path: Path) -> None:
+    assert told_otherwise(range(20, 200), tmp_path) == []
