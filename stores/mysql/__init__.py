@@ -6,7 +6,7 @@ try:
     from ackwise.stores.mysql.claims import MySQLStore, from_url
     from ackwise.stores.mysql.inbox import MySQLInbox
 except ModuleNotFoundError as error:
-    if error.name != "asyncmy":
+    if (error.name or "").partition(".")[0] != "asyncmy":
         raise
     raise ConfigurationError("the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'") from None
 

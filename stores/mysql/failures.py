@@ -9,7 +9,7 @@ from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["FAILURES", "NO_RIGHT", "NO_SUCH_COLUMN", "NO_SUCH_TABLE", "is_broken", "is_conflict", "told"]
+__all__ = ["FAILURES", "NO_RIGHT", "NO_SUCH_COLUMN", "NO_SUCH_TABLE", "as_store_error", "is_broken", "is_conflict"]
 
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
 FAILURES = (MySQLError, OSError, RuntimeError)
@@ -99,7 +99,7 @@ def is_conflict(error: Exception) -> bool:
     return _code(error) in _CONFLICT
 
 
-def told(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
+def as_store_error(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
     """`error` as one of ours; `address` is the store's, without secrets, and `what` its tables belong to."""
     code, cause = _code(error), error.__cause__
     if code == _UNREACHABLE and isinstance(cause, OSError):

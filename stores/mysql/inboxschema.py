@@ -10,7 +10,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql import offsets
 from ackwise.stores.mysql.failures import NO_SUCH_TABLE
 from ackwise.stores.mysql.maintenance import believed_now
-from ackwise.stores.mysql.schema import require_server, rows
+from ackwise.stores.mysql.schema import changed, require_server, rows
 from ackwise.stores.mysql.tables import Tables
 
 if TYPE_CHECKING:
@@ -103,10 +103,7 @@ async def clean(connection: Connection, tables: Tables, address: str) -> int:
             return deleted
         # Only these are locked, and looked at again: whoever is at work on another key waits for nothing.
         some = ", ".join(f"x'{k.hex()}'" for (k,) in found)
-        async with connection.cursor() as cursor:
-            deleted += await cursor.execute(f"DELETE FROM {inbox} WHERE k IN ({some}) AND kept_until <= {now}")
-        if not connection.get_autocommit():
-            await connection.commit()
+        deleted += await changed(connection, f"DELETE FROM {inbox} WHERE k IN ({some}) AND kept_until <= {now}")
         after = f"AND k > x'{found[-1][0].hex()}'"
 
 

@@ -14,7 +14,7 @@ from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Taken, TransactionAnswer
 from ackwise.stores.mysql import offsets
 from ackwise.stores.mysql.exchanging import rows_of
-from ackwise.stores.mysql.failures import FAILURES, told
+from ackwise.stores.mysql.failures import FAILURES, as_store_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,7 +156,7 @@ class OpenTransaction:
             raise StoreUnavailable(f"{self._address}: no answer within {self._timeout:g} s; {why}") from None
         except FAILURES as error:
             self.connection.close()
-            raise StoreUnavailable(str(told(error, self._address, self._timeout, "inbox"))) from None
+            raise StoreUnavailable(str(as_store_error(error, self._address, self._timeout, "inbox"))) from None
         except asyncio.CancelledError:
             self.connection.close()
             raise

@@ -6,7 +6,7 @@ try:
     from ackwise.stores.postgres.claims import PostgresStore, from_url
     from ackwise.stores.postgres.inbox import PostgresInbox
 except ModuleNotFoundError as error:
-    if error.name != "asyncpg":
+    if (error.name or "").partition(".")[0] != "asyncpg":
         raise
     raise ConfigurationError("the PostgreSQL store needs asyncpg; install it with pip install 'ackwise[postgres]'") from None
 

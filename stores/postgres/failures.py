@@ -8,7 +8,7 @@ import asyncpg
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["FAILURES", "is_broken", "is_conflict", "told"]
+__all__ = ["FAILURES", "as_store_error", "is_broken", "is_conflict"]
 
 #: What asyncpg raises, and what the network below it does. The server's errors are `PostgresError`, asyncpg's own the next two.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
@@ -56,7 +56,7 @@ def is_conflict(error: Exception) -> bool:
     return isinstance(error, asyncpg.PostgresError) and _state(error).startswith(_CONFLICT)
 
 
-def told(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
+def as_store_error(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
     """`error` as one of ours; `address` is the store's, without secrets, and `what` its tables belong to."""
     if isinstance(error, asyncpg.PostgresError):
         for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):

@@ -13,7 +13,7 @@ from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAbort
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Taken, TransactionAnswer
 from ackwise.stores.postgres import offsets
-from ackwise.stores.postgres.failures import FAILURES, told
+from ackwise.stores.postgres.failures import FAILURES, as_store_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -188,7 +188,7 @@ class OpenTransaction:
         except TimeoutError:
             raise StoreUnavailable(f"{self._address}: no answer within {self._timeout} s; {why}") from None
         except FAILURES as error:
-            raise StoreUnavailable(str(told(error, self._address, self._timeout, "inbox"))) from None
+            raise StoreUnavailable(str(as_store_error(error, self._address, self._timeout, "inbox"))) from None
 
 
 def _fenced(topic: str, partition: int) -> Fenced:

@@ -72,10 +72,10 @@ class AgedMySQLStore(MySQLStore):
         self._clock, self._seen = clock, seen
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        if (passed := round(1_000_000 * (self._clock() - self._seen[-1]))) and self._pool:
+        if (passed := round(1_000_000 * (self._clock() - self._seen[-1]))) and self._connections.pool:
             self._seen.append(self._clock())
             older = ", ".join(f"{column} = {column} - INTERVAL {passed} MICROSECOND" for column in ("leased_until", "kept_until"))
-            async with self._pool.acquire() as connection, connection.cursor() as cursor:
+            async with self._connections.pool.acquire() as connection, connection.cursor() as cursor:
                 await cursor.execute(f"UPDATE {self._tables.claims} SET {older}")
         return await super().exchange(exchange)
 

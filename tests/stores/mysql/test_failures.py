@@ -28,7 +28,7 @@ from tests.stores.mysql.database import MySQLDatabase, mysql_database
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.stores.mysql import MySQLStore, from_url
-from ackwise.stores.mysql.failures import told
+from ackwise.stores.mysql.failures import as_store_error
 
 TODAY = int(time.time() // 86400)
 PROGRAM = Path(__file__).parents[1] / "claiming_process.py"
@@ -97,8 +97,8 @@ async def test_a_frozen_server_is_given_up_within_the_timeout_and_used_again(sto
     assert {type(answer) for answer in answers} == {StoreUnavailable}
     assert "no answer within 2 s; see whether the server runs" in str(answers[0])
     assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 10
-    assert store._pool is not None
-    assert store._pool.size <= 2
+    assert store._connections.pool is not None
+    assert store._connections.pool.size <= 2
 
 
 async def test_cancelled_exchanges_leave_no_connection_in_the_middle_of_one(store: MySQLStore) -> None:
@@ -113,8 +113,8 @@ async def test_cancelled_exchanges_leave_no_connection_in_the_middle_of_one(stor
         asked = keys(5)
         assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 5
         assert (await store.exchange(completes(asked))).completes
-    assert store._pool is not None
-    assert store._pool.size <= 2
+    assert store._connections.pool is not None
+    assert store._connections.pool.size <= 2
 
 
 async def test_close_finishes_the_exchanges_under_way(mariadb: Server) -> None:
@@ -250,8 +250,8 @@ async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded:
     for mode in ("", "sslmode=verify-full&", "sslmode=verify-ca&"):
         store = from_url(f"{base}?{mode}sslrootcert={certificates.authority}")
         await store.open()
-        assert store._pool is not None
-        async with store._pool.acquire() as connection, connection.cursor() as cursor:
+        assert store._connections.pool is not None
+        async with store._connections.pool.acquire() as connection, connection.cursor() as cursor:
             await cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_version'")
             assert (await cursor.fetchall())[0][1].startswith("TLS")
         assert (await store.exchange(claims(keys(3)))).claims == [Acquired(1)] * 3
@@ -439,6 +439,6 @@ def test_a_package_that_the_users_way_of_authentication_needs_is_named(
     monkeypatch.setattr(auth, "_nacl_bindings", None)
     with pytest.raises(RuntimeError) as raised:
         ask()
-    said = told(raised.value, "mysql://h/d", 5.0)
+    said = as_store_error(raised.value, "mysql://h/d", 5.0)
     assert isinstance(said, ConfigurationError)
     assert str(said) == f"mysql://h/d: asyncmy needs {package} for the way this user is authenticated; pip install {package}"

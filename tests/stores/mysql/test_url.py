@@ -31,8 +31,8 @@ def test_what_is_shown_of_a_store_is_where_it_is() -> None:
     store = from_url("mariadb://user:secret@[::1]:3307/db?sslmode=require")
     assert repr(store) == "<MySQLStore mariadb://[::1]:3307/db>"
     assert repr(from_url("mysql://user:secret@h/a%2Fb")) == "<MySQLStore mysql://h:3306/a/b>"
-    assert "secret" not in repr(store._server)
-    assert "user" not in repr(store._server)
+    assert "secret" not in repr(store._connections._server)
+    assert "user" not in repr(store._connections._server)
 
 
 def test_a_password_may_have_any_characters() -> None:

@@ -73,11 +73,11 @@ class AgedPostgresStore(PostgresStore):
         self._clock, self._seen, self._prefix = clock, seen, prefix
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
-        if (passed := self._clock() - self._seen[-1]) and self._pool:
+        if (passed := self._clock() - self._seen[-1]) and self._connections.pool:
             self._seen.append(self._clock())
             for table in ("claims", "daily_claims"):
                 older = ", ".join(f"{column} = {column} - $1 * interval '1 second'" for column in ("leased_until", "kept_until"))
-                await self._pool.execute(f"UPDATE {self._prefix}{table} SET {older}", passed)
+                await self._connections.pool.execute(f"UPDATE {self._prefix}{table} SET {older}", passed)
         return await super().exchange(exchange)
 
 

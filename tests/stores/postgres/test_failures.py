@@ -98,8 +98,8 @@ async def test_a_frozen_server_is_given_up_within_the_timeout_and_used_again(sto
     finally:
         postgres.thaw()
     assert (await store.exchange(claims(asked))).claims == [Acquired(1)] * 10
-    assert store._pool is not None
-    assert store._pool.get_size() <= 2
+    assert store._connections.pool is not None
+    assert store._connections.pool.get_size() <= 2
 
 
 async def test_cancelled_exchanges_leave_no_connection_in_the_middle_of_one(store: PostgresStore, postgres: Server) -> None:
@@ -150,9 +150,12 @@ async def test_without_a_statement_cache_nothing_is_prepared_and_no_setting_is_m
     await store.open()
     for _ in range(3):
         assert (await store.exchange(claims([*keys(5), *keys(5, TODAY)]))).claims == [Acquired(1)] * 10
-    assert store._pool is not None
-    assert await store._pool.fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
-    assert await store._pool.fetch("SELECT name FROM pg_settings WHERE source IN ('client', 'session') AND name LIKE 'enable%'") == []
+    assert store._connections.pool is not None
+    assert await store._connections.pool.fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
+    assert (
+        await store._connections.pool.fetch("SELECT name FROM pg_settings WHERE source IN ('client', 'session') AND name LIKE 'enable%'")
+        == []
+    )
     await store.close()
 
 
@@ -236,8 +239,8 @@ async def test_tls_is_verified_against_the_authority_that_the_url_names(guarded:
     base = f"postgresql://worker:{PASSWORD}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
     store = from_url(f"{base}&sslrootcert={certificates.authority}")
     await store.open()
-    assert store._pool is not None
-    assert await store._pool.fetchval("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
+    assert store._connections.pool is not None
+    assert await store._connections.pool.fetchval("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
     assert (await store.exchange(claims(keys(3)))).claims == [Acquired(1)] * 3
     await store.close()
     with pytest.raises(ConfigurationError, match=r"its certificate is not trusted \(.*\); correct sslrootcert, or the host"):

@@ -458,8 +458,8 @@ async def test_a_standby_is_refused_and_named(postgres_url: str, postgres_databa
     await postgres_database.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with pytest.raises(StoreUnavailable, match="the server takes no writes; it is a standby or default_transaction_read_only is on"):
         await PostgresStore(postgres_url).open()
-    assert store._pool is not None
-    await store._pool.expire_connections()
+    assert store._connections.pool is not None
+    await store._connections.pool.expire_connections()
     with pytest.raises(StoreUnavailable, match="the server takes no writes"):
         await store.exchange(claims(keys(1)))
     await postgres_database.execute("SET default_transaction_read_only = off")

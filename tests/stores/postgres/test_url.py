@@ -10,7 +10,7 @@ import pytest
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.registry import open_store
 from ackwise.stores.postgres import PostgresStore, from_url
-from ackwise.stores.postgres.url import Options
+from ackwise.stores.postgres.url import Options, parse
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
@@ -19,12 +19,12 @@ def test_both_schemes_lead_to_the_store(scheme: str) -> None:
 
 
 def test_our_options_are_taken_out_of_the_url_and_the_drivers_stay() -> None:
-    store = from_url(
+    rest, options = parse(
         "postgres://u:p%40ss@h1:1,h2:2/db?schema=s&prefix=p_&timeout=2.5&max_size=1&sslmode=verify-full"
         "&statement_cache_size=0&synchronous_commit=off"
     )
-    assert store._url == "postgres://u:p%40ss@h1:1,h2:2/db?sslmode=verify-full"
-    assert store._options == Options("s", "p_", 2.5, 1, 0, "off")
+    assert rest == "postgres://u:p%40ss@h1:1,h2:2/db?sslmode=verify-full"
+    assert options == Options("s", "p_", 2.5, 1, 0, "off")
 
 
 def test_what_is_shown_of_a_store_is_where_it_is() -> None:
