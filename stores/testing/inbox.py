@@ -13,155 +13,29 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import os
 import random
 import time
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pytest
 
 from ackwise.middleware.errors import Fenced, StoreUnavailable, TransactionAborted
-from ackwise.middleware.store import ClaimKey, Outcome, Stale
+from ackwise.middleware.store import Outcome, Stale
 from ackwise.middleware.transaction import (
     Finish,
     Finished,
-    OffsetsStore,
-    OffsetsTransaction,
     Permit,
-    Place,
     Progress,
     Taken,
-    Transaction,
     TransactionalStore,
     TransactionAnswer,
     take_over_all,
 )
+from ackwise.stores.testing.inboxscene import HERE, InboxScene, RolledBack, done, fresh_key, fresh_owner, with_offsets, with_offsets_open
 
 __all__ = ["InboxConformance", "OffsetsConformance"]
-
-T = TypeVar("T")
-
-HERE = ("orders", 3, 17)
-
-
-class _Boom(Exception):
-    """Rolls a block back."""
-
-
-def _key(attempt: int = 1) -> ClaimKey:
-    return ClaimKey(os.urandom(16), None, attempt)
-
-
-def _done(key: ClaimKey, exec_id: int = 7, outcome: Outcome | None = Outcome.OK, next_attempt: int = 1) -> Finish:
-    return Finish(key, HERE, exec_id, outcome, next_attempt)
-
-
-class _Scene:
-    """One test's inbox, driven without `await`."""
-
-    def __init__(self, suite: InboxConformance, place: Path) -> None:
-        self.runner = asyncio.Runner()
-        self.suite = suite
-        self.place = place
-        self.run(suite.prepare(place))
-        self.inbox = self.open()
-
-    def open(self) -> TransactionalStore:
-        inbox = self.suite.make(self.place)
-        self.run(inbox.open())
-        self.opened = [*getattr(self, "opened", []), inbox]
-        return inbox
-
-    def end(self) -> None:
-        for inbox in self.opened:
-            self.run(inbox.close())
-        self.runner.close()
-
-    def run(self, waiting: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(waiting)
-
-    def consume(
-        self,
-        keys: Sequence[ClaimKey],
-        finishes: Sequence[Finish] = (),
-        *,
-        effects: Sequence[str] = (),
-        boom: bool = False,
-        retention: float = 3600.0,
-        inbox: TransactionalStore | None = None,
-    ) -> list[TransactionAnswer]:
-        """One transaction: claim `keys`, write `effects`, finish `finishes`, and commit or not."""
-        return self.run(self._consume(inbox or self.inbox, keys, finishes, effects, boom, retention))
-
-    async def _consume(
-        self,
-        inbox: TransactionalStore,
-        keys: Sequence[ClaimKey],
-        finishes: Sequence[Finish],
-        effects: Sequence[str],
-        boom: bool,
-        retention: float,
-    ) -> list[TransactionAnswer]:
-        answers: list[TransactionAnswer] = []
-        try:
-            async with inbox.begin(retention=retention) as transaction:
-                answers = await transaction.claim(keys)
-                for effect in effects:
-                    await self.suite.write(transaction.connection, effect)
-                await transaction.finish(finishes)
-                if boom:
-                    raise _Boom
-        except _Boom:
-            pass
-        return answers
-
-    def take_over(self, owner: str, *, position: int, topic: str = "orders", partition: int = 3) -> Progress:
-        return self.run(_offsets(self.inbox).take_over(owner, topic, partition, position=position))
-
-    def locked(self, owner: str, mine: Progress) -> int:
-        async def lock() -> int:
-            async with self.inbox.begin(retention=3600.0) as transaction:
-                return await _moving(transaction).lock(owner, "orders", 3, mine.generation)
-
-        return self.run(lock())
-
-    def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
-        async def ask() -> list[Permit]:
-            async with self.inbox.begin(retention=3600.0) as transaction:
-                return await _moving(transaction).permits(owner, copies)
-
-        return self.run(ask())
-
-    def advance(
-        self,
-        owner: str,
-        mine: Progress,
-        *,
-        next: int,
-        effects: Sequence[str] = (),
-        finishes: Sequence[Finish] = (),
-        boom: bool = False,
-    ) -> None:
-        """One transaction: lock the partition, write `effects`, move its offset to `next`, and commit or not."""
-
-        async def advance() -> None:
-            async with self.inbox.begin(retention=3600.0) as transaction:
-                await _moving(transaction).lock(owner, "orders", 3, mine.generation)
-                for effect in effects:
-                    await self.suite.write(transaction.connection, effect)
-                await transaction.finish(finishes)
-                await _moving(transaction).advance(owner, "orders", 3, mine.generation, next)
-                if boom:
-                    raise _Boom
-
-        with suppress(_Boom):
-            self.run(advance())
-
-    def effects(self) -> list[str]:
-        return sorted(self.run(self.suite.effects(self.place)))
 
 
 class InboxConformance(abc.ABC):
@@ -188,89 +62,89 @@ class InboxConformance(abc.ABC):
         """What a handler must not do."""
 
     @pytest.fixture
-    def scene(self, tmp_path: Path) -> Iterator[_Scene]:
-        scene = _Scene(self, tmp_path)
+    def scene(self, tmp_path: Path) -> Iterator[InboxScene]:
+        scene = InboxScene(self, tmp_path)
         yield scene
         scene.end()
 
-    def test_an_unknown_key_is_taken_and_finished_with_the_effects(self, scene: _Scene) -> None:
-        key = _key()
-        assert scene.consume([key], [_done(key)], effects=["a"]) == [Taken()]
+    def test_an_unknown_key_is_taken_and_finished_with_the_effects(self, scene: InboxScene) -> None:
+        key = fresh_key()
+        assert scene.consume([key], [done(key)], effects=["a"]) == [Taken()]
         assert scene.effects() == ["a"]
         assert scene.consume([key]) == [Finished(Outcome.OK, HERE, 7)]
 
-    def test_what_is_rolled_back_never_happened(self, scene: _Scene) -> None:
-        key = _key()
-        scene.consume([key], [_done(key)], effects=["a"], boom=True)
+    def test_what_is_rolled_back_never_happened(self, scene: InboxScene) -> None:
+        key = fresh_key()
+        scene.consume([key], [done(key)], effects=["a"], boom=True)
         assert scene.effects() == []
         assert scene.consume([key]) == [Taken()]
 
-    def test_a_key_that_was_taken_and_not_finished_is_taken_again(self, scene: _Scene) -> None:
-        key = _key()
+    def test_a_key_that_was_taken_and_not_finished_is_taken_again(self, scene: InboxScene) -> None:
+        key = fresh_key()
         scene.consume([key], [], effects=["a"])
         assert scene.consume([key]) == [Taken()]
 
     @pytest.mark.parametrize("outcome", list(Outcome))
-    def test_every_outcome_is_remembered_with_origin_and_execution(self, scene: _Scene, outcome: Outcome) -> None:
-        key, exec_id = _key(), 2**62 + 1
-        scene.consume([key], [_done(key, exec_id, outcome)])
+    def test_every_outcome_is_remembered_with_origin_and_execution(self, scene: InboxScene, outcome: Outcome) -> None:
+        key, exec_id = fresh_key(), 2**62 + 1
+        scene.consume([key], [done(key, exec_id, outcome)])
         assert scene.consume([key]) == [Finished(outcome, HERE, exec_id)]
 
-    def test_after_a_send_back_lower_attempts_are_stale_and_the_copy_is_taken(self, scene: _Scene) -> None:
-        key = _key()
-        scene.consume([key], [_done(key, outcome=None, next_attempt=2)])
+    def test_after_a_send_back_lower_attempts_are_stale_and_the_copy_is_taken(self, scene: InboxScene) -> None:
+        key = fresh_key()
+        scene.consume([key], [done(key, outcome=None, next_attempt=2)])
         assert scene.consume([key]) == [Stale()]
         copy = key._replace(attempt=2)
-        assert scene.consume([copy], [_done(copy, 8, Outcome.OK, 2)]) == [Taken()]
-        assert scene.consume([key, _key()]) == [Finished(Outcome.OK, HERE, 8), Taken()]
+        assert scene.consume([copy], [done(copy, 8, Outcome.OK, 2)]) == [Taken()]
+        assert scene.consume([key, fresh_key()]) == [Finished(Outcome.OK, HERE, 8), Taken()]
 
-    def test_answers_come_in_the_order_of_the_keys(self, scene: _Scene) -> None:
-        keys = [_key() for _ in range(500)]
-        scene.consume(keys[::3], [_done(key) for key in keys[::3]])
+    def test_answers_come_in_the_order_of_the_keys(self, scene: InboxScene) -> None:
+        keys = [fresh_key() for _ in range(500)]
+        scene.consume(keys[::3], [done(key) for key in keys[::3]])
         expected = [Finished(Outcome.OK, HERE, 7) if number % 3 == 0 else Taken() for number in range(500)]
         assert scene.consume(keys) == expected
 
-    def test_no_keys_and_no_finishes_are_fine(self, scene: _Scene) -> None:
+    def test_no_keys_and_no_finishes_are_fine(self, scene: InboxScene) -> None:
         assert scene.consume([], [], effects=["a"]) == []
         assert scene.effects() == ["a"]
 
-    def test_a_key_is_forgotten_after_the_retention(self, scene: _Scene) -> None:
-        key = _key()
-        scene.consume([key], [_done(key)], retention=0.01)
+    def test_a_key_is_forgotten_after_the_retention(self, scene: InboxScene) -> None:
+        key = fresh_key()
+        scene.consume([key], [done(key)], retention=0.01)
         time.sleep(0.05)  # a database has its own clock
         assert scene.consume([key]) == [Taken()]
 
-    def test_a_key_that_was_sent_back_is_new_after_the_retention(self, scene: _Scene) -> None:
-        key = _key()
-        scene.consume([key], [_done(key, outcome=None, next_attempt=5)], retention=0.01)
+    def test_a_key_that_was_sent_back_is_new_after_the_retention(self, scene: InboxScene) -> None:
+        key = fresh_key()
+        scene.consume([key], [done(key, outcome=None, next_attempt=5)], retention=0.01)
         time.sleep(0.05)  # a database has its own clock
-        assert scene.consume([key], [_done(key)]) == [Taken()]
+        assert scene.consume([key], [done(key)]) == [Taken()]
         assert scene.consume([key]) == [Finished(Outcome.OK, HERE, 7)]
 
-    def test_a_copy_may_be_sent_back_again_and_then_be_given_up(self, scene: _Scene) -> None:
-        key = _key()
+    def test_a_copy_may_be_sent_back_again_and_then_be_given_up(self, scene: InboxScene) -> None:
+        key = fresh_key()
         second, third = key._replace(attempt=2), key._replace(attempt=3)
-        scene.consume([key], [_done(key, outcome=None, next_attempt=2)])
-        assert scene.consume([second], [_done(second, outcome=None, next_attempt=3)]) == [Taken()]
+        scene.consume([key], [done(key, outcome=None, next_attempt=2)])
+        assert scene.consume([second], [done(second, outcome=None, next_attempt=3)]) == [Taken()]
         assert scene.consume([second]) == [Stale()]
-        assert scene.consume([third], [_done(third, 9, Outcome.DEAD, 3)]) == [Taken()]
+        assert scene.consume([third], [done(third, 9, Outcome.DEAD, 3)]) == [Taken()]
         assert scene.consume([third]) == [Finished(Outcome.DEAD, HERE, 9)]
 
-    def test_a_handler_that_commits_is_found_out(self, scene: _Scene) -> None:
-        key = _key()
+    def test_a_handler_that_commits_is_found_out(self, scene: InboxScene) -> None:
+        key = fresh_key()
 
         async def consume() -> None:
             async with scene.inbox.begin(retention=3600.0) as transaction:
                 await transaction.claim([key])
                 await self.commit(transaction.connection)
-                await transaction.finish([_done(key)])
+                await transaction.finish([done(key)])
 
         with pytest.raises(TransactionAborted, match="the handler ended the transaction"):
             scene.run(consume())
         assert scene.consume([key]) == [Taken()]
 
-    def test_an_inbox_goes_on_after_a_transaction_that_was_broken(self, scene: _Scene) -> None:
-        key = _key()
+    def test_an_inbox_goes_on_after_a_transaction_that_was_broken(self, scene: InboxScene) -> None:
+        key = fresh_key()
         scene.consume([], effects=["a"])
 
         async def consume() -> None:
@@ -280,21 +154,21 @@ class InboxConformance(abc.ABC):
 
         with pytest.raises(Exception):  # noqa: B017, PT011  # the driver's own error, which a handler would see
             scene.run(consume())
-        assert scene.consume([key], [_done(key)], effects=["b"]) == [Taken()]
+        assert scene.consume([key], [done(key)], effects=["b"]) == [Taken()]
         assert scene.effects() == ["a", "b"]
 
     @pytest.mark.parametrize("commits", [True, False])
-    def test_who_comes_second_finds_the_key_as_the_first_left_it(self, scene: _Scene, commits: bool) -> None:
-        keys, other = [_key() for _ in range(3)], scene.open()
+    def test_who_comes_second_finds_the_key_as_the_first_left_it(self, scene: InboxScene, commits: bool) -> None:
+        keys, other = [fresh_key() for _ in range(3)], scene.open()
 
         async def first(taken: asyncio.Event) -> None:
             async with scene.inbox.begin(retention=3600.0) as transaction:
                 await transaction.claim(keys)
                 taken.set()
                 await asyncio.sleep(0.1)  # while the second asks
-                await transaction.finish([_done(key) for key in keys])
+                await transaction.finish([done(key) for key in keys])
                 if not commits:
-                    raise _Boom
+                    raise RolledBack
 
         async def second(taken: asyncio.Event) -> list[TransactionAnswer]:
             await taken.wait()
@@ -307,11 +181,11 @@ class InboxConformance(abc.ABC):
             assert isinstance(answers, list), answers
             return answers
 
-        free = _key()
+        free = fresh_key()
         assert scene.run(race()) == [Finished(Outcome.OK, HERE, 7) if commits else Taken()] * 3 + [Taken()]
 
-    def test_a_batch_that_is_cancelled_leaves_nothing_and_the_next_one_goes_on(self, scene: _Scene) -> None:
-        key = _key()
+    def test_a_batch_that_is_cancelled_leaves_nothing_and_the_next_one_goes_on(self, scene: InboxScene) -> None:
+        key = fresh_key()
 
         async def cancelled() -> None:
             working = asyncio.Event()
@@ -331,10 +205,10 @@ class InboxConformance(abc.ABC):
 
         scene.run(cancelled())
         assert scene.effects() == []
-        assert scene.consume([key], [_done(key)], effects=["a"]) == [Taken()]
+        assert scene.consume([key], [done(key)], effects=["a"]) == [Taken()]
 
-    def test_workers_with_overlapping_batches_run_each_key_once(self, scene: _Scene) -> None:
-        keys = [_key() for _ in range(60)]
+    def test_workers_with_overlapping_batches_run_each_key_once(self, scene: InboxScene) -> None:
+        keys = [fresh_key() for _ in range(60)]
         inboxes = [scene.inbox, scene.open(), scene.open(), scene.open()]
 
         async def work(inbox: TransactionalStore, number: int) -> None:
@@ -346,7 +220,7 @@ class InboxConformance(abc.ABC):
                     taken = [key for key, answer in zip(some, answers, strict=True) if answer == Taken()]
                     for key in taken:
                         await self.write(transaction.connection, key.id.hex())
-                    await transaction.finish([_done(key) for key in taken])
+                    await transaction.finish([done(key) for key in taken])
 
         async def together() -> None:
             await asyncio.gather(*(work(inbox, number) for number, inbox in enumerate(inboxes)))
@@ -355,8 +229,8 @@ class InboxConformance(abc.ABC):
         seen = scene.effects()
         assert len(seen) == len(set(seen)) > 50
 
-    def test_two_workers_that_want_one_key_run_it_once(self, scene: _Scene) -> None:
-        keys = [_key() for _ in range(20)]
+    def test_two_workers_that_want_one_key_run_it_once(self, scene: InboxScene) -> None:
+        keys = [fresh_key() for _ in range(20)]
         other = scene.open()
 
         async def worker(inbox: TransactionalStore, name: str) -> list[TransactionAnswer]:
@@ -366,7 +240,7 @@ class InboxConformance(abc.ABC):
                 taken = [key for key, answer in zip(keys, answers, strict=True) if answer == Taken()]
                 for key in taken:
                     await self.write(transaction.connection, f"{name}{key.id.hex()[:8]}")
-                await transaction.finish([_done(key) for key in taken])
+                await transaction.finish([done(key) for key in taken])
                 return answers
 
         async def race() -> list[list[TransactionAnswer]]:
@@ -376,60 +250,60 @@ class InboxConformance(abc.ABC):
         assert sorted(sum(answer == Taken() for answer in of_one) for of_one in answers) == [0, 20]
         assert len(scene.effects()) == 20
 
-    def test_an_inbox_that_is_closed_is_unavailable_until_it_is_opened_again(self, scene: _Scene) -> None:
+    def test_an_inbox_that_is_closed_is_unavailable_until_it_is_opened_again(self, scene: InboxScene) -> None:
         scene.run(scene.inbox.close())
         scene.run(scene.inbox.close())
         with pytest.raises(StoreUnavailable):
-            scene.consume([_key()])
+            scene.consume([fresh_key()])
         scene.run(scene.inbox.open())
         scene.run(scene.inbox.open())
-        assert scene.consume([_key()]) == [Taken()]
+        assert scene.consume([fresh_key()]) == [Taken()]
 
-    def test_what_another_inbox_committed_is_seen_after_a_restart(self, scene: _Scene) -> None:
-        key = _key()
-        scene.consume([key], [_done(key)], effects=["a"])
+    def test_what_another_inbox_committed_is_seen_after_a_restart(self, scene: InboxScene) -> None:
+        key = fresh_key()
+        scene.consume([key], [done(key)], effects=["a"])
         assert scene.consume([key], inbox=scene.open()) == [Finished(Outcome.OK, HERE, 7)]
 
 
 class OffsetsConformance(InboxConformance):
     """The suite of an inbox that keeps offsets as well; derive a class whose name starts with `Test`."""
 
-    def test_a_partition_begins_where_it_is_told_and_goes_on_where_it_was(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_a_partition_begins_where_it_is_told_and_goes_on_where_it_was(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         first = scene.take_over(owner, position=17)
         assert first.next == 17
         scene.advance(owner, first, next=30)
         again = scene.take_over(owner, position=5)
         assert (again.next, again.generation > first.generation) == (30, True)
 
-    def test_owners_topics_and_partitions_are_apart(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_owners_topics_and_partitions_are_apart(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         scene.advance(owner, scene.take_over(owner, position=0), next=30)
-        assert scene.take_over(_owner(), position=7).next == 7
+        assert scene.take_over(fresh_owner(), position=7).next == 7
         assert scene.take_over(owner, position=7, topic="refunds").next == 7
         assert scene.take_over(owner, position=7, partition=4).next == 7
 
-    def test_many_partitions_are_taken_over_together_as_each_would_be_alone(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_many_partitions_are_taken_over_together_as_each_would_be_alone(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         passed = scene.take_over(owner, position=0)
         scene.advance(owner, passed, next=30)
         asked = {("orders", 3): 5, ("refunds", 0): 7, ("refunds", 1): 8}
-        taken = scene.run(take_over_all(_offsets(scene.inbox), owner, asked))
+        taken = scene.run(take_over_all(with_offsets(scene.inbox), owner, asked))
         assert {place: progress.next for place, progress in taken.items()} == {("orders", 3): 30, ("refunds", 0): 7, ("refunds", 1): 8}
         assert taken["orders", 3].generation > passed.generation
-        again = scene.run(take_over_all(_offsets(scene.inbox), owner, asked))
+        again = scene.run(take_over_all(with_offsets(scene.inbox), owner, asked))
         assert all(again[place].generation > taken[place].generation for place in asked)
 
-    def test_an_offset_moves_with_the_effects_or_not_at_all(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_an_offset_moves_with_the_effects_or_not_at_all(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         mine = scene.take_over(owner, position=0)
         scene.advance(owner, mine, next=10, effects=["a"], boom=True)
         assert (scene.effects(), scene.take_over(owner, position=0).next) == ([], 0)
         scene.advance(owner, scene.take_over(owner, position=0), next=10, effects=["a"])
         assert (scene.effects(), scene.take_over(owner, position=0).next) == (["a"], 10)
 
-    def test_who_had_the_partition_before_commits_nothing(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_who_had_the_partition_before_commits_nothing(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         zombie = scene.take_over(owner, position=0)
         mine = scene.take_over(owner, position=0)
         with pytest.raises(Fenced, match="was taken over by another worker"):
@@ -438,18 +312,18 @@ class OffsetsConformance(InboxConformance):
         scene.advance(owner, mine, next=10, effects=["b"])
         assert scene.effects() == ["b"]
 
-    def test_who_is_fenced_in_the_middle_commits_nothing(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_who_is_fenced_in_the_middle_commits_nothing(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         zombie, other = scene.take_over(owner, position=0), scene.open()
 
         async def consume() -> None:
             async with scene.inbox.begin(retention=3600.0) as transaction:
                 await self.write(transaction.connection, "a")
-                taking = asyncio.ensure_future(_offsets(other).take_over(owner, "orders", 3, position=0))
+                taking = asyncio.ensure_future(with_offsets(other).take_over(owner, "orders", 3, position=0))
                 await asyncio.wait({taking}, timeout=0.2)  # it may have to wait for us
                 try:
-                    await _moving(transaction).lock(owner, "orders", 3, zombie.generation)
-                    await _moving(transaction).advance(owner, "orders", 3, zombie.generation, 10)
+                    await with_offsets_open(transaction).lock(owner, "orders", 3, zombie.generation)
+                    await with_offsets_open(transaction).advance(owner, "orders", 3, zombie.generation, 10)
                 finally:
                     await self.let_go(taking)
 
@@ -466,31 +340,24 @@ class OffsetsConformance(InboxConformance):
             taking.cancel()
             await asyncio.wait({taking})
 
-    def test_the_next_offset_is_read_under_the_lock(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_the_next_offset_is_read_under_the_lock(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         mine = scene.take_over(owner, position=3)
         assert scene.locked(owner, mine) == 3
         scene.advance(owner, mine, next=9)
         assert scene.locked(owner, mine) == 9
 
-    def test_a_copy_runs_only_if_the_transaction_that_passed_its_original_sent_it_back(self, scene: _Scene) -> None:
-        owner = _owner()
+    def test_a_copy_runs_only_if_the_transaction_that_passed_its_original_sent_it_back(self, scene: InboxScene) -> None:
+        owner = fresh_owner()
         mine = scene.take_over(owner, position=10)
-        key, never = _key(2), _key(2)
-        copies = [(key, ("orders", 3, 12)), (never, ("orders", 3, 13)), (_key(2), ("orders", 3, 9)), (_key(2), ("elsewhere", 0, 1))]
+        key, never = fresh_key(2), fresh_key(2)
+        copies = [
+            (key, ("orders", 3, 12)),
+            (never, ("orders", 3, 13)),
+            (fresh_key(2), ("orders", 3, 9)),
+            (fresh_key(2), ("elsewhere", 0, 1)),
+        ]
         assert scene.permits(owner, copies) == [Permit.PENDING, Permit.PENDING, Permit.GRANTED, Permit.GRANTED]
         scene.advance(owner, mine, next=14, finishes=[Finish(key, ("orders", 3, 12), 7, None, 2)])
         assert scene.permits(owner, copies) == [Permit.GRANTED, Permit.SUPERSEDED, Permit.GRANTED, Permit.GRANTED]
         assert scene.permits(owner, []) == []
-
-
-def _owner() -> str:
-    return f"ackwise/0/{os.urandom(6).hex()}"
-
-
-def _offsets(inbox: TransactionalStore) -> OffsetsStore:
-    return cast(OffsetsStore, inbox)
-
-
-def _moving(transaction: Transaction) -> OffsetsTransaction:
-    return cast(OffsetsTransaction, transaction)

@@ -1,0 +1,142 @@
+"""`Exchanges`: many requests in one exchange, and many exchanges at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from ackwise.middleware.store import (
+    Ack,
+    Acquired,
+    AlreadyDone,
+    Busy,
+    Claim,
+    ClaimAnswer,
+    ClaimKey,
+    ClaimStore,
+    Complete,
+    Exchange,
+    ExchangeResult,
+    Outcome,
+    Release,
+    Renew,
+    Stale,
+)
+from ackwise.stores.testing.scene import MINE, THIRD, YOURS, Scene
+
+__all__ = ["Exchanges"]
+
+
+class Exchanges:
+    """Batches, repeated keys, races and cancellation."""
+
+    def test_an_empty_exchange_is_answered_empty(self, scene: Scene) -> None:
+        assert scene.exchange() == ExchangeResult([], [], [], [])
+
+    def test_the_answers_come_in_the_order_of_the_requests(self, scene: Scene) -> None:
+        keys = scene.keys(500)
+        fresh, held, done, stale = keys[0::4], keys[1::4], keys[2::4], keys[3::4]
+        scene.patiently(claims=[Claim(key._replace(attempt=2), YOURS) for key in (*held, *done, *stale)])
+        scene.patiently(completes=[Complete(key, YOURS, Outcome.DEAD) for key in done])
+        mixed = [key._replace(attempt=2) if key in held else key for key in keys]
+        answers = scene.patiently(claims=[Claim(key, MINE) for key in mixed]).claims
+        assert answers[0::4] == [Acquired(1)] * len(fresh)
+        assert {type(answer) for answer in answers[1::4]} == {Busy}
+        assert answers[2::4] == [AlreadyDone(Outcome.DEAD)] * len(done)
+        assert answers[3::4] == [Stale()] * len(stale)
+
+    def test_all_four_requests_travel_together(self, scene: Scene) -> None:
+        done, back, longer, next_one, stolen = scene.keys(5)
+        scene.exchange(claims=[Claim(key, MINE) for key in (done, back, longer)] + [Claim(stolen, YOURS)])
+        result = scene.exchange(
+            claims=[Claim(next_one, THIRD)],
+            completes=[Complete(stolen, MINE, Outcome.OK), Complete(done, MINE, Outcome.OK)],
+            releases=[Release(stolen, MINE), Release(back, MINE, 2)],
+            renews=[Renew(longer, MINE), Renew(stolen, MINE)],
+        )
+        assert result == ExchangeResult([Acquired(1)], [Ack.LOST, Ack.OK], [Ack.LOST, Ack.OK], [Ack.OK, Ack.LOST])
+        assert scene.claim(done, THIRD) == AlreadyDone(Outcome.OK)
+        assert scene.claim(back, THIRD) == Stale()
+
+    def test_five_thousand_keys_are_no_different(self, scene: Scene) -> None:
+        keys = scene.keys(5000)
+        assert scene.patiently(claims=[Claim(key, MINE) for key in keys]).claims == [Acquired(1)] * 5000
+        assert scene.patiently(completes=[Complete(key, MINE, Outcome.OK) for key in keys]).completes == [Ack.OK] * 5000
+
+    def test_a_repeated_exchange_has_the_effect_of_one(self, scene: Scene) -> None:
+        claimed, done, back, longer = scene.keys(4)
+        scene.exchange(claims=[Claim(key, MINE) for key in (done, back, longer)])
+        for _ in range(3):
+            result = scene.exchange(
+                claims=[Claim(claimed, MINE)],
+                completes=[Complete(done, MINE, Outcome.OK)],
+                releases=[Release(back, MINE, 2)],
+                renews=[Renew(longer, MINE)],
+            )
+            assert (result.claims, result.completes, result.renews) == ([Acquired(1)], [Ack.OK], [Ack.OK])
+        assert scene.claim(back._replace(attempt=2), MINE) == Acquired(2)
+
+    def test_two_claims_of_one_key_in_one_exchange_are_never_both_granted(self, scene: Scene) -> None:
+        key = scene.key()
+        try:
+            answers = scene.exchange(claims=[Claim(key, MINE), Claim(key, YOURS)]).claims
+        except ValueError:
+            return
+        assert sum(isinstance(answer, Acquired) for answer in answers) <= 1
+
+    def test_a_key_completed_and_claimed_in_one_exchange_is_not_granted(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        try:
+            (answer,) = scene.exchange(claims=[Claim(key, YOURS)], completes=[Complete(key, MINE, Outcome.OK)]).claims
+        except ValueError:
+            return
+        assert not isinstance(answer, Acquired)
+        assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
+
+    def test_each_of_500_keys_goes_to_exactly_one_of_two_workers(self, scene: Scene) -> None:
+        keys = scene.keys(500)
+        rival = scene.open_store() if scene.features.shared else scene.store
+
+        async def claim_some(store: ClaimStore, token: int) -> dict[ClaimKey, ClaimAnswer]:
+            order = random.Random(token).sample(keys, len(keys))
+            answers: dict[ClaimKey, ClaimAnswer] = {}
+            for start in range(0, len(order), 50):
+                some = [Claim(key, token) for key in order[start : start + 50]]
+                result = await store.exchange(Exchange(some, lease=600.0, retention=scene.retention))
+                answers.update(zip(order[start : start + 50], result.claims, strict=True))
+            return answers
+
+        async def race() -> tuple[dict[ClaimKey, ClaimAnswer], dict[ClaimKey, ClaimAnswer]]:
+            return await asyncio.gather(claim_some(scene.store, MINE), claim_some(rival, YOURS))
+
+        mine, yours = scene.run(race())
+        assert [isinstance(mine[key], Acquired) + isinstance(yours[key], Acquired) for key in keys] == [1] * 500
+        assert [isinstance(mine[key], Busy) + isinstance(yours[key], Busy) for key in keys] == [1] * 500
+
+    def test_a_cancelled_exchange_is_applied_as_a_whole_or_not_at_all(self, scene: Scene) -> None:
+        async def claim_and_cancel(keys: list[ClaimKey], turns: int) -> None:
+            exchange = asyncio.ensure_future(scene.store.exchange(Exchange([Claim(key, MINE) for key in keys])))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            exchange.cancel()
+            await asyncio.wait([exchange])
+
+        for turns in range(4):
+            keys = scene.keys(50)
+            scene.run(claim_and_cancel(keys, turns))
+            answers = scene.patiently(claims=[Claim(key, YOURS) for key in keys]).claims
+            assert {type(answer) for answer in answers} in ({Acquired}, {Busy})
+
+    def test_the_wall_clock_of_the_caller_does_not_matter(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        key = scene.key()
+        scene.claim(key)
+        real = time.time
+        for shift in (3600.0, -3600.0):
+            monkeypatch.setattr(time, "time", lambda shift=shift: real() + shift)
+            answer = scene.claim(key, YOURS)
+            assert isinstance(answer, Busy)
+            assert answer.retry_after <= scene.lease

@@ -1,0 +1,58 @@
+"""`Owners`: claims of a process that is gone, where a store keeps owners."""
+
+from __future__ import annotations
+
+import pytest
+
+from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, Outcome, Release, Stale
+from ackwise.stores.testing.scene import MINE, ONE, OTHER, THIRD, YOURS, Scene
+
+__all__ = ["Owners"]
+
+
+class Owners:
+    """Claims of named processes; a store without owners makes everybody wait for the lease."""
+
+    def test_a_claim_of_an_owner_that_is_gone_is_taken_over_before_its_lease_ends(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim_as(ONE, key, MINE)
+        answer = scene.claim_as(OTHER, key, YOURS)
+        assert isinstance(answer, Busy)
+        if not scene.features.owners:
+            pytest.skip("the store keeps no owners")
+        assert answer.owner == ONE
+        assert scene.claim_as(OTHER, key, YOURS, gone=[ONE]) == Acquired(2, lost=1, took_unreleased=True)
+        assert (scene.complete(key, MINE), scene.renew(key, MINE)) == (Ack.LOST, Ack.LOST)
+        busy = scene.claim_as(ONE, key, THIRD, gone=[ONE])
+        assert isinstance(busy, Busy)
+        assert busy.owner == OTHER
+        assert scene.complete(key, YOURS) is Ack.OK
+        assert scene.claim_as(ONE, key, THIRD, gone=[OTHER]) == AlreadyDone(Outcome.OK)
+
+    def test_only_the_owner_that_is_gone_loses_its_claims(self, scene: Scene) -> None:
+        unnamed, renewed, released, back = scene.keys(4)
+        scene.claim(unnamed)
+        for key in (renewed, released, back):
+            scene.claim_as(ONE, key, MINE)
+        scene.exchange(releases=[Release(released, MINE), Release(back, MINE, 2)])
+        scene.renew_as(ONE, renewed, MINE)
+        for key in (unnamed, renewed):
+            assert isinstance(scene.claim_as(OTHER, key, YOURS, gone=[OTHER, "", "9d5f3c1a-0123456789abcdef"]), Busy)
+        assert isinstance(scene.claim_as(OTHER, unnamed, YOURS, gone=[ONE]), Busy)
+        assert scene.claim_as(OTHER, released, YOURS, gone=[ONE]) == Acquired(2)
+        assert scene.claim_as(OTHER, back, YOURS, gone=[ONE]) == Stale()
+        if scene.features.owners:
+            assert scene.claim_as(OTHER, renewed, YOURS, gone=[ONE]) == Acquired(2, lost=1, took_unreleased=True)
+
+    def test_a_renewal_says_anew_who_holds_the_claim(self, scene: Scene) -> None:
+        renamed, unnamed = scene.keys(2)
+        for key, owner in ((renamed, OTHER), (unnamed, "")):
+            scene.claim_as(ONE, key, MINE)
+            assert scene.renew_as(owner, key, MINE) is Ack.OK
+        for key, owner in ((renamed, OTHER), (unnamed, "")):
+            answer = scene.claim_as(OTHER, key, YOURS, gone=[ONE])
+            assert isinstance(answer, Busy), "the one that is gone does not hold it any more"
+            assert not scene.features.owners or answer.owner == owner
+        assert scene.renew(unnamed) is Ack.OK
+        if scene.features.owners:
+            assert scene.claim_as(ONE, renamed, YOURS, gone=[OTHER]) == Acquired(2, lost=1, took_unreleased=True)

@@ -1,0 +1,165 @@
+"""`Scene`: the stores, keys and clock of one test, and `Features`, what a store can do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ackwise.middleware.store import (
+    Ack,
+    Busy,
+    Claim,
+    ClaimAnswer,
+    ClaimKey,
+    ClaimStore,
+    Complete,
+    Exchange,
+    ExchangeResult,
+    Outcome,
+    Release,
+    Renew,
+)
+
+__all__ = ["MINE", "ONE", "OTHER", "THIRD", "YOURS", "Clock", "Features", "Scene"]
+
+T = TypeVar("T")
+
+MINE, YOURS, THIRD = 1, 2**63 - 1, 3
+"""Tokens; the second is the largest that a store has to take."""
+
+#: Owners, as a worker names itself.
+ONE: Final = "8d5f3c1a-0123456789abcdef"
+OTHER: Final = "8d5f3c1a-fedcba9876543210"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a store can do, so that the suite asks for no more than that, and for all of that."""
+
+    injected_clock: bool = True
+    """`make` gives its `clock` to the store. If not, the suite waits in real time."""
+    persistent: bool = False
+    """What one store wrote is there for the next one opened on the same place."""
+    shared: bool = False
+    """Several stores can be open on the same place at once."""
+    owners: bool = False
+    """Keeps who holds a claim, and lets those that are gone be taken over. A store may do without: then everybody waits for leases."""
+    lease: float = 30.0
+    """Seconds; a store on its own clock wants short ones, but some hundred times its round trip."""
+    retention: float = 86400.0
+    """Seconds, a multiple of the lease."""
+    tolerance: float = 0.01
+    """Seconds by which a wait may be answered differently than by the injected clock."""
+
+
+class Clock:
+    """A clock that the suite moves; gives seconds."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Scene:
+    """One test's stores, keys and clock; drives the stores without `await`, so that a test reads as a list of facts."""
+
+    def __init__(self, make: Callable[[Path, Clock], ClaimStore], features: Features, place: Path) -> None:
+        self.features = features
+        self.lease, self.retention = features.lease, features.retention
+        self.clock = Clock()
+        self._make, self._place = make, place
+        self._runner = asyncio.Runner()
+        self._stores: list[ClaimStore] = []
+        self.store = self.open_store()
+
+    def open_store(self) -> ClaimStore:
+        """One more store on the same place, opened."""
+        store = self._make(self._place, self.clock)
+        self.run(store.open())
+        self._stores.append(store)
+        return store
+
+    def reopen(self) -> None:
+        """Close the store and open another one in its place, as a restarted worker does."""
+        self.run(self.store.close())
+        self.store = self.open_store()
+
+    def end(self) -> None:
+        """Close every store."""
+        for store in self._stores:
+            self.run(store.close())
+        self._runner.close()
+
+    def run(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop that the stores live on."""
+        return self._runner.run(waiting)
+
+    def wait(self, seconds: float) -> None:
+        """Let the store's clock move on by at least `seconds`."""
+        if self.features.injected_clock:
+            self.clock.now += seconds
+        else:
+            self.run(asyncio.sleep(seconds + 0.05))
+
+    def key(self, attempt: int = 1, day: int | None = None) -> ClaimKey:
+        """A key that nobody used before."""
+        return ClaimKey(os.urandom(16), day, attempt)
+
+    def original_and_copy(self) -> tuple[ClaimKey, ClaimKey]:
+        """One key as its first and as its second attempt ask for it."""
+        key = self.key(attempt=1)
+        return key, key._replace(attempt=2)
+
+    def keys(self, count: int) -> list[ClaimKey]:
+        """Keys that nobody used before."""
+        return [self.key() for _ in range(count)]
+
+    def exchange(
+        self,
+        claims: Sequence[Claim] = (),
+        completes: Sequence[Complete] = (),
+        releases: Sequence[Release] = (),
+        renews: Sequence[Renew] = (),
+    ) -> ExchangeResult:
+        """One round trip of the store, with the lease and the retention of the features."""
+        return self.run(self.store.exchange(Exchange(claims, completes, releases, renews, self.lease, self.retention)))
+
+    def patiently(self, claims: Sequence[Claim] = (), completes: Sequence[Complete] = ()) -> ExchangeResult:
+        """The same with a lease that ends long after the slowest machine is through: for many keys at once."""
+        return self.run(self.store.exchange(Exchange(claims, completes, lease=600.0, retention=self.retention)))
+
+    def claim(self, key: ClaimKey, token: int = MINE) -> ClaimAnswer:
+        """Claim one key."""
+        return self.exchange(claims=[Claim(key, token)]).claims[0]
+
+    def claim_as(self, owner: str, key: ClaimKey, token: int, *, gone: Sequence[str] = ()) -> ClaimAnswer:
+        """Claim one key as a process that has a name."""
+        asked = Exchange([Claim(key, token)], lease=self.lease, retention=self.retention, owner=owner, gone=gone)
+        return self.run(self.store.exchange(asked)).claims[0]
+
+    def renew_as(self, owner: str, key: ClaimKey, token: int) -> Ack:
+        """Renew one key as a process that has a name, or none any more."""
+        asked = Exchange(renews=[Renew(key, token)], lease=self.lease, retention=self.retention, owner=owner)
+        return self.run(self.store.exchange(asked)).renews[0]
+
+    def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK) -> Ack:
+        """Complete one key."""
+        return self.exchange(completes=[Complete(key, token, outcome)]).completes[0]
+
+    def release(self, key: ClaimKey, token: int = MINE, sent_back: int | None = None) -> Ack:
+        """Release one key."""
+        return self.exchange(releases=[Release(key, token, sent_back)]).releases[0]
+
+    def renew(self, key: ClaimKey, token: int = MINE) -> Ack:
+        """Renew one key."""
+        return self.exchange(renews=[Renew(key, token)]).renews[0]
+
+    def is_busy(self, key: ClaimKey, token: int = THIRD) -> bool:
+        """Whether somebody holds the key, as a stranger finds it."""
+        return isinstance(self.claim(key, token), Busy)
