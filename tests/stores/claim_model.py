@@ -8,9 +8,9 @@ a store that forgets. `explore` visits every interleaving within the given numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ackwise.middleware.store import Ack, Acquired, Busy, ClaimAnswer, Outcome
 from ackwise.stores.protocol import transitions
@@ -116,16 +116,49 @@ class State(NamedTuple):
     """Which of the processes succeeded with this key."""
     holder: int | None
     """The seat that was granted the key last: the truth that tokens are there to tell."""
+    named: tuple[int, int] | None
+    """What a newer worker wrote last beside the record: its token and itself, or `GONE` once it died. Older ones leave it as it is."""
     effects: int
     consumed: bool
     dead: bool
     left: Faults
 
 
-ClaimRule = Callable[[Record | None, int, int, float, float, float], tuple[Record | None, ClaimAnswer]]
-CompleteRule = Callable[[Record | None, int, int, Outcome, float, float], tuple[Record | None, Ack]]
-ReleaseRule = Callable[[Record | None, int, int | None, float, float], tuple[Record | None, Ack]]
-RenewRule = Callable[[Record | None, int, float, float, float], tuple[Record | None, Ack]]
+GONE = 2
+"""In place of a worker that died: it is not the one that came after it."""
+
+
+class ClaimRule(Protocol):
+    def __call__(
+        self,
+        record: Record | None,
+        token: int,
+        attempt: int,
+        now: float,
+        lease: float,
+        retention: float,
+        owner: str,
+        gone: Sequence[str],
+        /,
+    ) -> tuple[Record | None, ClaimAnswer]: ...
+
+
+class CompleteRule(Protocol):
+    def __call__(
+        self, record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float, /
+    ) -> tuple[Record | None, Ack]: ...
+
+
+class ReleaseRule(Protocol):
+    def __call__(
+        self, record: Record | None, token: int, sent_back: int | None, now: float, retention: float, /
+    ) -> tuple[Record | None, Ack]: ...
+
+
+class RenewRule(Protocol):
+    def __call__(
+        self, record: Record | None, token: int, now: float, lease: float, retention: float, owner: str, /
+    ) -> tuple[Record | None, Ack]: ...
 
 
 @dataclass(frozen=True)
@@ -148,6 +181,10 @@ class Rules:
     """Of the duplicates in a batch the highest attempt leads."""
     gives_back: bool = True
     """What does not lead gives back the claim that it may hold, before the key is claimed for what leads."""
+    binds: bool = True
+    """A name counts beside the token that it was written with, and no other."""
+    proves: bool = True
+    """Only who died counts as gone."""
 
 
 class Move(NamedTuple):
@@ -170,10 +207,12 @@ class Model:
     """Of the originals: one record each, all with the same key."""
     retry_owner: int = 1
     """Of the copies that are published."""
+    names: tuple[bool, bool] = (False, False)
+    """Which of the workers name themselves, and look whether others died; older versions do not."""
 
     def start(self) -> State:
         copies = tuple(Copy(1, owner) for owner in self.owners)
-        return State(None, copies, (EMPTY, EMPTY) * len(copies), (), (False, False), None, 0, False, False, self.faults)
+        return State(None, copies, (EMPTY, EMPTY) * len(copies), (), (False, False), None, None, 0, False, False, self.faults)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Everything that can happen next."""
@@ -213,19 +252,40 @@ class Model:
     def _claim(self, state: State, seat: int, followers: tuple[int, ...] = (), stale: tuple[int, ...] = ()) -> Iterator[Move]:
         """Ask the store, alone or for the duplicates in the batch too."""
         token = state.seats[seat].token if state.seats[seat].step == ASKING else _new_token(state, seat)
-        record, answer = self.rules.claim(state.record, token, state.copies[seat // 2].attempt, NOW, LEASE, RETENTION)
+        before, attempt, owner = self._owned(state), state.copies[seat // 2].attempt, self._name(seat)
         for other in (*stale, *followers):
             state = _put(state, other, Seat(SETTLED) if other in stale else Seat(FOLLOWING, seat))
+        record, answer = self.rules.claim(before, token, attempt, NOW, LEASE, RETENTION, owner, ())
+        if isinstance(answer, Busy):
+            yield Move(f"{_who(seat)} finds it busy", _put(state, seat, Seat(HELD)))
+            # Asked again, now that the holder's death is proved, by one who can tell.
+            gone = [who for who in (str(GONE), *([] if self.rules.proves else [str(1 - seat % 2)])) if owner]
+            record, answer = self.rules.claim(before, token, attempt, NOW, LEASE, RETENTION, owner, gone)
         if isinstance(answer, Acquired):
             yield from self._granted(state, seat, token, record)
-        elif isinstance(answer, Busy):
-            yield Move(f"{_who(seat)} finds it busy", _put(state, seat, Seat(HELD)))
-        else:
+        elif not isinstance(answer, Busy):
             yield Move(f"{_who(seat)} hears {answer}", _put(state, seat, Seat(SETTLED)))
+
+    def _name(self, seat: int) -> str:
+        return str(seat % 2) if self.names[seat % 2] else ""
+
+    def _owned(self, state: State) -> Record | None:
+        """The record, and who is believed to hold it."""
+        if state.record is None or state.named is None:
+            return state.record
+        token, who = state.named
+        return state.record.held_by(str(who)) if token == state.record.token or not self.rules.binds else state.record
+
+    def _written(self, state: State, seat: int, record: Record | None) -> State:
+        """The record as the worker of a seat writes it, and the name beside it."""
+        named = state.named
+        if self.names[seat % 2]:
+            named = (record.token, int(record.owner)) if record and record.owner else None
+        return state._replace(record=_plain(record), named=named)
 
     def _granted(self, state: State, seat: int, token: int, record: Record | None) -> Iterator[Move]:
         worker = seat % 2
-        before, granted = state.record, state._replace(record=_plain(record), holder=seat)
+        before, granted = state.record, self._written(state, seat, record)._replace(holder=seat)
         broke = FENCING if before and record and before.token != token and record.epoch <= before.epoch and not before.outcome else None
         if state.left.lost_replies:
             left = state.left.less("lost_replies")
@@ -307,8 +367,9 @@ class Model:
     def _complete(self, state: State, seat: int, outcome: Outcome) -> Iterator[Move]:
         now, before = state.seats[seat], state.record
         record, ack = self.rules.complete(before, now.token, state.copies[seat // 2].attempt, outcome, NOW, RETENTION)
-        marked = state._replace(record=_plain(record), consumed=state.consumed or ack in (Ack.OK, Ack.RESTORED))
         changed = record is not before
+        marked = self._written(state, seat, record) if changed else state
+        marked = marked._replace(consumed=state.consumed or ack in (Ack.OK, Ack.RESTORED))
         broke = STALE_OWNER if changed and before is not None and state.holder != seat else None
         if state.left.lost_replies and changed:
             yield Move(f"{_who(seat)} completes it and does not hear", marked._replace(left=state.left.less("lost_replies")), broke, True)
@@ -323,13 +384,14 @@ class Model:
         broke = None
         if record is not before:
             broke = STALE_OWNER if state.holder != seat else None
-            state = state._replace(record=_plain(record), holder=None)
+            state = self._written(state, seat, record)._replace(holder=None)
         yield Move(f"{_who(seat)} releases it for attempt {sent_back}: {ack.value}", _put(state, seat, after), broke)
 
     def _renew(self, state: State, seat: int) -> Iterator[Move]:
-        record, ack = self.rules.renew(state.record, state.seats[seat].token, NOW, LEASE, RETENTION)
+        record, ack = self.rules.renew(state.record, state.seats[seat].token, NOW, LEASE, RETENTION, self._name(seat))
+        state = self._written(state, seat, record) if record is not state.record else state
         after = state.seats[seat]._replace(late=False) if ack is Ack.OK else EMPTY if state.seats[seat].revoked else Seat(HELD)
-        yield Move(f"{_who(seat)} renews it: {ack.value}", _put(state._replace(record=_plain(record)), seat, after))
+        yield Move(f"{_who(seat)} renews it: {ack.value}", _put(state, seat, after))
 
     def _commit(self, state: State, seat: int) -> Move:
         number = seat // 2
@@ -384,7 +446,8 @@ class Model:
             for worker in (0, 1):
                 seats = tuple(EMPTY if number % 2 == worker else seat for number, seat in enumerate(state.seats))
                 remembers = (False, state.remembers[1]) if worker == 0 else (state.remembers[0], False)
-                crashed = state._replace(seats=seats, remembers=remembers, left=left.less("crashes"))
+                named = (state.named[0], GONE) if state.named and state.named[1] == worker else state.named
+                crashed = state._replace(seats=seats, remembers=remembers, named=named, left=left.less("crashes"))
                 yield Move(f"worker {worker} crashes", crashed, fault=True)
         for number, copy in enumerate(state.copies):
             if left.moves and not copy.committed:
@@ -394,7 +457,7 @@ class Model:
                 again = _appended(state._replace(left=left.less("duplicates")), Copy(copy.attempt, self.retry_owner))
                 yield Move(f"the relay repeats copy {number}", again, fault=True)
         if left.evictions and state.record:
-            evicted = state._replace(record=None, holder=None, consumed=False, left=left.less("evictions"))
+            evicted = state._replace(record=None, holder=None, named=None, consumed=False, left=left.less("evictions"))
             yield Move("the store forgets the key", evicted, fault=True)
 
     def _used(self, state: State, *names: str) -> int:
@@ -475,9 +538,9 @@ def _claimable(state: State, seat: int) -> bool:
 
 
 def _new_token(state: State, seat: int) -> int:
-    """One that the record does not carry; nothing else remembers an old one."""
-    token = 2 * seat + 1
-    return token + 1 if state.record and state.record.token == token else token
+    """One that neither the record nor the name beside it carries; nothing else remembers an old one."""
+    known = (state.record and state.record.token, state.named and state.named[0])
+    return next(token for token in range(3 * seat + 1, 3 * seat + 4) if token not in known)
 
 
 def _put(state: State, seat: int, after: Seat) -> State:

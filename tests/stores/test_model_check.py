@@ -1,7 +1,9 @@
 """The claim protocol keeps every invariant in every interleaving, and each thing that could be left out of it breaks one."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from tests.stores.claim_model import (
@@ -25,6 +27,9 @@ from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 
 PLAIN = Model(Faults(crashes=1, stalls=1, failures=1))
+#: Workers that name themselves, and one of an older version beside one that does.
+NAMED = Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1), names=(True, True))
+MIXED = Model(Faults(crashes=1), names=(True, False))
 #: A worker dies between the copy and the store; its successor has both attempts, and does not hear that the first one was granted.
 UNHEARD = Model(Faults(crashes=1, lost_replies=1, failures=1), owners=(0,), retry_owner=0)
 SMALL = {
@@ -36,8 +41,24 @@ SMALL = {
         Faults(crashes=1, stalls=1, failures=1, duplicates=1), owners=(0, 0), retry_owner=0
     ),
     "two attempts in one batch, and a claim whose answer is lost": UNHEARD,
+    "two records of one key at two workers that name themselves": NAMED,
+    "two records of one key at a worker that names itself and one of an older version": Model(
+        Faults(crashes=1, stalls=1, lost_replies=1, failures=1), names=(True, False)
+    ),
+    "one record that moves between workers that name themselves, of which any may die": Model(
+        Faults(crashes=2, stalls=1, lost_replies=1, moves=1), owners=(0,), names=(True, True)
+    ),
 }
 LARGE = {
+    "two records of one key at two workers that name themselves, and two crashes": Model(
+        Faults(crashes=2, stalls=1, failures=1), names=(True, True)
+    ),
+    "two records of one key at an older worker and one that names itself, and two crashes": Model(
+        Faults(crashes=2, stalls=1, failures=1), names=(False, True)
+    ),
+    "two records of one key at workers that name themselves, in a store that forgets": Model(
+        Faults(crashes=1, stalls=1, lost_replies=1, failures=1, evictions=1), names=(True, True)
+    ),
     "one record that moves and dies, and a relay that repeats itself": Model(
         Faults(crashes=1, stalls=1, failures=2, moves=1, duplicates=1), owners=(0,)
     ),
@@ -70,11 +91,12 @@ def assert_clean(name: str, model: Model) -> None:
     assert verdict.broken == {}
 
 
+Named = Any  # the owner that asks, and those that are gone
 Claimed = tuple[Record | None, ClaimAnswer]
 Changed = tuple[Record | None, Ack]
 
 
-def claim_unfenced(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+def claim_unfenced(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, *named: Named) -> Claimed:
     """SET if not exists, with a time to live."""
     if record is not None and record.outcome:
         return record, AlreadyDone(record.outcome)
@@ -94,7 +116,7 @@ def release_unfenced(record: Record | None, token: int, sent_back: int | None, *
     return None, Ack.OK
 
 
-def renew_unfenced(record: Record | None, token: int, now: float, lease: float, retention: float) -> Changed:
+def renew_unfenced(record: Record | None, token: int, now: float, lease: float, retention: float, owner: str) -> Changed:
     """EXPIRE."""
     return (record and record._replace(leased_until=now + lease)), Ack.OK
 
@@ -112,35 +134,61 @@ def release_by_anybody(record: Record | None, token: int, sent_back: int | None,
     return transitions.release(record, whose(record, token), sent_back, now, retention)
 
 
-def renew_by_anybody(record: Record | None, token: int, now: float, lease: float, retention: float) -> Changed:
-    return transitions.renew(record, whose(record, token), now, lease, retention)
+def renew_by_anybody(record: Record | None, token: int, now: float, lease: float, retention: float, owner: str) -> Changed:
+    return transitions.renew(record, whose(record, token), now, lease, retention, owner)
 
 
-def claim_stale_at_equal(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+def claim_stale_at_equal(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, *named: Named
+) -> Claimed:
     if record and not record.outcome and record.token != token and attempt <= record.next_attempt:
         return record, Stale()
-    return transitions.claim(record, token, attempt, now, lease, retention)
+    return transitions.claim(record, token, attempt, now, lease, retention, *named)
 
 
-def claim_without_busy(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+def claim_without_busy(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, *named: Named
+) -> Claimed:
     expired = record and record._replace(leased_until=now)
-    return transitions.claim(expired, token, attempt, now, lease, retention)
+    return transitions.claim(expired, token, attempt, now, lease, retention, *named)
 
 
-def claim_without_end(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+def claim_without_end(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, *named: Named
+) -> Claimed:
     if record and not record.outcome and record.token not in (0, token):
         return record, Busy(lease)
-    return transitions.claim(record, token, attempt, now, lease, retention)
+    return transitions.claim(record, token, attempt, now, lease, retention, *named)
 
 
-def claim_without_memory(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
+def claim_without_memory(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, *named: Named
+) -> Claimed:
     unfinished = None if record and record.outcome else record
-    return transitions.claim(unfinished, token, attempt, now, lease, retention)
+    return transitions.claim(unfinished, token, attempt, now, lease, retention, *named)
 
 
-def claim_without_epoch(record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float) -> Claimed:
-    after, answer = transitions.claim(record, token, attempt, now, lease, retention)
+def claim_without_epoch(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, *named: Named
+) -> Claimed:
+    after, answer = transitions.claim(record, token, attempt, now, lease, retention, *named)
     return after and after._replace(epoch=1), answer
+
+
+def claim_in_the_name_of_the_dead(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, owner: str, gone: Sequence[str]
+) -> Claimed:
+    after, answer = transitions.claim(record, token, attempt, now, lease, retention, owner, gone)
+    keeps = after is not record and after is not None and record is not None and record.owner
+    return (after.held_by(record.owner) if after and record and keeps else after), answer
+
+
+def claim_until_a_death(
+    record: Record | None, token: int, attempt: int, now: float, lease: float, retention: float, owner: str, gone: Sequence[str]
+) -> Claimed:
+    if record and not record.outcome and record.token not in (0, token) and record.owner not in gone:
+        return record, Busy(lease)
+    return transitions.claim(record, token, attempt, now, lease, retention, owner, gone)
 
 
 def complete_without_writing(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
@@ -171,6 +219,10 @@ SABOTAGES = {
     "a lease that never ends": Sabotage(Rules(claim=claim_without_end), STUCK),
     "a completed key that is granted": Sabotage(Rules(claim=claim_without_memory), RUN_AFTER_DONE),
     "an epoch that does not grow": Sabotage(Rules(claim=claim_without_epoch), FENCING),
+    "a name that is believed beside another token": Sabotage(Rules(binds=False), OVERLAP, MIXED),
+    "a death that is guessed": Sabotage(Rules(proves=False), OVERLAP, NAMED),
+    "a take-over in the name of the dead": Sabotage(Rules(claim=claim_in_the_name_of_the_dead), OVERLAP, NAMED),
+    "a lease that ends by a death alone, and a death of an older worker": Sabotage(Rules(claim=claim_until_a_death), STUCK, MIXED),
     "a mark that is not written": Sabotage(Rules(complete=complete_without_writing), EFFECTS),
 }
 
@@ -181,6 +233,11 @@ def test_a_sabotage_is_caught(name: str) -> None:
     verdict = explore(replace(sabotage.world, rules=sabotage.rules), until=sabotage.breaks)
     sys.stdout.write(f"{name}: {verdict.states} states, {sabotage.breaks} after: {'; '.join(verdict.broken.get(sabotage.breaks, ()))}\n")
     assert sabotage.breaks in verdict.broken
+
+
+def test_where_every_worker_names_itself_its_death_frees_a_claim_whose_lease_never_ends() -> None:
+    verdict = explore(replace(MIXED, names=(True, True), rules=Rules(claim=claim_until_a_death)))
+    assert verdict.broken == {}
 
 
 def test_every_invariant_is_broken_by_a_sabotage() -> None:
