@@ -29,6 +29,8 @@ from ackwise.plugin.slots import Policy, Slots
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from ackwise.plugin.host.host import AiokafkaHost
+
 __all__ = ["App", "Usable"]
 
 log = Log()
@@ -65,6 +67,7 @@ class App:
         self._slots = Slots(self._config)
         self._agents: list[Agent] = []
         self._is_started = False
+        self._host: AiokafkaHost | None = None
 
     def __repr__(self) -> str:
         return f"<App {self.settings.group!r} with {', '.join(agent.name for agent in self._agents) or 'no agents'}>"
@@ -214,7 +217,7 @@ class App:
                 watchdog.arm(_EXIT_AFTER, 128 + number)
                 serving.cancel()
             else:
-                watchdog.arm(self.settings.drain_timeout + _EXIT_AFTER, 0)
+                watchdog.arm(self.settings.drain_timeout + _EXIT_AFTER, self._code)
                 log.info("asked to stop, a signal again stops at once", signal=number.name, at_most=self.settings.drain_timeout)
                 stop.set()
 
@@ -239,9 +242,13 @@ class App:
         if self._is_started:
             raise ConfigurationError("this app was started before; make a new one")
         agents = self.agents()
-        host = self._slots.host(self.settings, agents)
+        host = self._host = self._slots.host(self.settings, agents)
         self._is_started = True
         await host.run(stop)
+
+    def _code(self) -> int:
+        """The exit code of a process that did not end when it was asked to: an error stays one."""
+        return 0 if self._host is None or self._host.failed_by is None else code_of(self._host.failed_by)
 
 
 def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

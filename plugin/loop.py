@@ -18,6 +18,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
+from ackwise.middleware.rulings import stops
 from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
@@ -254,14 +255,16 @@ class Reliable(Generic[T]):
     async def _run(self) -> None:
         try:
             await self._slots.host(self._settings, [self._agent], self._consumer).run(self._stop)
-        except (SystemExit, KeyboardInterrupt) as error:
-            if error is not self._handover.stopped_by:  # else a body raised it, and it goes its way there
-                self._stopped_by = error
         except ConsumerStoppedError as error:
             raise AckwiseError(
                 "the consumer was stopped while reliable() was reading; leave `async with reliable(…)` first. Nothing that was not settled "
                 "is committed"
             ) from error
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or not stops(error):
+                raise
+            if error is not self._handover.stopped_by:  # else a body raised it, and it goes its way there
+                self._stopped_by = error
         finally:
             self._handover.close()
             self._handover.end()

@@ -12,7 +12,8 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.execution import Undecided, current_assignment
 from ackwise.middleware.message import Message
-from ackwise.middleware.rulings import Raised, Returned
+from ackwise.middleware.rulings import Raised, Returned, stops
+from ackwise.middleware.unanimous import leaves
 
 __all__ = ["Handover", "LoopBatch"]
 
@@ -52,13 +53,12 @@ class LoopBatch(Batch[T_co]):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        match error:
-            case None:
-                self._decide(Returned(None))
-            case Exception() | SystemExit() | KeyboardInterrupt():
-                self._decide(Raised(error))
-            case _:  # the loop is being cancelled: nobody decided anything
-                self.leave_undecided()
+        if error is None:
+            self._decide(Returned(None))
+        elif _is_about_the_loop(error):
+            self.leave_undecided()
+        else:
+            self._decide(Raised(error))
         return isinstance(error, Exception)
 
     def run(self, handler: Callable[[Batch[T_co]], Awaitable[ConsumeStatus | None]]) -> Coroutine[Any, Any, None]:
@@ -75,11 +75,11 @@ class LoopBatch(Batch[T_co]):
             result = await handler(self)
         except Exception as error:  # noqa: BLE001  # user code: whatever it raises is a ruling
             self._decide(Raised(error))
-        except (SystemExit, KeyboardInterrupt) as error:
-            self._decide(Raised(error))
-            raise
-        except BaseException:
-            self.leave_undecided()
+        except BaseException as error:
+            if _is_about_the_loop(error):
+                self.leave_undecided()
+            else:
+                self._decide(Raised(error))
             raise
         else:
             self._decide(Returned(result))
@@ -107,6 +107,11 @@ class LoopBatch(Batch[T_co]):
     def _decide(self, outcome: Returned | Raised) -> None:
         if not self._decided.done():  # else it was called off meanwhile, and what the loop did comes too late
             self._decided.set_result(outcome)
+
+
+def _is_about_the_loop(error: BaseException) -> bool:
+    """Whether `error`, or one in the group that it is, ends the loop from outside: nobody decided anything then."""
+    return any(isinstance(leaf, asyncio.CancelledError | GeneratorExit) for leaf in leaves(error))
 
 
 class _HandlerWork(Coroutine[Any, Any, None]):
@@ -153,8 +158,9 @@ class Handover:
         self._waiting.put_nowait(batch)
         try:
             return await batch.decision()
-        except (SystemExit, KeyboardInterrupt) as error:
-            self.stopped_by = error
+        except BaseException as error:
+            if stops(error):
+                self.stopped_by = error
             raise
         finally:
             self._taken.discard(batch)

@@ -71,7 +71,7 @@ async def _wait(task: asyncio.Future[Any], within: float) -> bool:
         if not (done := task.done()):
             task.cancel()
             _LEFT.add(task)
-            task.add_done_callback(_forget)
+        task.add_done_callback(_forget)  # also where it is done and whoever waits was cancelled in the same moment
     return done
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "look_for_topics",
     "missing_topics",
     "position_of",
+    "rejoin_if_broken",
     "revive",
     "stands_before_an_error",
 ]
@@ -59,6 +60,18 @@ def has_left_the_group(consumer: Any) -> bool:
     return task is not None and task.done()
 
 
+def rejoin_if_broken(consumer: Any) -> None:
+    """Let `consumer` join its group anew if an error has ended its heartbeats, or the task that learns what was committed.
+
+    Nothing else begins them again, and aiokafka raises that error in each fetch from then on.
+    """
+    coordinator = consumer._coordinator
+    for name in ("_heartbeat_task", "_commit_refresh_task"):
+        task = getattr(coordinator, name, None)
+        if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
+            coordinator.request_rejoin()
+
+
 def keep_awake(consumer: Any) -> None:
     """Let `consumer`, which is started, never wait in silence for a task of its own that something has cancelled.
 
@@ -73,8 +86,8 @@ def keep_awake(consumer: Any) -> None:
     def restart(_: asyncio.Task[None]) -> None:
         asyncio.get_running_loop().call_later(_LEARN_AGAIN, learn)
 
-    def learn() -> None:
-        if not consumer._closed and client._sync_task is not None:
+    def learn() -> None:  # once, whoever else keeps the same client awake
+        if not consumer._closed and client._sync_task is not None and client._sync_task.done():
             client._sync_task = asyncio.create_task(client._md_synchronizer())
             client._sync_task.add_done_callback(restart)
 

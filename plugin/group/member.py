@@ -35,6 +35,7 @@ from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.lane import Lane, LaneEntry
 from ackwise.plugin.group.publisher import KafkaPublisher
@@ -511,23 +512,32 @@ class Member:
             )
             return
         except (KafkaError, OSError) as error:
-            log.warning(
-                "a commit failed and is made good by the next one",
-                group=self.settings.group,
-                partitions=len(offsets),
-                error=said(error),
-            )
+            self._tell_failed_commit(error, len(offsets))
             return
         finally:
             for partition in offsets:
                 if self._committing.get(partition) is told:
                     del self._committing[partition]
             told.set_result(None)
+        self._rarely.over("commit")
         for partition, (lanes, offset) in offsets.items():
             for lane in lanes:
                 lane.committed = offset
             self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
         await self._flush_events(within=max(_AT_LEAST, by - now()))
+
+    def _tell_failed_commit(self, error: KafkaError | OSError, partitions: int) -> None:
+        """A refusal lasts until somebody lifts it: it is an alarm, and said once a minute. What fails otherwise may pass."""
+        group = self.settings.group
+        if not is_refusal(error):
+            log.warning("a commit failed and is made good by the next one", group=group, partitions=partitions, error=said(error))
+        elif self._rarely.is_due("commit"):
+            log.error(
+                "Kafka refuses the commits of this worker, it goes on and tries each again; after a crash what is done comes again",
+                group=group,
+                partitions=partitions,
+                error=said(error),
+            )
 
     async def _commit_with_metadata(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""

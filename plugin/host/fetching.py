@@ -11,21 +11,25 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.consumerstate import (
     has_answered,
     has_left_the_group,
     keep_awake,
     look_for_topics,
     position_of,
+    rejoin_if_broken,
     revive,
     stands_before_an_error,
 )
+from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.budget import size_of
@@ -56,6 +60,9 @@ _LOOK_FOR_TOPICS = 5.0
 
 #: Seconds that all partitions are asked singly after an error, to find the one that raises. Its bytes are fetched anew before.
 _SEARCH = 10.0
+
+#: Seconds for reading a record batch past the client.
+_RAW_TIMEOUT = 15.0
 
 #: The log does not have the position of a partition, or the client has none; what was drained is given before either is raised.
 _NO_POSITION = (OffsetOutOfRangeError, NoOffsetForPartitionError)
@@ -89,13 +96,15 @@ class Fetching:
         self._clock = clock
         self._quarantine = Quarantine(clock)
         self._searching_until = 0.0
-        self._doubted: dict[TopicPartition, Lane] = {}  #: those that raised once in this search
+        self._doubted = WeakSet[Lane]()  #: those that raised once in this search
         self._next_look = 0.0  #: when it is looked again whether topics are missing
         self._sought: Sequence[str] = ()  #: topics that the client was asked to look for
         self._answer: asyncio.Future[bool] | None = None  #: to that
         self._missing: Sequence[str] = ()  #: topics that the log has named as missing
         self._has_joined = False  #: the group; nothing is fetched before
-        self._left_at: dict[TopicPartition, tuple[Lane, int]] = {}  #: the client's positions after the fetch that returned last
+        #: The client's positions after the fetch that returned last. A lane that is gone is not kept by it, nor what it has in hand.
+        self._left_at = WeakKeyDictionary[Lane, int]()
+        self._rarely = Rarely(clock=clock)
 
     async def poll(self) -> None:
         """Feed the lanes until the member stops.
@@ -165,7 +174,6 @@ class Fetching:
 
         The wait is not cancelled within aiokafka: only outside of it is it certain that no record is on its way to us.
         """
-        self._require_membership()
         if (ended := revive(self._consumer)) is not None:
             raise _FetchFailed(ended)
         singly = self._quarantine.asked_again(self._member.lanes)
@@ -203,7 +211,7 @@ class Fetching:
 
     async def _ask_one(self, partition: TopicPartition, lane: Lane) -> bool:
         """As `_ask`. Of a partition that raised, record by record: what is before the one that raises is given."""
-        if lane.unreadable is None and self._doubted.get(partition) is not lane:
+        if lane.unreadable is None and lane not in self._doubted:
             return await self._ask(partition, timeout_ms=0)
         came = False
         for _ in range(_FETCHED):
@@ -218,7 +226,7 @@ class Fetching:
         if not is_about_a_header(error):
             return False
         try:
-            found = await read_raw(self._consumer, partition, lane.position)
+            found = await answer(read_raw(self._consumer, partition, lane.position), within=_RAW_TIMEOUT)
         except Exception as another:  # noqa: BLE001  # whatever a parser raises: then nobody can read it
             log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
             return False
@@ -227,12 +235,13 @@ class Fetching:
         if found.records:
             self._member.offer(partition, found.records, proved=True)
         self._consumer.seek(partition, found.goes_on_at)
-        self._left_at[partition] = lane, found.goes_on_at
-        self._doubted.pop(partition, None)
+        self._left_at[lane] = found.goes_on_at
+        self._doubted.discard(lane)
         return True
 
     async def _ask(self, *partitions: TopicPartition, timeout_ms: int, most: int = _FETCHED) -> bool:
         """Take what the client has of `partitions`, or of all; answers whether it had anything. Raises `_FetchFailed`."""
+        self._require_membership()
         begun = self._stand(partitions or self._member.lanes)
         try:
             fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=most)
@@ -245,6 +254,7 @@ class Fetching:
         except Exception as error:
             raise _FetchFailed(error) from error
         self._has_joined = True
+        self._rarely.over()
         for partition, records in fetched.items():
             self._feed(partition, records, begun.get(partition))
         for partition, lane in begun.items():
@@ -266,8 +276,7 @@ class Fetching:
             begun[partition] = lane
             if stands_before_an_error(self._consumer, partition):
                 continue  # it is raised first; what raised is sought back then
-            lane_left, left_at = self._left_at.get(partition, (None, 0))
-            if position_of(self._consumer, partition) != (left_at if lane_left is lane else lane.position):
+            if position_of(self._consumer, partition) != self._left_at.get(lane, lane.position):
                 self._return(partition, lane)
         return begun
 
@@ -275,7 +284,7 @@ class Fetching:
         """Seek back to where `lane` is; the client forgets what it has fetched beyond."""
         if partition in self._consumer.assignment():
             self._consumer.seek(partition, lane.position)
-            self._left_at[partition] = lane, lane.position
+            self._left_at[lane] = lane.position
 
     def _feed(self, partition: TopicPartition, records: Sequence[Any], begun: Lane | None) -> None:
         """Give `records` to their lane. What begins behind a hole that this fetch does not prove is fetched again."""
@@ -298,9 +307,9 @@ class Fetching:
             return
         position = position_of(self._consumer, partition)
         if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
-            self._left_at[partition] = lane, position
+            self._left_at[lane] = position
         else:
-            self._left_at.pop(partition, None)
+            self._left_at.pop(lane, None)
 
     # -- errors
 
@@ -313,6 +322,7 @@ class Fetching:
         for partition, (lane, *_) in self._member.lanes.items():
             self._return(partition, lane)
         self._require_membership()
+        rejoin_if_broken(self._consumer)
         if not self._has_joined and not self._consumer.assignment():
             if is_refusal(error):
                 raise error
@@ -337,14 +347,25 @@ class Fetching:
             )
 
     async def _back_off(self, error: BaseException) -> None:
-        log.warning("fetching failed, nothing is lost", group=self._member.settings.group, error=_spoken(error), retry_in=_POLL_AGAIN)
+        """Rest, and say why: at once, and then once in a minute for as long as nothing is fetched."""
+        if self._rarely.is_due():
+            group = self._member.settings.group
+            if is_refusal(error):
+                log.error(
+                    "Kafka refuses a member that it had let in, nothing is fetched or lost until it lets it in again",
+                    group=group,
+                    error=said(error),
+                    retry_in=_POLL_AGAIN,
+                )
+            else:
+                log.warning("fetching failed, nothing is lost", group=group, error=_spoken(error), retry_in=_POLL_AGAIN)
         await asyncio.sleep(_POLL_AGAIN)
 
     def _doubt(self, partition: TopicPartition, lane: Lane, error: BaseException) -> None:
         """It raised, asked by itself. Asked for a single record it raises of that one, and is left alone."""
         self._return(partition, lane)
-        if lane.unreadable is None and self._doubted.get(partition) is not lane:
-            self._doubted[partition] = lane
+        if lane.unreadable is None and lane not in self._doubted:
+            self._doubted.add(lane)
             return
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)

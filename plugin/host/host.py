@@ -106,11 +106,18 @@ class AiokafkaHost:
         finally:
             stopping.cancel()
         if not running.done() or (running.cancelled() and stop.is_set()):
+            if self.failed_by is not None:  # it had failed before it was asked to stop, or while it did not come to its end
+                raise self.failed_by
             return
         if running.cancelled():
             raise AckwiseError("something else than Ackwise has cancelled the worker; it stops, and what is not settled comes again")
         if (raised := running.result()) is not None:
             raise raised
+
+    @property
+    def failed_by(self) -> BaseException | None:
+        """What ends this worker, if an error does; known before it has closed what is open."""
+        return self._member.fatal
 
     async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
         """Let it drain and close, as far as there is time."""
@@ -127,7 +134,7 @@ class AiokafkaHost:
         """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
         try:
             async with self._member.opened(self._topics):
-                await self._consume()
+                await self._consume_or_fail()
         except StoppedWhileStarting:
             return None
         except KafkaError as error:
@@ -142,6 +149,15 @@ class AiokafkaHost:
         except BaseException as error:  # noqa: BLE001  # it is raised where the caller waits
             return error
         return None
+
+    async def _consume_or_fail(self) -> None:
+        try:
+            await self._consume()
+        except (StoppedWhileStarting, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            self._member.fatal = self._member.fatal or error
+            raise
 
     async def _consume(self) -> None:
         member = self._member

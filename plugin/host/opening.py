@@ -123,8 +123,8 @@ class Opening:
     async def _look_after(self, partition: TopicPartition) -> None:
         try:
             epoch, lanes = self._assigned[partition], self._member.lanes.get(partition)
-            standing = await self._insist(partition)
-            if self._assigned.get(partition) != epoch or self._member.lanes.get(partition) is not lanes or not lanes:
+            standing = await self._insist(partition, epoch)
+            if standing is None or self._assigned.get(partition) != epoch or self._member.lanes.get(partition) is not lanes or not lanes:
                 return  # revoked meanwhile; a lane that is there now has a position of its own
             if standing.start <= lanes[0].position <= standing.end:
                 self._seek(partition, lanes[0].position)
@@ -135,9 +135,11 @@ class Opening:
         finally:
             self._looked_after.discard(partition)
 
-    async def _insist(self, partition: TopicPartition) -> Standing:
-        while True:
+    async def _insist(self, partition: TopicPartition, epoch: int) -> Standing | None:
+        """What is known of it; `None` once it is no longer ours, or ours anew, and nobody needs to know."""
+        while self._assigned.get(partition) == epoch:
             known, _ = await self._ask([partition])
             if partition in known:
                 return known[partition]
             await asyncio.sleep(ASK_AGAIN)
+        return None

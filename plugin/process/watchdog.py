@@ -25,8 +25,8 @@ class Watchdog:
         self._leave = leave
         self._timer: threading.Timer | None = None
 
-    def arm(self, seconds: float, code: int) -> None:
-        """End the process with `code` in so many seconds, unless it has ended or is armed anew."""
+    def arm(self, seconds: float, code: int | Callable[[], int]) -> None:
+        """End the process with `code`, or what it says then, in so many seconds, unless it has ended or is armed anew."""
         self.disarm()
         self._timer = threading.Timer(seconds, self._end, (seconds, code))
         self._timer.daemon = True
@@ -37,8 +37,8 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _end(self, seconds: float, code: int) -> None:
-        _end(seconds, code, self._leave)
+    def _end(self, seconds: float, code: int | Callable[[], int]) -> None:
+        _end(seconds, code if isinstance(code, int) else code(), self._leave)
 
 
 class AtExit:

@@ -19,6 +19,8 @@ from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.consumerstate import has_left_the_group, keep_awake
 from ackwise.plugin.client.leaving import part_from
 from ackwise.plugin.client.offsets import Asked, Standing, ask
+from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay.fetching import DelayFetch
 from ackwise.plugin.relay.line import DelayLine
@@ -77,6 +79,7 @@ class DelayMember(ConsumerRebalanceListener):
         self._ended: set[asyncio.Task[None]] = set()
         self._beyond_end: Counter[TopicPartition] = Counter()
         self._next_ask = self._next_commit = self._next_look = self._next_alarm = 0.0
+        self._rarely = Rarely(clock=clock)
 
     async def relay(self) -> None:
         """Join, and feed the lines. Ends with an error only, whatever it is."""
@@ -205,6 +208,7 @@ class DelayMember(ConsumerRebalanceListener):
                 goes_on_at=position,
             )
         self._consumer.seek(partition, position)
+        self._consumer.resume(partition)  # a fetch that was under way may have paused it for the line that was there before
         line = self._lines[partition] = self._make_line(partition, position)
         line.committed = committed
         line.start().add_done_callback(self._ended.add)
@@ -256,9 +260,21 @@ class DelayMember(ConsumerRebalanceListener):
             await answer(self._consumer.commit(offsets), within=_COMMIT_TIMEOUT)
         except Exception as error:  # noqa: BLE001  # whatever the client raises, the next commit makes it good
             log.debug("the relay's commit failed, copies may come twice, which is told by their attempt", error=said(error))
+            self._tell_refused(error, len(offsets))
             return
+        self._rarely.over()
         for partition, offset in offsets.items():
             lines[partition].committed = offset
+
+    def _tell_refused(self, error: Exception, partitions: int) -> None:
+        """A refusal lasts until somebody lifts it, and the next relay would move everything since the last commit again."""
+        if is_refusal(error) and self._rarely.is_due():
+            log.error(
+                "Kafka refuses the commits of the delay relay, it goes on and tries each again; a relay after it moves copies again",
+                group=self._names.relay_group,
+                partitions=partitions,
+                error=said(error),
+            )
 
     async def _record_broker_offsets(self, sink: EventSink) -> None:
         """Say how far each log reaches and how much of it is moved: reconciliation tells a backlog from a loss by it."""

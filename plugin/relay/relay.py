@@ -18,6 +18,8 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import MAX_DELAY, DelayLevels
 from ackwise.middleware.whereabouts import where_raised
+from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames
@@ -60,6 +62,7 @@ class DelayRelay:
         self._counts = counts or DelayCounts()
         self._sink = sink
         self._clock = clock
+        self._rarely = Rarely()
 
     @classmethod
     def of(cls, member: Member) -> DelayRelay:
@@ -110,6 +113,15 @@ class DelayRelay:
             await member.close()
 
     def _log_end(self, ended: BaseException, rest: float) -> None:
+        if is_refusal(ended):
+            if self._rarely.is_due():
+                log.error(
+                    "Kafka refuses the delay relay, copies wait and nothing is lost until it lets it in",
+                    group=self._names.relay_group,
+                    error=said(ended),
+                    retry_in=rest,
+                )
+            return
         if isinstance(ended, KafkaError | OSError):
             log.warning(
                 "the delay relay lost its broker, nothing is lost and it begins anew",

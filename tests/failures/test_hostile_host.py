@@ -43,10 +43,13 @@ HARMS: Final[dict[str, Sequence[str]]] = {
     "worker.ListOffsets": (*_ASKED, "not-leader-one", "shortx2", "emptyx2", "cancelledx2"),
     "worker.OffsetCommit": (
         "raises@2", "raises-after@2", "late@2", "never@2", "twice@2", "empty@2", "unknown@2", "loading-one@2", "not-coordinator@2",
-        "unknown-member@2", "old-generation@2", "rebalancing@2",
+        "unknown-member@2", "old-generation@2", "rebalancing@2", "not-allowed@2", "group-not-allowed@2",
     ),
     "worker.commit": ("raises-after@3", "never@3", "cancelled@3", "cancelled-after@3"),
-    "worker.Heartbeat": ("raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled"),
+    "worker.Heartbeat": (
+        "raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled", "unknown", "loading",
+        "group-not-allowed",
+    ),
     "worker.JoinGroup": ("raises", "raises-after", "late", "unknown-member", "unknown"),
     "worker.SyncGroup": ("raises-after", "rebalancing"),
     "worker.FindCoordinator": ("raises", "no-coordinator"),
@@ -61,12 +64,15 @@ HARMS: Final[dict[str, Sequence[str]]] = {
     "relay.ListOffsets": (*_ASKED, "not-leader-one", "shortx2", "emptyx2", "cancelledx2"),
     "relay.OffsetCommit": (
         "raises", "raises-after", "late", "never", "twice", "empty", "unknown", "loading-one", "not-coordinator", "unknown-member",
-        "old-generation", "rebalancing",
+        "old-generation", "rebalancing", "not-allowed", "group-not-allowed",
     ),
     "relay.commit": ("raises-after", "never", "cancelled", "cancelled-after"),
     "relay.close": ("cancelled-after", "raises-after"),
     "relay.leave": ("cancelled-after", "raises-after"),
-    "relay.Heartbeat": ("raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled"),
+    "relay.Heartbeat": (
+        "raises", "unknown-member", "old-generation", "rebalancing", "not-coordinator", "cancelled", "unknown", "loading",
+        "group-not-allowed",
+    ),
     "relay.JoinGroup": ("raises", "raises-after", "late", "unknown-member", "unknown", "cancelled"),
     "relay.SyncGroup": ("raises-after", "rebalancing", "cancelled-after"),
     "relay.FindCoordinator": ("raises", "no-coordinator", "cancelled"),

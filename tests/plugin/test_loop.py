@@ -30,6 +30,7 @@ from ackwise import (
     Reliable,
     reliable,
 )
+from ackwise.middleware.execution import Undecided
 from ackwise.plugin.loopbatch import Handover
 
 SOON = ConsumeLater(2, levels="100ms 200ms")
@@ -504,3 +505,56 @@ async def test_what_the_loop_does_after_it_was_called_off_decides_nothing() -> N
         await asyncio.wait({deciding})
         assert batch.is_over
     assert deciding.cancelled()
+
+
+class Panic(BaseException):
+    """What code in another language may raise."""
+
+
+GROUP_OF_STOPS = BaseExceptionGroup("", [SystemExit(3), BaseExceptionGroup("", [KeyboardInterrupt()])])
+
+
+async def _in_body(batch: LoopBatch[bytes], error: BaseException) -> None:
+    async with batch:
+        raise error
+
+
+async def _in_handler(batch: LoopBatch[bytes], error: BaseException) -> None:
+    async def handler(batch: Batch[bytes]) -> None:
+        raise error
+
+    await batch.run(handler)
+
+
+@pytest.mark.parametrize("raising", [_in_body, _in_handler])
+@pytest.mark.parametrize(
+    ("error", "is_decided"),
+    [
+        (GROUP_OF_STOPS, True),
+        (Panic(), True),
+        (BaseExceptionGroup("", [Panic(), ValueError()]), True),
+        (asyncio.CancelledError(), False),
+        (GeneratorExit(), False),
+        (BaseExceptionGroup("", [asyncio.CancelledError(), ValueError()]), False),
+    ],
+    ids=repr,
+)
+async def test_whatever_is_raised_but_a_cancellation_is_what_becomes_of_a_batch(
+    raising: Any, error: BaseException, is_decided: bool
+) -> None:
+    batch: LoopBatch[bytes] = LoopBatch([])
+    with pytest.raises(type(error)) as raised:
+        await raising(batch, error)
+    assert raised.value is error, "it goes its way"
+    with pytest.raises(type(error) if is_decided else Undecided):
+        await batch.decision()
+
+
+async def test_a_group_of_exits_in_a_body_ends_the_loop_as_one_does() -> None:
+    handover, batch = Handover(), LoopBatch[bytes]([])
+    handling = asyncio.create_task(handover(batch))
+    with pytest.raises(BaseExceptionGroup):
+        await _in_body(batch, GROUP_OF_STOPS)
+    with pytest.raises(BaseExceptionGroup):
+        await handling
+    assert handover.stopped_by is GROUP_OF_STOPS

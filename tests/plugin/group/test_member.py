@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, KafkaConnectionError, OffsetMetadataTooLargeError
+from aiokafka.errors import (
+    CommitFailedError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    OffsetMetadataTooLargeError,
+    TopicAuthorizationFailedError,
+)
 from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.commitmetadata import CommitMetadata, decode
@@ -164,6 +170,23 @@ async def test_a_commit_that_fails_is_made_good_by_the_next_one(world: Any, erro
     here.client.refuse = error
     await here.member.commit()
     assert here.sink.told(EventCode.COMMITTED) == []
+    here.client.refuse = None
+    await here.member.commit()
+    assert here.client.commits == [{ORDERS: 101}]
+
+
+async def test_commits_that_kafka_refuses_are_an_alarm_once_a_minute_and_are_made_good(
+    world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = await world()
+    here.offer(100)
+    for lane in (0, 1):
+        here.finish(lane, 100)
+    for error in (GroupAuthorizationFailedError("billing"), TopicAuthorizationFailedError("orders")):
+        here.client.refuse = error
+        await here.member.commit()
+    assert caplog.text.count("Kafka refuses the commits of this worker, it goes on and tries each again") == 1
+    assert "made good by the next one" not in caplog.text
     here.client.refuse = None
     await here.member.commit()
     assert here.client.commits == [{ORDERS: 101}]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -25,7 +27,9 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.client.consumerstate import keep_awake
 from ackwise.plugin.client.offsets import Asked
+from ackwise.plugin.client.rawrecords import read_raw
 from ackwise.plugin.group.lane import LaneEntry
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.host.fetching import Fetching
@@ -65,6 +69,7 @@ class Desk:
         self.sink = Sink()
         host_settings = HostSettings(brokers="nowhere:1", group="billing", **settings)
         self.member = Member(host_settings, [], later=ConsumeLater(), dead_letter=DeadLetter(), sink=self.sink)
+        self.member.leases = None
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         for partition in logs.logs:
             self.add_lane(partition, 0)
@@ -203,7 +208,7 @@ async def test_an_error_that_the_client_has_still_to_raise_is_not_dropped_by_a_s
     desk.fetching._stand(desk.member.lanes)
     desk.consumer._fetcher._records.move_to_end(BAD)
     assert await desk.fetching._ask(timeout_ms=0)
-    assert BAD not in desk.fetching._left_at
+    assert desk.member.lanes[BAD][0] not in desk.fetching._left_at
     with pytest.raises(Exception, match="larger than the fetch size"):
         await desk.fetching._ask(timeout_ms=0)
     assert desk.given[BAD] == []
@@ -434,3 +439,110 @@ async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_in
     await polling
     await desk.close()
     client._sync_task.cancel()
+
+
+def refused(patch: pytest.MonkeyPatch, desk: Desk, error: KafkaError, times: int) -> list[KafkaError]:
+    """The next fetches of `desk` raise `error`, as aiokafka does once that has ended its heartbeats; answers what is left of them."""
+    left = [error] * times
+
+    def check() -> None:
+        if left:
+            desk.now += 5.0
+            raise left.pop()
+
+    patch.setattr(desk.consumer._coordinator, "check_errors", check)
+    return left
+
+
+@pytest.mark.parametrize("task", ["_heartbeat_task", "_commit_refresh_task"])
+async def test_an_error_that_ended_a_task_beside_the_membership_makes_the_client_join_anew(
+    monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """aiokafka begins neither again, and raises that error in each fetch from then on."""
+    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+        coordinator = desk.consumer._coordinator
+        await desk.until(lambda: sum(map(len, desk.given.values())) == 110)
+        ended, error = asyncio.get_running_loop().create_future(), KafkaError("Unexpected exception in heartbeat task")
+        ended.set_exception(error)
+        setattr(coordinator, task, ended)
+        left = refused(monkeypatch, desk, error, 10**6)
+
+        def join() -> None:
+            setattr(coordinator, task, None)
+            left.clear()
+
+        coordinator.request_rejoin = join
+        await desk.until(lambda: len(left) < 10**6)
+        desk.logs.logs[GOOD].append(batch(40, b"x"))
+        await desk.until(lambda: desk.given[GOOD][-1:] == [40])
+
+
+async def test_a_member_that_kafka_lets_in_no_more_says_so_once_a_minute_and_goes_on_once_it_is_let_in(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with polling(three(batch(10, *[b"x"] * 10))) as desk:
+        await desk.until(lambda: desk.fetching._has_joined)
+        left = refused(monkeypatch, desk, GroupAuthorizationFailedError("billing"), 26)
+        await desk.until(lambda: not left)
+        desk.now += 20.0  # the search is over
+        await desk.until(lambda: sum(map(len, desk.given.values())) == 110)
+    assert desk.gaps() == []
+    assert caplog.text.count("Kafka refuses a member that it had let in, nothing is fetched or lost until it lets it in again") == 3
+
+
+async def test_a_read_past_the_client_that_is_cancelled_from_inside_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = list[TopicPartition]()
+
+    async def leaking(consumer: Any, partition: TopicPartition, position: int) -> Any:
+        if not cancelled:
+            cancelled.append(partition)
+            raise asyncio.CancelledError
+        return await read_raw(consumer, partition, position)
+
+    monkeypatch.setattr("ackwise.plugin.host.fetching.read_raw", leaking)
+    async with polling(Logs({GOOD: [batch(0, b"a", b"b", header=b"caf\xe9"), batch(2, b"c")]})) as desk:
+
+        def all_given() -> bool:
+            desk.now += 0.1
+            return len(desk.given[GOOD]) == 3
+
+        await desk.until(all_given)
+    assert (cancelled, desk.given[GOOD]) == ([GOOD], [0, 1, 2])
+
+
+async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> None:
+    async with polling(three(corrupt(batch(10, *[b"x"] * 10)))) as desk:
+        await desk.until(lambda: desk.member.lanes[BAD][0].unreadable is not None)
+        gone = [weakref.ref(desk.member.lanes.pop(partition)[0]) for partition in (GOOD, BAD)]
+        for lane in gone:
+            if (there := lane()) is not None and there.task is not None:
+                there.cut()
+                await there.task
+                del there
+        asked = len(desk.logs.asked)
+        await desk.until(lambda: len(desk.logs.asked) > asked + 20)
+        gc.collect()
+        assert [lane() for lane in gone] == [None, None]
+
+
+async def test_a_client_that_is_kept_awake_twice_learns_its_metadata_with_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
+    desk, begun = Desk(Logs({})), list[None]()
+    client: Any = desk.logs
+
+    async def synchronize() -> None:
+        begun.append(None)
+        await asyncio.get_running_loop().create_future()
+
+    client._md_synchronizer = synchronize
+    client._sync_task = asyncio.create_task(synchronize())
+    for _ in range(2):
+        keep_awake(desk.consumer)
+    await asyncio.sleep(0)
+    client._sync_task.cancel()
+    await desk.until(lambda: len(begun) > 1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(begun) == 2
+    client._sync_task.cancel()
+    await desk.close()

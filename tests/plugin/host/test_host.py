@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
@@ -64,3 +66,66 @@ async def test_a_client_that_can_t_connect_now_is_brokers_that_are_away(monkeypa
     with pytest.raises(Unavailable, match="do not answer a consumer"):
         await a_host()._connect()
     assert consumer.is_closed
+
+
+async def test_a_worker_that_has_failed_and_does_not_come_to_its_end_raises_what_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error must not become exit code 0."""
+    monkeypatch.setattr("ackwise.plugin.host.host._END_AFTER", 0.0)
+    monkeypatch.setattr("ackwise.plugin.host.host._LEAVE_TIMEOUT", 0.0)
+    host, failed, released = (
+        AiokafkaHost(
+            HostSettings(brokers="nowhere:1", group="billing", drain_timeout=0.01), [], later=ConsumeLater(), dead_letter=DeadLetter()
+        ),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
+
+    async def consume() -> None:
+        raise AckwiseError("the Kafka client has left the group")
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            failed.set()
+            while not released.is_set():  # whatever asks it to end
+                with suppress(asyncio.CancelledError):
+                    await released.wait()
+
+    monkeypatch.setattr(host, "_consume", consume)
+    monkeypatch.setattr(host._member, "opened", opened)
+    stop = asyncio.Event()
+    running = asyncio.create_task(host.run(stop))
+    await failed.wait()
+    assert not running.done()
+    stop.set()
+    await asyncio.wait({running})
+    released.set()
+    assert isinstance(running.exception(), AckwiseError)
+
+
+async def test_a_worker_that_does_not_come_to_its_end_and_has_not_failed_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.host.host._END_AFTER", 0.0)
+    host, begun = (
+        AiokafkaHost(
+            HostSettings(brokers="nowhere:1", group="billing", drain_timeout=0.01), [], later=ConsumeLater(), dead_letter=DeadLetter()
+        ),
+        asyncio.Event(),
+    )
+
+    async def consume() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[None]:
+        yield
+
+    monkeypatch.setattr(host, "_consume", consume)
+    monkeypatch.setattr(host._member, "opened", opened)
+    stop = asyncio.Event()
+    running = asyncio.create_task(host.run(stop))
+    await begun.wait()
+    stop.set()
+    await running

@@ -230,3 +230,15 @@ async def test_partitions_are_opened_though_something_else_has_cancelled_the_tas
     monkeypatch.setattr(scene.opening._positions, "find", leaking)
     await opened(scene)
     assert (leaks, scene.consumer.stopped) == ([], set())
+
+
+async def test_nobody_goes_on_asking_where_a_partition_stands_that_is_no_longer_ours(scene: Scene) -> None:
+    scene.known = {ORDERS: at(3)}
+    scene.assign(ORDERS)
+    await scene.until(lambda: ORDERS in scene.member.lanes)
+    scene.known = {}
+    scene.opening.lost([ORDERS])
+    await scene.until(lambda: len(scene.asked) > 2)
+    scene.consumer.ours = set()
+    await scene.opening.give_up([ORDERS])
+    await scene.until(lambda: not scene.opening.is_halted(ORDERS))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.app import App
-from ackwise.plugin.process.watchdog import AT_EXIT, AtExit, code_of
+from ackwise.plugin.process.watchdog import AT_EXIT, AtExit, Watchdog, code_of
 
 #: A worker that ends by an error, and a thread of a store that never does.
 HANGING = """
@@ -102,3 +106,36 @@ def test_the_last_code_counts_and_one_thread_waits() -> None:
 )
 def test_the_code_is_that_which_the_process_would_have_ended_with(error: BaseException, code: int) -> None:
     assert code_of(error) == code
+
+
+class Armed(Watchdog):
+    """Keeps the codes that it was given, and ends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes: list[int | Callable[[], int]] = []
+
+    def arm(self, seconds: float, code: int | Callable[[], int]) -> None:
+        self.codes.append(code)
+
+
+@pytest.mark.parametrize(("failed_by", "code"), [(None, 0), (AckwiseError("left"), 1), (SystemExit(7), 7)], ids=repr)
+async def test_a_worker_that_is_cut_off_after_a_signal_ends_its_process_with_its_error_if_it_has_one(
+    monkeypatch: pytest.MonkeyPatch, failed_by: BaseException | None, code: int
+) -> None:
+    app, armed = App("billing", brokers="localhost:1"), Armed()
+
+    async def serve(stop: asyncio.Event) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await stop.wait()
+        app._host = SimpleNamespace(failed_by=failed_by)  # type: ignore[assignment]
+
+    monkeypatch.setattr(app, "serve", serve)
+    await app._serve_until_signalled(armed)
+    ended, watchdog = list[int](), Watchdog()
+    watchdog._leave = ended.append
+    (asked,) = armed.codes
+    watchdog.arm(0.0, asked)
+    assert watchdog._timer is not None
+    watchdog._timer.join()
+    assert ended == [code]

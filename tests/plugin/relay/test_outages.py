@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CorruptRecordException, GroupLoadInProgressError, KafkaConnectionError
+from aiokafka.errors import CorruptRecordException, GroupAuthorizationFailedError, GroupLoadInProgressError, KafkaConnectionError
 from tests.plugin.relay.client import Client, Cluster
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
@@ -304,3 +304,52 @@ async def test_a_client_that_is_cancelled_from_inside_while_it_joins_is_replaced
     async with relay.running():
         await relay.until(lambda: relay.moved == [1])
     assert len(relay.cluster.clients) == 2
+
+
+async def test_a_rebalance_in_the_middle_of_a_fetch_leaves_no_partition_paused_for_good(relay: Relay) -> None:
+    """What is fetched then goes to the line of before, which nobody empties any more."""
+    relay.put(*range(1200))
+    rebalances = list[None]()
+
+    def client() -> Client:
+        made = relay.cluster.client()
+        real = made.getmany
+
+        async def getmany(*partitions: TopicPartition, **asked: Any) -> dict[TopicPartition, Any]:
+            if FIRST in made.positions and not rebalances:
+                rebalances.append(None)
+                await made._listener.on_partitions_revoked(relay.cluster.partitions)
+                made._paused.clear()
+                await made._listener.on_partitions_assigned(relay.cluster.partitions)
+            return await real(*partitions, **asked)
+
+        made.getmany = getmany  # type: ignore[method-assign]
+        return made
+
+    relay.relay._consumer = client  # type: ignore[assignment,method-assign]
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 1200)
+    assert sorted(set(relay.moved)) == [*range(1200)]
+
+
+@pytest.mark.parametrize("call", ["start", "getmany"])
+async def test_a_relay_that_kafka_refuses_says_so_once_a_minute_and_moves_all_once_it_is_let_in(
+    relay: Relay, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay.put(1, 2)
+    relay.cluster.harm = on(call, GroupAuthorizationFailedError("billing.relay"), 20)
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 2)
+    assert caplog.text.count("Kafka refuses the delay relay, copies wait and nothing is lost until it lets it in") == 1
+    assert "lost its broker" not in caplog.text
+
+
+async def test_commits_of_the_relay_that_kafka_refuses_are_an_alarm_and_are_made_good(
+    relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay.put(1, 2)
+    relay.cluster.harm = on("commit", GroupAuthorizationFailedError("billing.relay"), 5)
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 2)
+    assert caplog.text.count("Kafka refuses the commits of the delay relay, it goes on and tries each again") == 1
+    assert relay.moved == [1, 2]
