@@ -25,10 +25,11 @@ from ackwise.spark.claims.audit import audit
 from ackwise.spark.claims.comparison import Claims
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
+from ackwise.spark.events.logs import NO_LOGS, Logs
 from ackwise.spark.events.schema import micros, project
 from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.cache import State, brought_up, evidence_since
-from ackwise.spark.fold.facts import NO_LOGS, Committed, Facts, Logs, SurveyRow, establish
+from ackwise.spark.fold.facts import Committed, Facts, SurveyRow, establish
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness
 from ackwise.spark.fold.survey import committed, passed, untold

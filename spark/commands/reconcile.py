@@ -17,6 +17,7 @@ import typer
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
+from ackwise.spark.commands.times import begin_of, time_of
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine, engine_of
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ackwise.spark.claims.table import ClaimTable
     from ackwise.spark.report.report import RunReport
 
-__all__ = ["begin_of", "reconcile", "time_of"]
+__all__ = ["reconcile"]
 
 #: What a run leaves in its folder. Anything else there is somebody else's.
 _OURS: Final = {
@@ -237,26 +238,3 @@ def _prepared(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 path.rmdir()
         raise
-
-
-def begin_of(since: str, as_of: str | None) -> float:
-    """Seconds since 1970 of a time, or of a duration before `as_of`, or before now; raises `ConfigurationError`."""
-    with suppress(ValueError):
-        datetime.fromisoformat(since)
-        return time_of(since)
-    try:
-        back = parse_duration(since)
-    except ConfigurationError:
-        raise ConfigurationError(
-            f"--since is {since!r}, which is no time and no duration; write it as 2026-01-31T12:00:00Z or 1d"
-        ) from None
-    return max(0.0, (time.time() if as_of is None else time_of(as_of)) - back)
-
-
-def time_of(text: str) -> float:
-    """Seconds since 1970 of an ISO 8601 time, in UTC where it does not say; raises `ConfigurationError`."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(f"--as-of is {text!r}, which is no time; write it as 2026-01-31T12:00:00Z") from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

@@ -14,7 +14,7 @@ import typer
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.spark.commands.reconcile import time_of
+from ackwise.spark.commands.times import time_of
 from ackwise.spark.config import ReconcileConfig
 
 if TYPE_CHECKING:

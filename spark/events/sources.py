@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.events.invalid_records import strangers
-from ackwise.spark.fold.facts import Logs
+from ackwise.spark.events.logs import Logs
 from ackwise.stores.journal import recover, snapshot
 from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
 

@@ -13,16 +13,15 @@ from typing import Any, Final, NamedTuple
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.logs import NO_LOGS, Logs
 
 __all__ = [
-    "NO_LOGS",
     "ROLES",
     "Committed",
     "Facts",
     "Fate",
     "Group",
     "KeyCollision",
-    "Logs",
     "Partition",
     "SurveyRow",
     "View",
@@ -101,18 +100,6 @@ class Committed(NamedTuple):
     """The highest position that a commit went back from."""
     resumed: int | None = None
     """How far it had been committed when that began which is judged; None: all is judged."""
-
-
-class Logs(NamedTuple):
-    """What is known of writers from their log files, beyond the events in them."""
-
-    unreadable: frozenset[int] = frozenset()
-    """Their log could not be read to its end."""
-    held: frozenset[int] = frozenset()
-    """Somebody still writes it."""
-
-
-NO_LOGS: Final = Logs()
 
 
 class Fate(StrEnum):

@@ -249,6 +249,6 @@ def test_without_pyspark_the_command_says_what_to_install(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("said", ["2025-12-31T23:00:00Z", "2025-12-31T23:00", "2026-01-01T01:00:00+02:00", "1h", "60m", "3600"])
 def test_since_is_a_time_or_a_duration_before_the_time_of_judgement(said: str) -> None:
-    from ackwise.spark.commands.reconcile import begin_of
+    from ackwise.spark.commands.times import begin_of
 
     assert begin_of(said, AS_OF) == NOW / SECOND - 3600

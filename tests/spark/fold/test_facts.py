@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.fold.facts import ROLES, Facts, Fate, KeyCollision, Logs, SurveyRow, establish
+from ackwise.spark.events.logs import Logs
+from ackwise.spark.fold.facts import ROLES, Facts, Fate, KeyCollision, SurveyRow, establish
 
 SECOND = 1_000_000
 CONFIG = ReconcileConfig(writer_timeout=600)

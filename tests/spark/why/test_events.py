@@ -13,8 +13,8 @@ from tests.spark.cases import CASES, CONFIG
 from tests.spark.fuzz import universe
 from tests.spark.histories import TOPIC, History, write_parquet
 
+from ackwise.spark.events.logs import Logs
 from ackwise.spark.events.sources import Evidence
-from ackwise.spark.fold.facts import Logs
 from ackwise.spark.reference.oracle import Message, Ruling, message_of, rule
 from ackwise.spark.why.answer import NoSuchRecord, inquire
 
