@@ -1,4 +1,4 @@
-"""The reconciliation: events in, verdicts, books and a report out. Only this module and `exhibition` set Spark to work.
+"""The reconciliation: events in, verdicts, books and a report out. Only this module and `results.details` set Spark to work.
 
 survey     who wrote, about which partitions     → facts, and what "now" is
 holes      which events are missing              → what can't be known
@@ -45,7 +45,7 @@ from ackwise.spark.report.page.compose import report_data
 from ackwise.spark.report.page.render import render
 from ackwise.spark.report.report import PAGE, DeadLetters, RunReport, Tally, to_json
 from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
-from ackwise.spark.results.details import Judged, exhibit
+from ackwise.spark.results.details import Judged, compute_details
 from ackwise.spark.results.joins import sized
 from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
 from ackwise.spark.results.tables import (
@@ -144,15 +144,15 @@ def reconcile(
         plan = _write_plan(spark, found, counts, out, run_id, config)
         progress("drawing the page")
         judged, of = found.judged.where("concerned"), (counts.kinds, counts.findings, counts.missing)
-        exhibits_of = Judged(found.facts, found.holes, project(events), judged, found.settled, books, *of)
-        exhibits = exhibit(spark, exhibits_of, out, evidence, config)
+        counted_from = Judged(found.facts, found.holes, project(events), judged, found.settled, books, *of)
+        details = compute_details(spark, counted_from, out, evidence, config)
         if folded is not None:
             folded.keep_open(found.judged)
     finally:
         found.release()
     production = None if produced is None else _production(found, counts, str(produced))
     report = _report(found, counts, books, evidence, run_id, str(out), config)
-    report = replace(report, produced=production, plan=plan, exhibits=exhibits, claims=audited)
+    report = replace(report, produced=production, plan=plan, details=details, claims=audited)
     _write_text(out / PAGE, render(report_data(report)))
     _write_text(out / "summary.json", to_json(report))
     return report
@@ -255,8 +255,8 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
     _write(verdict_rows(found.settled, named), out / "verdicts")
     counted = tallies(found.settled, time).collect()
     kinds = tallies_of(found.facts, counted)
-    suspects = findings(found.settled, named, config.listed).collect() if any(kind.is_anomaly for kind in kinds) else []
-    doubts = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
+    worst = findings(found.settled, named, config.listed).collect() if any(kind.is_anomaly for kind in kinds) else []
+    in_doubt = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
     copies = copy_tallies(found.settled).collect() if any(Flag.RETRIED in kind.flags for kind in kinds) else []
     progress("comparing messages of one key")
     hashes = logical_tallies(found.failed).collect()
@@ -278,8 +278,8 @@ def _write_tables(spark: SparkSession, found: Judgement, out: Path, config: Reco
         told={row["key"]: {name: row[name] for name in told} for row in partitions},
         fallen=[row["key"] for row in partitions if row["falls"]],
         unproved=_unproved(found) if any(row[UNPROVED] for row in partitions) else [],
-        findings=suspects,
-        doubtful=doubts,
+        findings=worst,
+        doubtful=in_doubt,
         missing=first,
         logical=hashes,
         orphans=_write_produced(found, named, out, config),

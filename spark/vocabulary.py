@@ -8,7 +8,7 @@ from typing import Final
 __all__ = [
     "ACTIONS",
     "ANOMALIES",
-    "DOUBTS",
+    "IN_DOUBT",
     "ENDED",
     "FLAG_ACTIONS",
     "FLAG_MEANINGS",
@@ -162,7 +162,7 @@ ANOMALIES: Final = frozenset(
 #: Verdicts for which it exits with 3, if there are no anomalies.
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
 #: Flags of messages that were run again, or may have been, though no verdict says so. Only with `--strict` is that an anomaly.
-DOUBTS: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
+IN_DOUBT: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
 #: Verdicts of which nobody will ask how they came about, unless a flag stands beside them.
 PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
 #: Verdicts by which a message did not have the effect that it should have had.

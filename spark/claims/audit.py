@@ -33,10 +33,10 @@ def audit(
     found = compared(by_key(judged, today), remembered(rows), facts.as_of, now[0] if now and now[0] else facts.as_of, grace).persist()
     try:
         counted = found.groupBy("scope", "finding", "is_known", "should_be").count().collect()
-        strangers = {row["scope"] for row in counted if row["should_be"]} - {row["scope"] for row in counted if row["is_known"]}
-        # Nobody can tell a store that is another group's from one that was emptied.
-        accused = found.where(~F.col("scope").isin(list(strangers))) if strangers else found
-        table = claim_rows(accused, settled, named, rows)
+        without_claims = {row["scope"] for row in counted if row["should_be"]} - {row["scope"] for row in counted if row["is_known"]}
+        # A store of another group and one that was emptied look alike.
+        comparable = found.where(~F.col("scope").isin(list(without_claims))) if without_claims else found
+        table = claim_rows(comparable, settled, named, rows)
         table.write.mode("overwrite").parquet(str(out / CLAIMS))
         first = table.orderBy("finding", "group_id", "topic", "partition", "offset").limit(config.listed).collect()
     finally:
@@ -45,7 +45,7 @@ def audit(
     counts = {
         kind: number
         for kind in ClaimVerdict
-        if (number := sum(row["count"] for row in counted if row["finding"] == kind and row["scope"] not in strangers))
+        if (number := sum(row["count"] for row in counted if row["finding"] == kind and row["scope"] not in without_claims))
     }
     return ClaimReport(
         store=claims.store,
@@ -53,7 +53,7 @@ def audit(
         known=sum(row["count"] for row in counted if row["is_known"]),
         counts=counts,
         findings=[_finding(row.asDict()) for row in first],
-        strangers=sorted(_name(every[number]) for number in strangers),
+        without_claims=sorted(_name(every[number]) for number in without_claims),
         later=sorted(_name(scope) for scope in every if scope[2] != 0),
     )
 

@@ -71,7 +71,7 @@ class ClaimReport:
     """Keys of each kind."""
     findings: Sequence[ClaimFinding]
     """The first messages of these keys."""
-    strangers: Sequence[str]
+    without_claims: Sequence[str]
     """Group and handler of those that should have claims there, of which it has none at all."""
     later: Sequence[str]
     """Group and handler of those that are in a later dedup epoch, which the store's keys do not tell: not compared."""
@@ -90,7 +90,8 @@ class ClaimReport:
             if self.counts.get(kind)
         ]
         found += [
-            f"none of the keys of {name} is in {self.store}: it keeps its claims elsewhere, or they are gone" for name in self.strangers
+            f"none of the keys of {name} is in {self.store}: it keeps its claims elsewhere, or they are gone"
+            for name in self.without_claims
         ]
         found += [f"{name} is in a later dedup epoch, whose claims can't be told by the events: not compared" for name in self.later]
         if others := self.claims - self.known:

@@ -47,8 +47,8 @@ def collect(
         landed = _collect(topic, events, brokers, client_config, driver_memory)
     except OSError as error:
         raise AckwiseError(f"{error.filename or events}: {error.strerror or error}; run it again") from error
-    strange = f", and {landed.strangers:,} records that are no events" if landed.strangers else ""
-    to_stdout().print(f"{landed.count:,} events from {escape(topic)}{strange}: {escape(str(events))}", soft_wrap=True)
+    invalid = f", and {landed.invalid:,} records that are no events" if landed.invalid else ""
+    to_stdout().print(f"{landed.count:,} events from {escape(topic)}{invalid}: {escape(str(events))}", soft_wrap=True)
 
 
 def _collect(topic: str, root: Path, brokers: str, client_config: Path | None, driver_memory: str) -> Landing:

@@ -73,10 +73,10 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
         there = exported(root)
         events = 0
         console = to_stderr()
-        shown = Progress(console=console, transient=True, disable=not console.is_terminal)
+        bar = Progress(console=console, transient=True, disable=not console.is_terminal)
         # A topic that was made anew has nothing of what was sent to the one before it.
         kept = [] if to.is_untouched else there.files
-        with published(root, to.cluster, topic, kept) as known, shown as progress:
+        with published(root, to.cluster, topic, kept) as known, bar as progress:
             missing = [file for file in there.files if file not in known]
             for file in progress.track(missing, description=f"sending to {escape(topic)}"):
                 records = list(records_of(file))

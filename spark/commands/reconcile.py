@@ -224,9 +224,9 @@ def _prepared(folder: Path) -> Iterator[None]:
     try:
         made += [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        strangers = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
-        if strangers:
-            raise ConfigurationError(f"{folder} holds {strangers[0]!r}, which is not of an earlier run; give an empty folder to --out")
+        foreign = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
+        if foreign:
+            raise ConfigurationError(f"{folder} holds {foreign[0]!r}, which is not of an earlier run; give an empty folder to --out")
         for name in _CONCLUSIONS:
             (folder / name).unlink(missing_ok=True)
     except OSError as error:

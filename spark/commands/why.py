@@ -67,12 +67,12 @@ def why(
         retention=None if retention is None else parse_duration(retention, what="--retention"),
     )
     answer = _ask(message, events, config, namespace)
-    from ackwise.spark.why.output import tell, to_json
+    from ackwise.spark.why.output import show, to_json
 
     if as_json:
         typer.echo(to_json(answer))
     else:
-        tell(answer, to_stdout())
+        show(answer, to_stdout())
     raise typer.Exit(int(answer.exit_code))
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from ackwise.stores.journal.layout import read_regular
 
-__all__ = ["Strangers", "note", "strangers"]
+__all__ = ["InvalidRecords", "invalid_records", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class InvalidRecords:
     """Those of one topic, or of a batch of it."""
 
     folder: Path
@@ -29,7 +29,7 @@ class Strangers:
     """Whose events they were to be, by their keys: something of theirs is missing."""
 
 
-def note(found: Strangers, batch: int) -> None:
+def note(found: InvalidRecords, batch: int) -> None:
     """Write down those of one batch; the same batch again replaces them. Raises `OSError`."""
     folder = found.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,13 +39,13 @@ def note(found: Strangers, batch: int) -> None:
     unfinished.replace(folder / f"{batch}.json")
 
 
-def strangers(root: Path) -> list[Strangers]:
+def invalid_records(root: Path) -> list[InvalidRecords]:
     """What was noted below `root`, one for each topic. Raises `OSError`."""
     found = [_together(folder, sorted(folder.glob("[0-9]*.json"))) for folder in sorted((root / "collected").glob("*/strangers"))]
     return [each for each in found if each.records]
 
 
-def _together(folder: Path, files: Sequence[Path]) -> Strangers:
+def _together(folder: Path, files: Sequence[Path]) -> InvalidRecords:
     batches: list[dict[str, Any]] = [json.loads(read_regular(file)) for file in files]
     writers = frozenset(int(writer, 16) for batch in batches for writer in batch["writers"])
-    return Strangers(folder, sum(batch["records"] for batch in batches), batches[0]["first"] if batches else "", writers)
+    return InvalidRecords(folder, sum(batch["records"] for batch in batches), batches[0]["first"] if batches else "", writers)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.spark.events.invalid_records import strangers
+from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.logs import Logs
 from ackwise.stores.journal import recover, snapshot
 from ackwise.stores.journal.layout import open_regular, writer_and_first_seq
@@ -144,11 +144,11 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
             f"{path} is a link, and links are not followed; what is behind it was not read" for path in _links(root / "events")
         )
         writers.update(writer_of(path) for path in there.torn)
-        for strange in strangers(root):
-            writers.update(strange.writers)
+        for invalid in invalid_records(root):
+            writers.update(invalid.writers)
             unreadable.append(
-                f"{strange.records} records of an event topic, such as {strange.first}, are no events; once you know what they were, "
-                f"delete {strange.folder}"
+                f"{invalid.records} records of an event topic, such as {invalid.first}, are no events; once you know what they were, "
+                f"delete {invalid.folder}"
             )
     size = sum(path.stat().st_size for path in files)
     logs = Logs(frozenset(writers), frozenset(held))

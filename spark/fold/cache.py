@@ -272,8 +272,8 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
         left_out = sorted(set(said["roots"]) - set(roots))
         if left_out:
             raise ConfigurationError(f"{folder} is the state of {left_out[0]}, too; give that folder as well, or another one to --state")
-    elif strangers := sorted(path.name for path in folder.iterdir() if path.name != f".{_ABOUT}"):
-        raise ConfigurationError(f"{folder} holds {strangers[0]!r} and is no state; give an empty folder to --state")
+    elif foreign := sorted(path.name for path in folder.iterdir() if path.name != f".{_ABOUT}"):
+        raise ConfigurationError(f"{folder} holds {foreign[0]!r} and is no state; give an empty folder to --state")
     unfinished = folder / f".{_ABOUT}"
     unfinished.write_text(json.dumps({**_FORMAT, "roots": sorted(roots)}))
     unfinished.replace(about)

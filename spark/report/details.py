@@ -14,7 +14,7 @@ from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.why.story import Story
 
-__all__ = ["AGES", "NO_EXHIBITS", "Exhibits", "Failures", "StuckClaims"]
+__all__ = ["AGES", "NO_DETAILS", "Details", "Failures", "StuckClaims"]
 
 #: Lower ends of the classes of age of claims, in seconds; the first class begins at 0.
 AGES: Final = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
@@ -41,7 +41,7 @@ class StuckClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class Exhibits:
+class Details:
     """All of them; what is empty has nothing to show."""
 
     latencies: Sequence[Latency] = ()
@@ -56,4 +56,4 @@ class Exhibits:
     earlier: Sequence[EarlierRun] = ()
 
 
-NO_EXHIBITS: Final = Exhibits()
+NO_DETAILS: Final = Details()

@@ -1,4 +1,4 @@
-"""The exhibits as they stand in `summary.json`."""
+"""The details as they stand in `summary.json`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ackwise.spark.report.attempts import Attempts
-from ackwise.spark.report.details import AGES, Exhibits
+from ackwise.spark.report.details import AGES, Details
 from ackwise.spark.report.exports import Exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.why.story import Story
 
-__all__ = ["shown"]
+__all__ = ["details_as_json"]
 
 
-def shown(exhibits: Exhibits) -> dict[str, Any]:
+def details_as_json(details: Details) -> dict[str, Any]:
     """By name. Times are ISO 8601 in UTC, names those of verdicts and flags."""
     return {
-        "latencies": [_latency(each) for each in exhibits.latencies],
-        "attempts": [_attempts(each) for each in exhibits.attempts],
-        "strips": [_strip(each) for each in exhibits.strips],
+        "latencies": [_latency(each) for each in details.latencies],
+        "attempts": [_attempts(each) for each in details.attempts],
+        "strips": [_strip(each) for each in details.strips],
         "stuck": [
             {"writer_id": _hexadecimal(each.writer_id), "client": each.client, "older_than_seconds": _ages(each.ages)}
-            for each in exhibits.stuck
+            for each in details.stuck
         ],
-        "failures": [{field.name: getattr(each, field.name) for field in fields(each)} for each in exhibits.failures],
+        "failures": [{field.name: getattr(each, field.name) for field in fields(each)} for each in details.failures],
         "exports": {
-            "begin": _time(exhibits.time.begin),
-            "seconds": exhibits.time.width / 1_000_000,
-            "writers": [_export(each) for each in exhibits.exports],
+            "begin": _time(details.time.begin),
+            "seconds": details.time.width / 1_000_000,
+            "writers": [_export(each) for each in details.exports],
         },
-        "stories": [_story(each) for each in exhibits.stories],
-        "earlier": [run.run_id for run in exhibits.earlier],
+        "stories": [_story(each) for each in details.stories],
+        "earlier": [run.run_id for run in details.earlier],
     }
 
 

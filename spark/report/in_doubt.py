@@ -8,12 +8,12 @@ from ackwise.spark.fold.facts import Fate
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import Flag
 
-__all__ = ["ambiguous", "doubts", "query"]
+__all__ = ["ambiguous", "doubt_sentences", "query"]
 
 _NAMED: Final = 3  # dead workers; the page has all of them
 
 
-def doubts(report: RunReport) -> list[str]:
+def doubt_sentences(report: RunReport) -> list[str]:
     """A sentence for each kind of doubt that there is."""
     found = [ambiguous(report)] if report.ambiguous else []
     if report.repeated:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import Verdict
 
-__all__ = ["Suspects", "suspects"]
+__all__ = ["AlikeOffsets", "alike_offsets"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Suspects:
+class AlikeOffsets:
     """Offsets of one partition, all with one verdict on the same evidence."""
 
     verdict: Verdict
@@ -26,7 +26,7 @@ class Suspects:
     """Such as `3–4, 9`."""
 
 
-def suspects(report: RunReport) -> list[Suspects]:
+def alike_offsets(report: RunReport) -> list[AlikeOffsets]:
     """What the report lists, worst first."""
     alike: dict[tuple[Verdict, str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
     for missing in report.missing:
@@ -37,7 +37,7 @@ def suspects(report: RunReport) -> list[Suspects]:
         last = f"{found.last_event}, attempt {found.attempt}" if found.attempt > 1 else found.last_event
         evidence = ", ".join([last, *(f"+{flag.name}" for flag in found.flags)])
         alike[found.verdict, found.group, where, found.handler, evidence].append((found.offset, found.offset))
-    return sorted(Suspects(*kind, _joined(spans)) for kind, spans in alike.items())
+    return sorted(AlikeOffsets(*kind, _joined(spans)) for kind, spans in alike.items())
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> str:

@@ -18,10 +18,10 @@ from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
-from ackwise.spark.report.details import NO_EXHIBITS, Exhibits
-from ackwise.spark.report.details_json import shown
+from ackwise.spark.report.details import NO_DETAILS, Details
+from ackwise.spark.report.details_json import details_as_json
 from ackwise.spark.report.timeline import Timeline
-from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
 
 __all__ = ["OWN_REASON", "PAGE", "SCHEMA_VERSION", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally", "to_json"]
 
@@ -52,7 +52,7 @@ class Tally:
     @property
     def is_doubtful(self) -> bool:
         """Whether they were run again, or may have been, and are no anomaly."""
-        return not self.is_anomaly and bool(self.flags & DOUBTS)
+        return not self.is_anomaly and bool(self.flags & IN_DOUBT)
 
     @property
     def is_ambiguous(self) -> bool:
@@ -146,7 +146,7 @@ class RunReport:
     retry_books: Sequence[RetryBook] = ()
     plan: Summary | None = None
     """What would repair it; None in reports that were made without."""
-    exhibits: Exhibits = NO_EXHIBITS
+    details: Details = NO_DETAILS
     claims: ClaimReport | None = None
     """None if no store was compared."""
 
@@ -242,7 +242,7 @@ class RunReport:
 
     @property
     def _is_unknown(self) -> bool:
-        if self.unreadable or self.is_past_events or (self.claims is not None and self.claims.strangers):
+        if self.unreadable or self.is_past_events or (self.claims is not None and self.claims.without_claims):
             return True
         return any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
 
@@ -280,7 +280,7 @@ def to_json(report: RunReport) -> str:
             "dead_letters": [_plain(letters) for letters in report.dead_letters],
             "delays": [_delays(delays) for delays in report.delays],
             "timeline": None if report.timeline is None else _timeline(report.timeline),
-            "exhibits": shown(report.exhibits),
+            "exhibits": details_as_json(report.details),
             "missing_events": report.missing_events,
             "unreadable": list(report.unreadable),
             "warnings": list(report.warnings),
@@ -348,7 +348,7 @@ def _claims(claims: ClaimReport) -> dict[str, Any]:
         "known": claims.known,
         "counts": _named(claims.counts),
         "findings": findings,
-        "strangers": list(claims.strangers),
+        "strangers": list(claims.without_claims),
         "later": list(claims.later),
     }
 

@@ -15,8 +15,8 @@ from ackwise.middleware.repair import Summary
 from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimReport
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
-from ackwise.spark.report.in_doubt import doubts, query
-from ackwise.spark.report.ranges import suspects
+from ackwise.spark.report.in_doubt import doubt_sentences, query
+from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import (
     ANOMALIES,
@@ -40,7 +40,7 @@ _OUTCOMES: Final = {
     ExitCode.ANOMALIES: "[red]anomalies[/]: {anomalies:,} things to look at",
     ExitCode.INCONCLUSIVE: "[yellow]inconclusive[/]: no anomaly, but events are missing that could show one",
 }
-_SHOWN: Final = 40  # rows of a table, before it says how many more there are
+_MOST_ROWS: Final = 40  # rows of a table, before it says how many more there are
 
 
 def show(report: RunReport, console: Console) -> None:
@@ -70,7 +70,7 @@ def show(report: RunReport, console: Console) -> None:
         _show_claims(report.claims, console)
     for sentence in (*report.unreadable, *report.warnings):
         console.print(f"[yellow]![/] {escape(sentence)}", soft_wrap=True)
-    for sentence in doubts(report):
+    for sentence in doubt_sentences(report):
         console.print(f"[yellow]?[/] {escape(sentence)}", soft_wrap=True)
     if report.plan is not None and report.plan.planned:
         console.print(_plan(report.plan), soft_wrap=True)
@@ -86,7 +86,7 @@ def _plan(plan: Summary) -> str:
 
 def _show_claims(claims: ClaimReport, console: Console) -> None:
     console.print(f"{claims.known:,} of {claims.claims:,} keys in {escape(claims.store)} are of these events", soft_wrap=True)
-    for finding in claims.findings[:_SHOWN]:
+    for finding in claims.findings[:_MOST_ROWS]:
         colour = "red" if finding.finding in CLAIM_ANOMALIES else "yellow"
         place = escape(f"{finding.topic}/{finding.partition}/{finding.offset} ({finding.handler} in {finding.group})")
         record = f"; row {finding.key}" if finding.key else ""
@@ -120,14 +120,14 @@ def _books(books: Sequence[Book]) -> Table:
     table.add_column("partition", overflow="fold")
     for name in ("from", "before", "offsets", *(verdict.name.lower().replace("_", " ") for verdict in present), "gaps", "balance"):
         table.add_column(name, justify="right", overflow="fold")
-    for book in books[:_SHOWN]:
+    for book in books[:_MOST_ROWS]:
         group = [escape(book.partition.group[1])] if len(groups) > 1 else []
         counts = [_count(book.verdicts.get(verdict, 0), verdict) for verdict in present]
         balance = "[green]0[/]" if book.balance == 0 else f"[red]{book.balance:+d}[/]"
         offsets = [str(book.start), str(book.committed), f"{book.expected:,}"]
         table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *offsets, *counts, f"{book.gaps:,}", balance)
-    if len(books) > _SHOWN:
-        table.caption = f"and {len(books) - _SHOWN} more partitions in summary.json"
+    if len(books) > _MOST_ROWS:
+        table.caption = f"and {len(books) - _MOST_ROWS} more partitions in summary.json"
     return table
 
 
@@ -139,15 +139,15 @@ def _produced(production: Production) -> Table:
     table.add_column("partition", overflow="fold")
     for name in ("produced", "received", "lost", "otherwise", "not come to", "earlier", "orphans"):
         table.add_column(name, justify="right", overflow="fold")
-    for book in production.books[:_SHOWN]:
+    for book in production.books[:_MOST_ROWS]:
         group = [escape(book.partition.group[1])] if len(groups) > 1 else []
         counts = [book.produced, book.accounts[Account.HANDLED]]
         lost = f"[red]{book.lost:,}[/]" if book.lost else "[dim]0[/]"
         rest = [book.accounts[Account.EXPLAINED], book.accounts[Account.WAITING], book.accounts[Account.EARLIER], book.orphans]
         cells = [*(f"{number:,}" for number in counts), lost, *(f"{number:,}" for number in rest)]
         table.add_row(*group, escape(f"{book.partition.topic}/{book.partition.partition}"), *cells)
-    if len(production.books) > _SHOWN:
-        table.caption = f"and {len(production.books) - _SHOWN} more partitions in summary.json"
+    if len(production.books) > _MOST_ROWS:
+        table.caption = f"and {len(production.books) - _MOST_ROWS} more partitions in summary.json"
     return table
 
 
@@ -165,17 +165,17 @@ def _verdicts(report: RunReport) -> Table:
 
 def _findings(report: RunReport) -> Table:
     """One row for all messages of a partition that look alike."""
-    found = suspects(report)
+    found = alike_offsets(report)
     table = Table(
         title=f"To look at, the first {report.listed}", title_justify="left", caption="the tables verdicts and missing have all of them"
     )
-    with_group = len({suspect.group for suspect in found}) > 1
+    with_group = len({row.group for row in found}) > 1
     for name in ("verdict", *(["group"] if with_group else []), "partition", "offsets", "handler", "evidence"):
         table.add_column(name, overflow="fold")
-    for suspect in found[:_SHOWN]:
-        name = f"[red]{suspect.verdict.name}[/]" if suspect.verdict in ANOMALIES else suspect.verdict.name
-        group = [escape(suspect.group)] if with_group else []
-        table.add_row(name, *group, escape(suspect.partition), suspect.offsets, escape(suspect.handler), escape(suspect.evidence))
+    for row in found[:_MOST_ROWS]:
+        name = f"[red]{row.verdict.name}[/]" if row.verdict in ANOMALIES else row.verdict.name
+        group = [escape(row.group)] if with_group else []
+        table.add_row(name, *group, escape(row.partition), row.offsets, escape(row.handler), escape(row.evidence))
     return table
 
 

@@ -18,18 +18,18 @@ from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts
-from ackwise.spark.report.details import AGES, Exhibits, Failures, StuckClaims
+from ackwise.spark.report.details import AGES, Details, Failures, StuckClaims
 from ackwise.spark.report.earlier import earlier_runs
 from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, buckets
 from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
-from ackwise.spark.results.stories import Flagged, showable, tell
+from ackwise.spark.results.stories import Flagged, safe_error, stories_of
 from ackwise.spark.vocabulary import Flag, Verdict
 from ackwise.spark.why.story import Story
 
-__all__ = ["Judged", "exhibit"]
+__all__ = ["Judged", "compute_details"]
 
 #: As many bars as a narrow screen can still show.
 _MOST_BUCKETS: Final = 60
@@ -53,12 +53,12 @@ class Judged:
     missing: Sequence[Row]
 
 
-def exhibit(spark: SparkSession, found: Judged, out: Path, evidence: Evidence, config: ReconcileConfig) -> Exhibits:
+def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evidence, config: ReconcileConfig) -> Details:
     """Count what the page draws. `out` has the table `missing` already."""
     facts, time = found.facts, _time(found.facts)
     of_book = bins(spark, found.books)
     told = writing(found.events, time, of_book).collect() if facts.writers else []
-    return Exhibits(
+    return Details(
         latencies=_latencies(spark, found),
         attempts=_attempts(facts, found.tallies),
         strips=_strips(found, told, _absent(spark, found, out) if found.missing else []),
@@ -147,7 +147,7 @@ def _failures(facts: Facts, told: Iterable[Row]) -> list[Failures]:
     for row in told:
         if row["mk"] in views:
             view = views[row["mk"]]
-            found[view.group[1], view.handler, facts.partitions[view.pk].topic, showable(row["error"])] += row["count"]
+            found[view.group[1], view.handler, facts.partitions[view.pk].topic, safe_error(row["error"])] += row["count"]
     return [Failures(*kind, runs) for kind, runs in sorted(found.items())]
 
 
@@ -158,7 +158,7 @@ def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: Rec
     rows = [(number, each.pk, each.mk, each.offset) for number, each in enumerate(flagged)]
     asked = spark.createDataFrame(rows, "number int, pk long, flagged_mk long, at long")
     behind: list[Mapping[str, Any]] = [row.asDict() for row in trails(found.events, asked).collect()]
-    return tell(found.facts, flagged, behind, evidence.logs.held, micros(config.writer_timeout))
+    return stories_of(found.facts, flagged, behind, evidence.logs.held, micros(config.writer_timeout))
 
 
 def _some_of_each(flagged: Sequence[Flagged], most: int) -> list[Flagged]:

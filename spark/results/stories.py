@@ -15,7 +15,7 @@ from ackwise.spark.vocabulary import Flag, Verdict
 from ackwise.spark.why.place import Place
 from ackwise.spark.why.story import Story, Workers, stories, untold
 
-__all__ = ["Flagged", "showable", "tell"]
+__all__ = ["Flagged", "safe_error", "stories_of"]
 
 #: What `project` calls the columns of an event.
 _COLUMNS: Final = {"code": "event_type", "ts": "event_ts", "due": "due_ts", "took": "took_unreleased"}
@@ -32,7 +32,9 @@ class Flagged:
     offset: int
 
 
-def tell(facts: Facts, flagged: Sequence[Flagged], trails: Iterable[Mapping[str, Any]], held: Collection[int], silence: int) -> list[Story]:
+def stories_of(
+    facts: Facts, flagged: Sequence[Flagged], trails: Iterable[Mapping[str, Any]], held: Collection[int], silence: int
+) -> list[Story]:
     """One story for each that has a trail, in their order. `trails` are rows of `measures.trails`, numbered as in `flagged`.
 
     `held` are the writers whose log is still written; one that is silent for `silence` microseconds has vanished.
@@ -67,11 +69,11 @@ def _event(row: Mapping[str, Any], facts: Facts, of: Flagged) -> Event:
         where = {"cluster": cluster, "group_id": group, "topic": partition.topic, "topic_id": partition.topic_id}
         return event | where | {"partition": partition.partition, "event_type": EventCode.COMMITTED, "writer_id": 0, "seq": 0}
     if error := event["error"]:
-        event["error"] = showable(error) if event["event_type"] == EventCode.FAILED or error in OUR_REASONS else OWN_REASON
+        event["error"] = safe_error(error) if event["event_type"] == EventCode.FAILED or error in OUR_REASONS else OWN_REASON
     return event
 
 
-def showable(error: str) -> str:
+def safe_error(error: str) -> str:
     """What a failed run says of itself if that is a reason of ours or reads like the class of an exception. A reason of the handler's
     own may be any text and hold data: only that it is one is said.
     """

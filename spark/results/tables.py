@@ -14,7 +14,7 @@ from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
 from ackwise.spark.report.strips import BINS
 from ackwise.spark.report.timeline import Buckets
-from ackwise.spark.vocabulary import ANOMALIES, DOUBTS, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = [
     "MISSING",
@@ -158,7 +158,7 @@ def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
 
 def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     """The first of the messages that were run again, or may have been, and are no anomaly, as the fields of `Finding`."""
-    return _listed(settled.where((F.col("flags").bitwiseAND(int(DOUBTS)) != 0) & ~is_anomaly()), named, limit)
+    return _listed(settled.where((F.col("flags").bitwiseAND(int(IN_DOUBT)) != 0) & ~is_anomaly()), named, limit)
 
 
 def is_anomaly() -> Column:
@@ -167,11 +167,11 @@ def is_anomaly() -> Column:
     return F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past
 
 
-def _listed(suspects: DataFrame, named: DataFrame, limit: int) -> DataFrame:
+def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["group_id", "topic", "partition", "offset", "handler"]
     # Of each verdict some, however many there are of another.
     rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
-    named_ones = with_names(suspects, named).select("*", rank).where(F.col("rank") <= limit)
+    named_ones = with_names(found, named).select("*", rank).where(F.col("rank") <= limit)
     return named_ones.orderBy("rank", "verdict").limit(limit).orderBy("verdict", *order).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
         F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",

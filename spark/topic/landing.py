@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from ackwise.spark.events.invalid_records import Strangers, note
+from ackwise.spark.events.invalid_records import InvalidRecords, note
 from ackwise.spark.events.schema import EVENT_SCHEMA
 from ackwise.stores.journal.layout import make_directories, sync_directory
 
@@ -44,27 +44,27 @@ class Landing:
         self._place = root / "collected" / topic
         self._progress = progress
         self.count = 0
-        self.strangers = 0
+        self.invalid = 0
 
     def land(self, records: DataFrame, batch: int) -> None:
         """All of a batch, in columns of Spark's Kafka source; durable when it returns. Raises `OSError`."""
         read = read_records(records).persist()
         try:
-            strange = self._note(read.where("event IS NULL"), batch)
+            invalid = self._note(read.where("event IS NULL"), batch)
             self._write(as_files(read.where("event IS NOT NULL").select("event.*")))
-            self.strangers += strange
-            self.count += read.count() - strange
+            self.invalid += invalid
+            self.count += read.count() - invalid
         finally:
             read.unpersist()
         self._progress(f"{self.count:,} events")
 
-    def _note(self, strange: DataFrame, batch: int) -> int:
-        first = strange.select("topic", "partition", "offset").head()
+    def _note(self, invalid: DataFrame, batch: int) -> int:
+        first = invalid.select("topic", "partition", "offset").head()
         if first is None:
             return 0
-        keys = strange.where(F.col("key").rlike(_WRITER)).select("key").distinct().collect()
+        keys = invalid.where(F.col("key").rlike(_WRITER)).select("key").distinct().collect()
         writers = frozenset(int(row["key"], 16) for row in keys)
-        found = Strangers(self._place / "strangers", strange.count(), "{}/{}/{}".format(*first), writers)
+        found = InvalidRecords(self._place / "strangers", invalid.count(), "{}/{}/{}".format(*first), writers)
         note(found, batch)
         return found.records
 

@@ -15,12 +15,12 @@ from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode
 from ackwise.spark.why.answer import Answer
 from ackwise.spark.why.story import Record, Step, Story
 
-__all__ = ["tell", "to_json"]
+__all__ = ["show", "to_json"]
 
 _STYLES = {ExitCode.CLEAN: "green", ExitCode.ANOMALIES: "red", ExitCode.INCONCLUSIVE: "yellow"}
 
 
-def tell(answer: Answer, console: Console) -> None:
+def show(answer: Answer, console: Console) -> None:
     """Print what became of each message, the reason and what to do first."""
     for sentence in answer.found:
         console.print(Text(sentence, style="dim"), soft_wrap=True)

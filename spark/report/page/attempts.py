@@ -15,7 +15,7 @@ from ackwise.spark.vocabulary import Verdict
 __all__ = ["attempts_data", "stuck_data"]
 
 
-def attempts_data(attempts: Sequence[Attempts], shown: int) -> list[AttemptRow]:
+def attempts_data(attempts: Sequence[Attempts], limit: int) -> list[AttemptRow]:
     """Of all messages together; empty where one attempt was all that any took."""
     total: Counter[tuple[int, Verdict]] = Counter()
     for each in attempts:
@@ -24,7 +24,7 @@ def attempts_data(attempts: Sequence[Attempts], shown: int) -> list[AttemptRow]:
     if max(whole.by_number, default=1) == 1:
         return []
     rows = []
-    for reached in whole.funnel[:shown]:
+    for reached in whole.funnel[:limit]:
         endings = {str(ending): number for ending, number in reached.endings.items()}
         ended = reached.messages - reached.endings[Ending.AGAIN]
         share = round(reached.messages / total.total(), 4)
@@ -32,7 +32,7 @@ def attempts_data(attempts: Sequence[Attempts], shown: int) -> list[AttemptRow]:
     return rows
 
 
-def stuck_data(stuck: Sequence[StuckClaims], shown: int) -> StuckData | None:
+def stuck_data(stuck: Sequence[StuckClaims], limit: int) -> StuckData | None:
     """Those with the most first; ages that none has are left out."""
     if not stuck:
         return None
@@ -42,7 +42,7 @@ def stuck_data(stuck: Sequence[StuckClaims], shown: int) -> StuckData | None:
         StuckRow(f"{each.writer_id & (2**64 - 1):016x}", each.client, sum(each.ages), [each.ages[place] for place in used])
         for each in stuck
     ]
-    return StuckData([labels[place] for place in used], rows[:shown], max(0, len(rows) - shown))
+    return StuckData([labels[place] for place in used], rows[:limit], max(0, len(rows) - limit))
 
 
 def _said(seconds: int) -> str:

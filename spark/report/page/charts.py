@@ -23,7 +23,7 @@ _LATE_CLASSES: Final = (0, 100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 300_0
 _LOWEST_BAR: Final = 4
 
 
-def delays_data(delays: Sequence[Delays], shown: int) -> DelaysData:
+def delays_data(delays: Sequence[Delays], limit: int) -> DelaysData:
     """All of them in classes, and by handler."""
     total: Counter[int] = Counter()
     for each in delays:
@@ -34,7 +34,7 @@ def delays_data(delays: Sequence[Delays], shown: int) -> DelaysData:
         f"Of {messages(whole.messages)} that came again, half were at most {late(whole.percentile(0.5))} late, "
         f"99 % at most {late(whole.percentile(0.99))}, and the latest {late(whole.percentile(1.0))}.{early}"
     )
-    return DelaysData(sentence, _classes(total), [_row(each) for each in delays[:shown]])
+    return DelaysData(sentence, _classes(total), [_row(each) for each in delays[:limit]])
 
 
 def timeline_data(timeline: Timeline, untimed: int) -> TimelineData:

@@ -17,13 +17,13 @@ from ackwise.spark.report.page.charts import delays_data, timeline_data
 from ackwise.spark.report.page.data import (
     BookRow,
     BooksData,
+    FindingRow,
     Number,
     ProducedData,
     ProducedRow,
     ReasonRow,
     ReportData,
     RetryRow,
-    SuspectRow,
     Tone,
     VerdictRow,
     WriterRow,
@@ -37,7 +37,7 @@ from ackwise.spark.report.page.stories import stories_data
 from ackwise.spark.report.page.strips import strips_data
 from ackwise.spark.report.page.tone import tone_of
 from ackwise.spark.report.page.words import clock, counted, date, duration, instant, were
-from ackwise.spark.report.ranges import suspects
+from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, CopyFate, Flag, Verdict
 
@@ -45,7 +45,7 @@ __all__ = ["report_data"]
 
 _Kind = TypeVar("_Kind", Verdict, Flag)
 _NAMED: Final = 5  # places in a sentence
-_SHOWN: Final = 200  # rows of a table, before it says how many more there are
+_MOST_ROWS: Final = 200  # rows of a table, before it says how many more there are
 
 _DOUBTFUL: Final[tuple[str, Tone]] = ("in doubt", "doubt")
 
@@ -53,7 +53,7 @@ _DOUBTFUL: Final[tuple[str, Tone]] = ("in doubt", "doubt")
 def report_data(report: RunReport) -> ReportData:
     """Put in words what a run found."""
     outcome, tone = _DOUBTFUL if report.is_in_doubt else OUTCOMES[report.exit_code]
-    subject, gaps, shown = _subject(report), _gaps(report), report.exhibits
+    subject, gaps, details = _subject(report), _gaps(report), report.details
     return ReportData(
         title=f"{outcome} – {subject}",
         headline=headline(report),
@@ -70,27 +70,27 @@ def report_data(report: RunReport) -> ReportData:
         produced=None if report.produced is None else _produced(report.produced),
         verdicts=_verdicts(report),
         flags=_rows(report, report.flags, FLAG_MEANINGS),
-        matrix=verdicts_data(report, _SHOWN),
-        suspects=_suspects(report),
-        suspects_sentence=_suspects_sentence(report),
-        strips=strips_data(shown.strips),
-        stories=stories_data(shown.stories),
-        latency=latency_data(shown.latencies, _SHOWN) if shown.latencies else None,
-        attempts=attempts_data(shown.attempts, _SHOWN),
+        matrix=verdicts_data(report, _MOST_ROWS),
+        findings=_finding_rows(report),
+        findings_sentence=_findings_sentence(report),
+        strips=strips_data(details.strips),
+        stories=stories_data(details.stories),
+        latency=latency_data(details.latencies, _MOST_ROWS) if details.latencies else None,
+        attempts=attempts_data(details.attempts, _MOST_ROWS),
         retries=[
             RetryRow(book.group, book.handler, book.topic, book.attempt, book.sent, *(book.fates[fate] for fate in CopyFate))
-            for book in report.retry_books[:_SHOWN]
+            for book in report.retry_books[:_MOST_ROWS]
         ],
-        delays=delays_data(report.delays, _SHOWN) if report.delays else None,
+        delays=delays_data(report.delays, _MOST_ROWS) if report.delays else None,
         dead_letters=_dead_letters(report),
-        failures=failures_data(shown.failures, _SHOWN),
-        stuck=stuck_data(shown.stuck, _SHOWN),
+        failures=failures_data(details.failures, _MOST_ROWS),
+        stuck=stuck_data(details.stuck, _MOST_ROWS),
         timeline=None if report.timeline is None else timeline_data(report.timeline, _untimed(report)),
         evidence=gaps or ["Every event that a writer numbered is there, and every log could be read to its end."],
         evidence_tone="doubt" if gaps else "good",
-        exports=exports_data(shown.exports, shown.time),
-        writers=[_writer(writer) for writer in report.writers[:_SHOWN]],
-        hidden_writers=max(0, len(report.writers) - _SHOWN),
+        exports=exports_data(details.exports, details.time),
+        writers=[_writer(writer) for writer in report.writers[:_MOST_ROWS]],
+        hidden_writers=max(0, len(report.writers) - _MOST_ROWS),
         runs=runs_data(report),
         read=_read(report),
     )
@@ -98,7 +98,7 @@ def report_data(report: RunReport) -> ReportData:
 
 def _books(books: Sequence[Book]) -> BooksData:
     present = sorted({verdict for book in books for verdict in book.verdicts})
-    rows = [_book_row(book, present) for book in books[:_SHOWN]]
+    rows = [_book_row(book, present) for book in books[:_MOST_ROWS]]
     wrong = sum(1 for book in books if book.balance)
     offsets = sum(book.expected for book in books)
     gaps, partitions = sum(book.gaps for book in books), counted(len(books), "partition")
@@ -158,7 +158,7 @@ def _produced(production: Production) -> ProducedData:
     ]
     lost, late = sum(row.lost for row in rows), production.not_published
     tone: Tone = "bad" if lost or late else "doubt" if production.orphaned or production.unread else "good"
-    return ProducedData(_produced_sentences(production, lost), tone, rows[:_SHOWN], max(0, len(rows) - _SHOWN))
+    return ProducedData(_produced_sentences(production, lost), tone, rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS))
 
 
 def _produced_sentences(production: Production, lost: int) -> list[str]:
@@ -192,21 +192,21 @@ def _rows(report: RunReport, numbers: Mapping[_Kind, int], meanings: Mapping[_Ki
     return [VerdictRow(kind.name or "", number, _share(number, total), tone_of(kind), meanings[kind]) for kind, number in found.items()]
 
 
-def _suspects(report: RunReport) -> list[SuspectRow]:
+def _finding_rows(report: RunReport) -> list[FindingRow]:
     return [
-        SuspectRow(
-            found.verdict.name, _tone_of_suspect(found.verdict), found.group, found.partition, found.offsets, found.handler, found.evidence
+        FindingRow(
+            found.verdict.name, _tone_of_finding(found.verdict), found.group, found.partition, found.offsets, found.handler, found.evidence
         )
-        for found in suspects(report)[:_SHOWN]
+        for found in alike_offsets(report)[:_MOST_ROWS]
     ]
 
 
-def _tone_of_suspect(verdict: Verdict) -> Tone:
+def _tone_of_finding(verdict: Verdict) -> Tone:
     """What is well on its own is here for a flag that leaves a question."""
     return "bad" if verdict in ANOMALIES else "doubt"
 
 
-def _suspects_sentence(report: RunReport) -> str:
+def _findings_sentence(report: RunReport) -> str:
     messages = sum(tally.messages for tally in report.tallies if tally.is_anomaly)
     hidden = [name for name, number in (("messages", messages - len(report.findings)),) if number > 0]
     if len(report.missing) >= report.listed:

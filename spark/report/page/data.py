@@ -40,7 +40,7 @@ __all__ = [
     "StripsData",
     "StuckData",
     "StuckRow",
-    "SuspectRow",
+    "FindingRow",
     "Tick",
     "TimelineData",
     "Tone",
@@ -163,7 +163,7 @@ class VerdictRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SuspectRow:
+class FindingRow:
     """Offsets of one partition, all with one verdict on the same evidence."""
 
     verdict: str
@@ -506,8 +506,8 @@ class ReportData:
     flags: Sequence[VerdictRow]
     matrix: MatrixData | None
     """Verdicts by topic; None where one topic is all there is."""
-    suspects: Sequence[SuspectRow]
-    suspects_sentence: str
+    findings: Sequence[FindingRow]
+    findings_sentence: str
     strips: StripsData | None
     stories: Sequence[StoryRow]
     latency: LatencyData | None

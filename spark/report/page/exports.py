@@ -14,7 +14,7 @@ from ackwise.spark.report.timeline import Buckets
 __all__ = ["exports_data"]
 
 #: Lanes that are drawn; the table of writers has more.
-_SHOWN: Final = 12
+_MOST_ROWS: Final = 12
 #: Of the highest bar, in percent.
 _LOWEST_BAR: Final = 6
 
@@ -32,7 +32,7 @@ def exports_data(exports: Sequence[Exports], time: Buckets) -> ExportsData | Non
         "each row has a scale of its own, and a line below it is where events are missing."
     )
     begin, middle, end = span_of(time)
-    return ExportsData(sentence, begin, middle, end, [_lane(each) for each in ordered[:_SHOWN]], max(0, len(ordered) - _SHOWN))
+    return ExportsData(sentence, begin, middle, end, [_lane(each) for each in ordered[:_MOST_ROWS]], max(0, len(ordered) - _MOST_ROWS))
 
 
 def _written(each: Exports) -> int:

@@ -23,10 +23,10 @@ OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
 
 def runs_data(report: RunReport) -> list[RunRow]:
     """The oldest first, this one last; empty if it is the first."""
-    if not report.exhibits.earlier:
+    if not report.details.earlier:
         return []
     this = EarlierRun(report.run_id, report.as_of, report.exit_code, report.anomalies, report.ambiguous, report.verdicts)
-    return [*(_row(run) for run in report.exhibits.earlier), _row(this, is_this=True)]
+    return [*(_row(run) for run in report.details.earlier), _row(this, is_this=True)]
 
 
 def _row(run: EarlierRun, *, is_this: bool = False) -> RunRow:

@@ -29,7 +29,7 @@ _TIMES: Final = (
 )
 
 
-def latency_data(latencies: Sequence[Latency], shown: int) -> LatencyData:
+def latency_data(latencies: Sequence[Latency], limit: int) -> LatencyData:
     """All of them, those with the most messages first."""
     ordered = sorted(latencies, key=lambda each: (-each.messages, each.group, each.topic))
     drawn = [each for each in ordered if len(each.survival()) > 0][:_MOST_CURVES]
@@ -41,8 +41,8 @@ def latency_data(latencies: Sequence[Latency], shown: int) -> LatencyData:
         ],
         across=grid.across,
         up=grid.up,
-        rows=[_row(each, drawn.index(each) if each in drawn else -1) for each in ordered[:shown]],
-        hidden=max(0, len(ordered) - shown),
+        rows=[_row(each, drawn.index(each) if each in drawn else -1) for each in ordered[:limit]],
+        hidden=max(0, len(ordered) - limit),
     )
 
 

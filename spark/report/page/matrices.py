@@ -20,7 +20,7 @@ _MOST_COLUMNS: Final = 12
 _REST: Final = "other topics"
 
 
-def verdicts_data(report: RunReport, shown: int) -> MatrixData | None:
+def verdicts_data(report: RunReport, limit: int) -> MatrixData | None:
     """Verdicts by topic, and by group; None where there is only one topic."""
     numbers: dict[tuple[str, str], Counter[Verdict]] = defaultdict(Counter)
     for tally in report.tallies:
@@ -35,10 +35,10 @@ def verdicts_data(report: RunReport, shown: int) -> MatrixData | None:
         MatrixRow(group, topic, _cells([verdicts[verdict] for verdict in columns], most, lambda place: tone_of(columns[place])))
         for (group, topic), verdicts in sorted(numbers.items())
     ]
-    return MatrixData([verdict.name for verdict in columns], rows[:shown], max(0, len(rows) - shown))
+    return MatrixData([verdict.name for verdict in columns], rows[:limit], max(0, len(rows) - limit))
 
 
-def failures_data(failures: Sequence[Failures], shown: int) -> MatrixData | None:
+def failures_data(failures: Sequence[Failures], limit: int) -> MatrixData | None:
     """Classes of errors, the most frequent first, by topic."""
     if not failures:
         return None
@@ -52,7 +52,7 @@ def failures_data(failures: Sequence[Failures], shown: int) -> MatrixData | None
     most = max(number for numbers in errors.values() for number in numbers.values())
     ordered = sorted(errors.items(), key=lambda item: (-item[1].total(), item[0]))
     rows = [MatrixRow("", error, _cells(_of_topics(numbers, columns, rest=rest), most, lambda _: "doubt")) for error, numbers in ordered]
-    return MatrixData([*columns, *([_REST] if rest else [])], rows[:shown], max(0, len(rows) - shown))
+    return MatrixData([*columns, *([_REST] if rest else [])], rows[:limit], max(0, len(rows) - limit))
 
 
 def _of_topics(numbers: Mapping[str, int], columns: Sequence[str], *, rest: bool) -> list[int]:

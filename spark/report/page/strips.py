@@ -13,7 +13,7 @@ from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, UNDER_WAY, Verdict
 __all__ = ["strips_data"]
 
 #: Strips that are drawn; a page must not grow with the cluster.
-_SHOWN: Final = 60
+_MOST_ROWS: Final = 60
 
 
 def strips_data(strips: Sequence[Strip]) -> StripsData | None:
@@ -27,7 +27,7 @@ def strips_data(strips: Sequence[Strip]) -> StripsData | None:
         "unknown, a low one is still under way. Lines above it are where a worker got the partition, lines below it where one gave it up: "
         "what goes wrong beside them goes wrong in a rebalance."
     )
-    return StripsData(sentence, [_row(strip) for strip in ordered[:_SHOWN]], max(0, len(ordered) - _SHOWN))
+    return StripsData(sentence, [_row(strip) for strip in ordered[:_MOST_ROWS]], max(0, len(ordered) - _MOST_ROWS))
 
 
 def _row(strip: Strip) -> StripRow:

@@ -88,8 +88,8 @@ class Truth:
             wrong.append(f"ran {times} times, and is said to have run again")
         if not may_be_unknown:
             wrong += self._unsaid(id, said, every, is_dead=is_dead)
-        shown = ", ".join(f"{place}: {' '.join(sorted(words)) or 'nothing'}" for place, words in said.items())
-        return [f"{id} {each}; {shown}; it ran at {self.runs.get(id)}" for each in wrong]
+        words_of_each = ", ".join(f"{place}: {' '.join(sorted(words)) or 'nothing'}" for place, words in said.items())
+        return [f"{id} {each}; {words_of_each}; it ran at {self.runs.get(id)}" for each in wrong]
 
     def _unsaid(self, id: str, said: Mapping[Place, frozenset[str]], every: frozenset[str], *, is_dead: bool) -> list[str]:
         times = len(self.runs.get(id, ()))

@@ -13,7 +13,7 @@ from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts
 from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
-from ackwise.spark.report.details import AGES, Exhibits, Failures, StuckClaims
+from ackwise.spark.report.details import AGES, Details, Failures, StuckClaims
 from ackwise.spark.report.earlier import EarlierRun
 from ackwise.spark.report.exports import Exports
 from ackwise.spark.report.latency import NEGATIVE, Latency
@@ -63,7 +63,7 @@ CLEAN: Final = replace(
 )
 
 #: What an anomalous run has to show.
-EXHIBITS: Final = Exhibits(
+DETAILS: Final = Details(
     latencies=[
         Latency("billing", "orders", {NEGATIVE: 2, 0: 5, 40: 600, 60: 300, 90: 80, 120: 9, 140: 1}),
         Latency("mail", HOSTILE, {30: 10}),
@@ -140,7 +140,7 @@ ANOMALIES: Final = replace(
     delays=[Delays("billing", "bill", {-40: 1, 510: 4, 1200: 1, 64_000: 1}), Delays("mail", HOSTILE, {700: 2})],
     timeline=Timeline(NOW - 60 * SECOND, 10 * SECOND, {LOST: [0, 4, 0, 0, 0, 0], DEAD: [0, 0, 6, 6, 0, 0], ONCE: [1, 1, 1, 400, 400, 0]}),
     warnings=[f"1 Parquet files, such as {HOSTILE}, are not named as events are and were not read"],
-    exhibits=EXHIBITS,
+    details=DETAILS,
     plan=Summary("/out/plan.jsonl", [Planned(Action.REDELIVER, 2, 4), Planned(Action.REVIEW, 1, 6)], 1),
 )
 

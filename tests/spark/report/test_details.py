@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.spark.fold.test_facts import said
-from tests.spark.report.reports import ANOMALIES, EXHIBITS, HOSTILE, NOW, partition, writer
+from tests.spark.report.reports import ANOMALIES, DETAILS, HOSTILE, NOW, partition, writer
 
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.repair import Action, Planned, Summary
@@ -20,7 +20,7 @@ from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts, Ending
 from ackwise.spark.report.details import Failures
-from ackwise.spark.report.details_json import shown
+from ackwise.spark.report.details_json import details_as_json
 from ackwise.spark.report.earlier import earlier_runs
 from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import GROWTH, NEGATIVE, Latency
@@ -35,7 +35,7 @@ from ackwise.spark.report.page.strips import strips_data
 from ackwise.spark.report.report import OWN_REASON, RunReport, to_json
 from ackwise.spark.report.strips import BINS, Strip, width_of
 from ackwise.spark.report.timeline import Buckets
-from ackwise.spark.results.stories import Flagged, showable, tell
+from ackwise.spark.results.stories import Flagged, safe_error, stories_of
 from ackwise.spark.vocabulary import Flag, Verdict
 
 ONCE, LOST, DEAD, PENDING = Verdict.EXACTLY_ONCE, Verdict.LOST, Verdict.DEAD_LETTERED, Verdict.PENDING
@@ -139,7 +139,7 @@ def test_a_hole_is_shown_where_the_event_before_it_is_and_every_number_counts_on
 
 
 def test_writers_of_which_events_are_missing_come_first() -> None:
-    data = exports_data(EXHIBITS.exports, EXHIBITS.time)
+    data = exports_data(DETAILS.exports, DETAILS.time)
     assert data is not None
     assert [(lane.writer[-1], lane.tone) for lane in data.lanes] == [("1", "bad"), ("3", "doubt"), ("2", "plain")]
     assert data.sentence.startswith("Of 3,000 events of 3 writers, 10 events of 1 writer are missing.")
@@ -196,7 +196,7 @@ def test_a_story_has_its_steps_the_commit_that_passed_it_and_no_text_of_a_handle
         trail(1, None, range_end=12),
     ]
     flagged = [Flagged(LOST, Flag.HAD_FAILURES, 7, 8, 3), Flagged(NEVER, Flag(0), 7, None, 11), Flagged(LOST, Flag(0), 7, 8, 99)]
-    first, second = tell(facts, flagged, rows, (), 600)
+    first, second = stories_of(facts, flagged, rows, (), 600)
     assert [step.event for step in first.steps] == ["CLAIMED", "DEAD_LETTERED", "FAILED", "COMMITTED"]
     assert [step.what for step in first.steps][1:] == [
         f"dead letter: {OWN_REASON}", "a run failed: TimeoutError", "committed orders/0 to 4, which passes 3",
@@ -227,7 +227,7 @@ def test_earlier_runs_are_those_beside_it_on_the_same_folders(tmp_path: Path) ->
 
 
 def test_what_is_drawn_is_in_the_summary_too() -> None:
-    found = json.loads(json.dumps(shown(EXHIBITS)))
+    found = json.loads(json.dumps(details_as_json(DETAILS)))
     assert found["latencies"][0]["messages"] == 997
     assert found["strips"][0]["bins"]["0"] == {"LOST": 1}
     assert found["stuck"][0]["older_than_seconds"]["300"] == 1
@@ -241,18 +241,18 @@ def test_a_page_on_two_hundred_partitions_where_much_went_wrong_is_below_half_a_
     strips = [
         Strip(book, {b: {LOST: 1} if b % 2 else {UNKNOWN: 1} for b in range(160)}, range(0, 160, 9), range(0, 160, 9)) for book in books
     ]
-    exhibits = replace(EXHIBITS, strips=strips, stories=[*EXHIBITS.stories] * 25, exports=[*EXHIBITS.exports] * 70)
-    report = replace(ANOMALIES, books=books, exhibits=exhibits, writers=[*ANOMALIES.writers] * 70, findings=[*ANOMALIES.findings] * 10)
+    details = replace(DETAILS, strips=strips, stories=[*DETAILS.stories] * 25, exports=[*DETAILS.exports] * 70)
+    report = replace(ANOMALIES, books=books, details=details, writers=[*ANOMALIES.writers] * 70, findings=[*ANOMALIES.findings] * 10)
     assert len(render(report_data(report)).encode()) < 500_000
 
 
 @pytest.mark.parametrize(
-    ("error", "shown"),
+    ("error", "safe"),
     [("TimeoutError", "TimeoutError"), ("billing.errors.Declined", "billing.errors.Declined"), ("undecodable", "undecodable"), ("", "")],
 )
-def test_the_class_of_an_exception_is_shown(error: str, shown: str) -> None:
-    assert showable(error) == shown
+def test_the_class_of_an_exception_is_shown(error: str, safe: str) -> None:
+    assert safe_error(error) == safe
 
 
 def test_a_reason_that_a_handler_gave_itself_is_not_shown_though_a_run_failed_with_it() -> None:
-    assert showable("customer 4711 is odd") == "given by the handler"
+    assert safe_error("customer 4711 is odd") == "given by the handler"

@@ -36,8 +36,8 @@ def left_open() -> History:
 
 @pytest.fixture(scope="module")
 def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The exhibits, of events that were all exported twice."""
-    folder = tmp_path_factory.mktemp("exhibition")
+    """The details, of events that were all exported twice."""
+    folder = tmp_path_factory.mktemp("details")
     made = history()
     root = root_of(root_of(folder / "root", made), left_open())
     write_parquet(root / "events" / "dt=2026-01-01" / "hr=00" / "events-00000000000000ab-000000000000-000000000009.parquet", made.events)

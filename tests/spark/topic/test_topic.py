@@ -19,7 +19,7 @@ from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
-from ackwise.spark.events.invalid_records import strangers
+from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.topic.published import published
 
@@ -110,7 +110,7 @@ class Journey(NamedTuple):
 
 @pytest.fixture(scope="module")
 def journey(kafka: LocalKafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Journey:
-    """Sent twice, collected, half of it sent again as after a crash, with strangers in between, and collected again."""
+    """Sent twice, collected, half of it sent again as after a crash, with invalid records in between, and collected again."""
     there, back = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("back") / "events of all"
     history = History("g").start("w1", note='a "quote" \u2713').say("w1", "RECEIVED_RANGE[0,9) 0:CS 1:CFB 1@2:CS").skip("w1", 3)
     history.say("w1", "2:CFX W=3", record_ts=-62_135_596_800_000_000, error="späť").say("w2", "3:CS", due_ts=253_402_300_799_999_000)
@@ -166,7 +166,7 @@ def test_each_run_of_collect_goes_on_where_the_last_one_ended(journey: Journey) 
 
 
 def test_a_record_that_is_no_event_is_remembered_and_makes_its_writer_doubtful(journey: Journey, tmp_path: Path) -> None:
-    (found,) = strangers(journey.back)
+    (found,) = invalid_records(journey.back)
     assert (found.records, found.writers) == (6, frozenset({0xAB}))
     assert found.first.startswith(f"{TOPIC}/0/")
     with gathered([journey.back], tmp_path / "live") as evidence:

@@ -81,8 +81,8 @@ def test_where_a_second_run_may_hide_nothing_on_the_first_screen_says_that_all_i
 
 def test_messages_in_doubt_are_listed_up_to_the_limit_and_the_rest_has_its_query() -> None:
     data = report_data(DOUBT)
-    assert [(row.partition, row.offsets, row.tone) for row in data.suspects] == [("orders/0", "100–149", "doubt")]
-    assert "140 more messages in doubt, in Spark SQL: SELECT * FROM parquet.`/out/verdicts` WHERE " in data.suspects_sentence
+    assert [(row.partition, row.offsets, row.tone) for row in data.findings] == [("orders/0", "100–149", "doubt")]
+    assert "140 more messages in doubt, in Spark SQL: SELECT * FROM parquet.`/out/verdicts` WHERE " in data.findings_sentence
 
 
 def test_a_doubt_is_an_anomaly_only_if_it_is_strict_and_the_page_still_calls_it_a_doubt() -> None:
