@@ -61,14 +61,17 @@ def has_left_the_group(consumer: Any) -> bool:
 
 
 def rejoin_if_broken(consumer: Any) -> None:
-    """Let `consumer` join its group anew if an error has ended its heartbeats, or the task that learns what was committed.
+    """Let `consumer` join its group anew if something has ended its heartbeats, or an error the task that learns what was committed.
 
-    Nothing else begins them again, and aiokafka raises that error in each fetch from then on.
+    Nothing else begins them again, and aiokafka raises that error in each fetch from then on. Heartbeats that were cancelled from
+    inside end as if in order; of a member they must not.
     """
     coordinator = consumer._coordinator
-    for name in ("_heartbeat_task", "_commit_refresh_task"):
+    for name, is_over in (("_heartbeat_task", not getattr(coordinator, "member_id", "")), ("_commit_refresh_task", True)):
         task = getattr(coordinator, name, None)
-        if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
+        if task is None or not task.done():
+            continue
+        if not is_over or (not task.cancelled() and task.exception() is not None):
             coordinator.request_rejoin()
 
 

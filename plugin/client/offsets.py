@@ -26,7 +26,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 
 from ackwise.plugin.client.bounded import answer
 
-__all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "reaches"]
+__all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "committed_by", "offsets_of", "reaches"]
 
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
@@ -145,6 +145,15 @@ async def reaches(
 # -- what was committed
 
 
+async def committed_by(
+    consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN
+) -> tuple[dict[TopicPartition, Committed | None], dict[TopicPartition, KafkaError]]:
+    """What the coordinator of `group` says was committed of `partitions`, and of the others why it is not known. Nothing else is asked."""
+    said = await _committed(consumer, group, sorted(partitions), within) if partitions else {}
+    unknown = {partition: each for partition, each in said.items() if isinstance(each, KafkaError)}
+    return {partition: each for partition, each in said.items() if not isinstance(each, KafkaError)}, unknown
+
+
 async def _committed(
     consumer: Any, group: str, partitions: list[TopicPartition], within: float
 ) -> dict[TopicPartition, Committed | KafkaError | None]:
@@ -181,6 +190,11 @@ async def _fetch_committed(
 
 
 # -- from where to where a log reaches
+
+
+async def offsets_of(look: _Look, partitions: list[TopicPartition], *, within: float = _WITHIN) -> _Offsets:
+    """What `look` says of `partitions`; an error of each that it says nothing of."""
+    return await _look(look, partitions, within)
 
 
 async def _look(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:

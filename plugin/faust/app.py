@@ -43,6 +43,7 @@ class App(faust.App):
         ackwise_create_topics: Literal["auto", "never", "broker"] | None = None,
         ackwise_revoke_timeout: float | str | None = None,
         ackwise_drain_timeout: float | str | None = None,
+        ackwise_start_timeout: float | str | None = None,
         ackwise_clock_skew: float | str | None = None,
         **options: Any,
     ) -> None:
@@ -51,6 +52,7 @@ class App(faust.App):
             ackwise_create_topics=ackwise_create_topics,
             ackwise_revoke_timeout=ackwise_revoke_timeout,
             ackwise_drain_timeout=ackwise_drain_timeout,
+            ackwise_start_timeout=ackwise_start_timeout,
             ackwise_clock_skew=ackwise_clock_skew,
             **options,
         )

@@ -8,7 +8,7 @@ offset is passed only if it was settled, or if a fetch from exactly its position
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -20,9 +20,10 @@ from faust.transport.conductor import Conductor
 from faust.transport.drivers.aiokafka import Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
+from mode import Service
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.faust.patience import insist
+from ackwise.plugin.client.consumerstate import has_stopped_sending
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 
@@ -30,6 +31,9 @@ __all__ = ["HostCalls", "ReliableConductor", "ReliableConsumer", "ReliableProduc
 
 #: Seconds until partitions are looked at again while all of them are full.
 _LOOK_AGAIN = 0.02
+
+#: Seconds between two looks whether the producer's client still works.
+_WATCH = 0.5
 
 
 class HostCalls(Reading, Protocol):
@@ -76,6 +80,9 @@ class HostCalls(Reading, Protocol):
     def take(self, fetched: Fetched) -> dict[Any, Any]:
         """Take what agents read; answers the rest."""
         ...
+
+    async def insist(self, start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]]) -> None:
+        """Start something that brokers must answer, again while they are away."""
 
     def watch(self, sent: asyncio.Future[Any]) -> None:
         """Something was sent that belongs to no message."""
@@ -218,11 +225,22 @@ class ReliableProducer(Producer):
 
     async def on_start(self) -> None:
         """As Faust's, once there is a broker: it is the first of a worker that looks for one."""
-        await insist(super().on_start, self._close_client, group=self.app.conf.id)
+        await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
 
     async def _close_client(self) -> None:
         if self._producer is not None:
             await self._producer.stop()
+
+    @Service.task
+    async def _watch_client(self) -> None:
+        """Raise `AckwiseError` if the client sends nothing any more: whoever waits for what he sent would wait for ever."""
+        while not self.should_stop:
+            await asyncio.sleep(_WATCH)
+            if self._producer is not None and not self.should_stop and has_stopped_sending(self._producer):
+                raise AckwiseError(
+                    f"the Kafka client of the producer of app {self.app.conf.id!r} has stopped by itself, and what it had in hand may not "
+                    "be sent; the worker stops, and nothing that may depend on that is committed"
+                )
 
     def send_soon(self, fut: FutureMessage) -> None:
         """As Faust's; `deliver` waits for it."""

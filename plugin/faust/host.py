@@ -11,7 +11,7 @@ import atexit
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -37,6 +37,7 @@ from ackwise.plugin.faust.ending import bound
 from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.message import decoder, says_types
 from ackwise.plugin.faust.opening import Opening
+from ackwise.plugin.faust.patience import create, insist, let_recovery_wait
 from ackwise.plugin.faust.settings import origins, resolve
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.thread import Cursor, Fetched
@@ -101,7 +102,7 @@ class FaustHost:
         add_view(self.app)
         bound(self.app, lambda: 0.0 if self._member is None else self._member.settings.drain_timeout)
         make = app._new_transport
-        app._new_transport = lambda: _equipped(make())
+        app._new_transport = lambda: _equipped(make(), self)
 
     def check(self) -> None:
         """Refuse what would break a promise, now that the app is configured. Raises `ConfigurationError`."""
@@ -213,10 +214,16 @@ class FaustHost:
         with _printed_last():
             await self._open(consumer)
 
+    async def insist(self, start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]]) -> None:
+        """Start something that brokers must answer, again after `undo` while they are away. Raises `Unavailable` after `start_timeout`."""
+        with _printed_last():
+            await insist(start, undo, group=self.app.conf.id, limit=self.settings().start_timeout)
+
     async def _open(self, consumer: ReliableConsumer) -> None:
         self.check()
         settings, self._declared = self.settings(), self.declared()
         self._consumer = consumer
+        let_recovery_wait(self.app)
         store, sink, numbers = self.slots.open_store(), self.slots.open_sink(settings.group, self._declared.topics), self._numbers()
         if numbers is not None:
             store, sink = numbers.timed(store), numbers.counted(sink)
@@ -271,7 +278,8 @@ class FaustHost:
         sources = sorted({topic for intake in self.intakes.values() for topic in intake.topics} & set(topics))
         if not sources:
             return []
-        await member.ensure_topics(sources, made={topic for intake in self.intakes.values() for topic in intake.made} & set(sources))
+        made = {topic for intake in self.intakes.values() for topic in intake.made} & set(sources)
+        await member.insist(lambda: member.ensure_topics(sources, made=made))
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:
@@ -393,12 +401,18 @@ class FaustHost:
         """Whether an agent reads this partition through Ackwise."""
         return TopicPartition(*tp) in self.cursors
 
+    def awaits(self, partition: TopicPartition) -> bool:
+        """Whether it will be read, once it is known where that goes on."""
+        return (partition in self.lanes and partition not in self.cursors) or (
+            self._opening is not None and self._opening.awaits(partition)
+        )
+
     def is_full(self, tp: TP) -> bool:
         """Whether nothing more should be fetched of it now, for want of room or of a lane."""
         partition = TopicPartition(*tp)
-        lanes = self._opened_member().lanes.get(partition, ())
-        if (lanes and partition not in self.cursors) or (self._opening is not None and self._opening.awaits(partition)):
+        if self.awaits(partition):
             return True
+        lanes = self.lanes.get(partition, ())
         full = [lane.is_full() for lane in lanes]  # each of them, since each remembers since when
         return any(full)
 
@@ -512,10 +526,20 @@ async def _end_relay(stop: asyncio.Event, relaying: asyncio.Task[None], timeout:
     await asyncio.wait({relaying}, timeout=timeout)
 
 
-def _equipped(transport: Any) -> Any:
+def _equipped(transport: Any, host: FaustHost) -> Any:
     """`transport` with our consumer, conductor and producer. Raises `ConfigurationError` for another driver."""
     if not isinstance(transport, Transport):
         raise ConfigurationError(f"the app's broker is reached through {type(transport).__module__}; Ackwise needs aiokafka:// or kafka://")
     made: Any = transport
     made.Consumer, made.Conductor, made.Producer = ReliableConsumer, ReliableConductor, ReliableProducer
+    really = made._really_create_topic
+
+    async def creating(*args: Any, **options: Any) -> None:
+        await host.insist(lambda: create(really, *args, **options), _nothing)
+
+    made._really_create_topic = creating
     return transport
+
+
+async def _nothing() -> None:
+    """There is nothing to undo."""

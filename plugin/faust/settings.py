@@ -1,4 +1,4 @@
-"""The settings of Ackwise on Faust: four that Faust does not have, and the others as Faust calls them."""
+"""The settings of Ackwise on Faust: five that Faust does not have, and the others as Faust calls them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class FaustSettings(TypedDict, total=False):
     create_topics: Literal["auto", "never", "broker"]
     revoke_timeout: float | str
     drain_timeout: float | str
+    start_timeout: float | str
     clock_skew: float | str
 
 
@@ -68,6 +69,7 @@ class Settings(faust.Settings):
     ackwise_create_topics = _setting("create_topics")
     ackwise_revoke_timeout = _setting("revoke_timeout")
     ackwise_drain_timeout = _setting("drain_timeout")
+    ackwise_start_timeout = _setting("start_timeout")
     ackwise_clock_skew = _setting("clock_skew")
 
     def on_init(self, id: str, **kwargs: Any) -> None:

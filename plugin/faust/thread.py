@@ -16,15 +16,26 @@ from aiokafka import TopicPartition
 from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+from faust.types import TP
+from mode import Service
+from mode.threads import QueueServiceThread
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
-from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.consumerstate import has_left_the_group, position_of, revive, stands_before_an_error
-from ackwise.plugin.client.offsets import reaches
+from ackwise.plugin.client.bounded import answer, ended
+from ackwise.plugin.client.consumerstate import (
+    has_left_the_group,
+    keep_awake,
+    position_of,
+    rejoin_if_broken,
+    revive,
+    stands_before_an_error,
+)
+from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.offsets import committed_by, offsets_of, reaches
 from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
-from ackwise.plugin.faust.patience import insist
+from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.quarantine import Quarantine
@@ -42,6 +53,9 @@ _FETCHED: Final = 500
 
 #: Seconds until it is looked again where there was nothing to fetch from.
 _LOOK_AGAIN: Final = 0.02
+
+#: Seconds until it is heard again what keeps the client out of its group.
+_HEAR: Final = 0.5
 
 #: Seconds until it is polled again after an error that no partition raises by itself.
 _POLL_AGAIN: Final = 1.0
@@ -88,6 +102,10 @@ class Reading(Protocol):
     @property
     def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
         """Those that what is read goes to."""
+        ...
+
+    def awaits(self, partition: TopicPartition) -> bool:
+        """Whether it will be read, once it is known where that goes on."""
         ...
 
 
@@ -166,17 +184,46 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     def _look_after(self, consumer: Any) -> None:
         """The client's own tasks may have ended, though nobody asked them to."""
+        self._require_membership(consumer)
+        if (ended := revive(consumer)) is not None:
+            raise ended
+
+    def _require_membership(self, consumer: Any) -> None:
         if not consumer._closed and has_left_the_group(consumer):
             raise AckwiseError(
                 f"the Kafka client of app {self.app.conf.id!r} has left its group and does not come back; the worker stops, start it again"
             )
-        if (ended := revive(consumer)) is not None:
-            raise ended
 
     def _is_held(self, active: Any) -> bool:
         partition = TopicPartition(*active)
         lanes = self._reading.lanes.get(partition)
         return lanes is not None and self._quarantine.holds(partition, lanes[0])
+
+    @Service.task
+    async def _keep_membership(self) -> None:
+        """Hear what keeps the client out of its group; it waits until somebody does, and Faust never asks.
+
+        Raises `AckwiseError` if the group refuses this worker, or if the client has left it for good.
+        """
+        while not self.should_stop:
+            await asyncio.sleep(_HEAR)
+            if (consumer := self._consumer) is not None and not consumer._closed:
+                self._hear(consumer)
+
+    def _hear(self, consumer: Any) -> None:
+        self._require_membership(consumer)
+        rejoin_if_broken(consumer)
+        try:
+            consumer._coordinator.check_errors()
+        except KafkaError as error:
+            if is_refusal(error) and not consumer.assignment():
+                raise AckwiseError(
+                    f"the group of app {self.app.conf.id!r} refuses this worker ({said(error)}); the worker stops, it has to be let in"
+                ) from error
+            if self._rarely.is_due("membership"):
+                log.warning(
+                    "the worker can't join its group now, nothing is lost and it tries again", group=self.app.conf.id, error=said(error)
+                )
 
     # -- ask
 
@@ -326,10 +373,17 @@ class ReliableThread(AIOKafkaConsumerThread):
             )
 
     async def seek_to_committed(self) -> Any:
-        """As Faust's, without asking for what Ackwise reads: each fetch of that begins at its cursor. One request for the rest."""
-        return await self.call_thread(self._seek_to_committed)
+        """As Faust's, without asking for what Ackwise reads: each fetch of that begins at its cursor. One request for the rest.
 
-    async def _seek_to_committed(self) -> dict[TopicPartition, int | None]:
+        It is asked again until the coordinator has said something of each: nobody begins anywhere on an answer that says nothing.
+        """
+        while True:
+            sought, unknown = await self.call_thread(self._seek_to_committed)
+            if not unknown:
+                return sought
+            await self._ask_again(unknown)
+
+    async def _seek_to_committed(self) -> tuple[dict[TopicPartition, int | None], dict[TopicPartition, KafkaError]]:
         consumer: Any = self._ensure_consumer()
         cursors = dict(self._reading.cursors)
         sought: dict[TopicPartition, int | None] = {}
@@ -337,15 +391,48 @@ class ReliableThread(AIOKafkaConsumerThread):
         for partition in consumer.assignment():
             if partition in cursors:
                 sought[partition] = cursors[partition].resume
+            elif self._reading.awaits(partition):
+                sought[partition] = None
             else:
                 theirs.append(partition)
-        committed = await consumer._coordinator.fetch_committed_offsets(theirs) if theirs else {}
-        for partition in theirs:
-            said = committed.get(partition)
-            sought[partition] = offset = said.offset if said is not None and said.offset >= 0 else None
+        committed, unknown = await committed_by(consumer, self.app.conf.id, theirs)
+        for partition, each in committed.items():
+            sought[partition] = offset = None if each is None else each.offset
             if offset and partition in consumer.assignment():
                 consumer.seek(partition, offset)
-        return sought
+        return sought, unknown
+
+    async def highwaters(self, *partitions: Any) -> Any:
+        """As Faust's, of each of them: a table would count as recovered without what an answer leaves out."""
+        return await self._complete(self._highwaters, partitions)
+
+    async def earliest_offsets(self, *partitions: Any) -> Any:
+        """As Faust's, of each of them."""
+        return await self._complete(self._ensure_consumer().beginning_offsets, partitions)
+
+    async def _complete(self, look: Any, partitions: Iterable[Any]) -> Any:
+        """What `look` says of `partitions`, asked again until it says something of each. Faust has a limit for that itself."""
+        asked = [TopicPartition(*partition) for partition in partitions]
+        while True:
+            found = await self.call_thread(offsets_of, look, asked)
+            unknown = {partition: each for partition, each in found.items() if isinstance(each, KafkaError)}
+            if not unknown:
+                return {TP(*partition): offset for partition, offset in found.items()}
+            await self._ask_again(unknown)
+
+    async def _ask_again(self, unknown: Mapping[TopicPartition, KafkaError]) -> None:
+        if self._rarely.is_due("offsets"):
+            partition, error = min(unknown.items())
+            log.warning(
+                "what Faust has to know of partitions can't be read now, it is asked again",
+                group=self.app.conf.id,
+                partitions=len(unknown),
+                topic=partition.topic,
+                partition=partition.partition,
+                error=said(error),
+                retry_in=_LOOK,
+            )
+        await asyncio.sleep(_LOOK)
 
     # -- errors
 
@@ -370,7 +457,8 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     async def on_start(self) -> None:
         """As Faust's, once there is a broker."""
-        await insist(super().on_start, self._close_client, group=self.app.conf.id)
+        await cast(Any, self.app).ackwise.insist(super().on_start, self._close_client)
+        keep_awake(self._consumer)
 
     async def _close_client(self) -> None:
         if self._consumer is not None:
@@ -378,9 +466,8 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     async def on_thread_stop(self) -> None:
         """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""
-        try:
-            await answer(super().on_thread_stop(), within=_LEAVE)
-        except (KafkaError, OSError) as error:
+        await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)
+        if self._consumer is not None and (error := await part_from(self._consumer, within=_LEAVE)) is not None:
             log.warning(
                 "the broker does not let the worker leave, its partitions are free when its session is over",
                 group=self.app.conf.id,

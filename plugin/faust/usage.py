@@ -25,7 +25,7 @@ def use(app: faust.App, *things: Usable, **settings: Unpack[FaustSettings]) -> N
     and middleware, which wraps handler functions, while other agents are loops.
 
     Without any, `ConsumeLater(16)` and `DeadLetter()` are on. Call it right after the app is made, before its first agent;
-    it may be called again. `settings` are `create_topics`, `revoke_timeout`, `drain_timeout` and `clock_skew` of
+    it may be called again. `settings` are `create_topics`, `revoke_timeout`, `drain_timeout`, `start_timeout` and `clock_skew` of
     `HostSettings`, which the app takes as well, as keywords `ackwise_create_topics` and so on; the others are Faust's own.
     Raises `ConfigurationError`.
     """

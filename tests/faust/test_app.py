@@ -54,6 +54,7 @@ def _in_a_folder_without_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_keyword_of_the_app_holds(make: Callable[..., Any]) -> None:
     made = settings(make(ackwise_create_topics="never", ackwise_revoke_timeout="5s", ackwise_drain_timeout=7, ackwise_clock_skew=0))
     assert (made.create_topics, made.revoke_timeout, made.drain_timeout, made.clock_skew) == ("never", 5.0, 7.0, 0.0)
+    assert settings(make(ackwise_start_timeout="2m")).start_timeout == 120.0
 
 
 @BOTH
@@ -116,7 +117,10 @@ def test_the_app_with_types_takes_what_is_set_in_its_conf() -> None:
     ("name", "advice"),
     [
         ("ackwise_revok_timeout", "did you mean 'ackwise_revoke_timeout'?"),
-        ("ackwise_dedup", "it has ackwise_create_topics, ackwise_revoke_timeout, ackwise_drain_timeout, ackwise_clock_skew"),
+        (
+            "ackwise_dedup",
+            "it has ackwise_create_topics, ackwise_revoke_timeout, ackwise_drain_timeout, ackwise_start_timeout, ackwise_clock_skew",
+        ),
         ("ackwise_commit_interval", "set broker_commit_interval of the app"),
     ],
 )

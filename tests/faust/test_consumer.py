@@ -10,14 +10,15 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError, KafkaStorageError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
-from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client import offsets as standing
+from ackwise.plugin.client.offsets import Asked, Committed, Standing
 from ackwise.plugin.faust.consumer import ReliableConsumer, ReliableProducer
 from ackwise.plugin.faust.thread import Cursor, ReliableThread
 
@@ -164,24 +165,106 @@ async def test_a_partition_that_was_served_waits_behind_the_others(monkeypatch: 
     assert list(client._fetcher._records) == [calm, busy]
 
 
-async def test_faust_seeks_with_one_request_and_asks_nothing_of_what_ackwise_reads() -> None:
+def asks_its_thread(thread: Any) -> Any:
+    """`thread`, which calls at once what it is told to call."""
+
+    async def call_thread(call: Any, *args: Any) -> Any:
+        return await call(*args)
+
+    thread.call_thread = call_thread
+    return thread
+
+
+async def test_faust_seeks_with_one_request_and_asks_nothing_of_what_ackwise_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = [TopicPartition("orders", number) for number in range(121)]
     theirs = [TopicPartition("shop-changelog", number) for number in range(121)]
+    waits = TopicPartition("paid", 0)
     asked, sought = [], []
 
-    async def fetch_committed_offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def fetch_committed(coordinator: object, group: str, partitions: list[TopicPartition]) -> dict[Any, Any]:
         asked.append(partitions)
-        return {theirs[0]: OffsetAndMetadata(7, "")}
+        return {**dict.fromkeys(partitions), theirs[0]: Committed(7, "")}
 
-    thread = thread_of()
+    monkeypatch.setattr(standing, "_fetch_committed", fetch_committed)
+    thread = asks_its_thread(thread_of())
     thread.app.ackwise.cursors = {partition: Cursor(5) for partition in mine}
+    thread.app.ackwise.awaits = lambda partition: partition == waits
     thread._consumer = client_of(
-        assignment=lambda: [*mine, *theirs],
+        assignment=lambda: [*mine, *theirs, waits],
         seek=lambda partition, offset: sought.append((partition, offset)),
-        _coordinator=SimpleNamespace(fetch_committed_offsets=fetch_committed_offsets),
     )
-    assert await thread._seek_to_committed() == {**dict.fromkeys(mine, 5), **dict.fromkeys(theirs), theirs[0]: 7}
+    assert await thread.seek_to_committed() == {**dict.fromkeys(mine, 5), **dict.fromkeys(theirs), theirs[0]: 7, waits: None}
     assert (asked, sought) == ([theirs], [(theirs[0], 7)])
+
+
+async def test_faust_begins_nowhere_on_an_answer_of_the_coordinator_that_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = TopicPartition("shop-leader", 0)
+    answers: list[dict[Any, Any]] = [{}, {there: KafkaStorageError()}, {there: Committed(7, "")}]
+
+    async def fetch_committed(*_: object) -> dict[Any, Any]:
+        return answers.pop(0)
+
+    monkeypatch.setattr(standing, "_fetch_committed", fetch_committed)
+    monkeypatch.setattr("ackwise.plugin.faust.thread._LOOK", 0.0)
+    thread = asks_its_thread(thread_of())
+    thread.app.ackwise.awaits = lambda partition: False
+    thread._consumer = client_of(assignment=lambda: [there], seek=lambda partition, offset: None)
+    assert await thread.seek_to_committed() == {there: 7}
+    assert caplog.text.count("what Faust has to know of partitions can't be read now") == 1
+
+
+async def test_a_table_waits_until_the_end_of_each_of_its_changelogs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = [TP("shop-changelog", number) for number in range(2)]
+    answers: list[Any] = [{}, {changes[0]: 5}, KafkaStorageError(), {changes[0]: 5, changes[1]: 9}]
+
+    async def ends(partitions: list[TopicPartition]) -> dict[TP, int]:
+        if len(partitions) == 1:
+            return {}  # asked for alone, after an error for both
+        if isinstance(answer := answers.pop(0), KafkaStorageError):
+            raise answer
+        return cast(dict[TP, int], answer)
+
+    monkeypatch.setattr("ackwise.plugin.faust.thread._LOOK", 0.0)
+    thread = asks_its_thread(thread_of())
+    thread._consumer, thread.consumer = client_of(end_offsets=ends), SimpleNamespace(in_transaction=False)
+    assert await thread.highwaters(*changes) == {changes[0]: 5, changes[1]: 9}
+    assert answers == []
+
+
+def hears(client: SimpleNamespace, errors: list[KafkaError]) -> Any:
+    """A thread whose client has `errors` to tell."""
+
+    def check() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    client._coordinator = SimpleNamespace(check_errors=check, _coordination_task=asyncio.get_running_loop().create_future())
+    return thread_of()
+
+
+async def test_what_keeps_the_client_out_of_its_group_is_heard_so_that_it_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+    client, errors = client_of(), [KafkaError("UnknownError()"), KafkaError("UnknownError()")]
+    thread = hears(client, errors)
+    thread._hear(client)
+    thread._hear(client)
+    assert errors == []
+    assert caplog.text.count("the worker can't join its group now") == 1
+
+
+async def test_a_group_that_refuses_a_worker_ends_it_with_a_sentence() -> None:
+    client = client_of()
+    with pytest.raises(AckwiseError, match=r"the group of app 'billing' refuses this worker .*GroupAuthorizationFailed"):
+        hears(client, [GroupAuthorizationFailedError("billing")])._hear(client)
+
+
+async def test_a_client_that_is_cancelled_from_inside_while_it_joins_ends_its_worker() -> None:
+    client = client_of()
+    thread = hears(client, [])
+    client._coordinator._coordination_task.cancel()
+    with pytest.raises(AckwiseError, match="has left its group and does not come back"):
+        thread._hear(client)
 
 
 @pytest.mark.parametrize(("leaves", "taken"), [(False, [{TP("orders", 0)}]), (True, [])])
