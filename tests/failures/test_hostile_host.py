@@ -51,7 +51,7 @@ HARMS: Final[dict[str, Sequence[str]]] = {
         "group-not-allowed",
     ),
     "worker.JoinGroup": ("raises", "raises-after", "late", "unknown-member", "unknown"),
-    "worker.SyncGroup": ("raises-after", "rebalancing"),
+    "worker.SyncGroup": ("raises-after", "rebalancing", "unknown"),
     "worker.FindCoordinator": ("raises", "no-coordinator"),
     "worker.LeaveGroup": ("raises", "unknown-member"),
     "worker.close": ("cancelled-after", "raises-after"),

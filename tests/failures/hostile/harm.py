@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiokafka.errors import RequestTimedOutError
 from tests.failures.hostile.answers import Change, corrupt, empty, failed, short
 
-__all__ = ["HARMS", "Harm", "Send", "Spared"]
+__all__ = ["HARMS", "SPARING", "Harm", "Send", "Spared"]
 
 #: Makes the real call; may be called more than once.
 Send = Callable[[], Awaitable[Any]]
@@ -115,7 +115,16 @@ _ERRORS: Final = {
     "broken-disk": 56,
 }
 
-#: Every harm by its name; `loading` is an error of everything that was asked, `loading-one` of partition 0.
+#: What is done to an answer; `loading` is an error of everything that was asked, `loading-one` of partition 0.
+_CHANGES: Final[dict[str, Change]] = {
+    "short": short,
+    "empty": empty,
+    "corrupt": corrupt,
+    **{name: failed(code) for name, code in _ERRORS.items()},
+    **{f"{name}-one": failed(code, one=True) for name, code in _ERRORS.items()},
+}
+
+#: Every harm by its name.
 HARMS: Final[dict[str, Harm]] = {
     "raises": _raises,
     "raises-after": _raises_after,
@@ -126,9 +135,8 @@ HARMS: Final[dict[str, Harm]] = {
     "times-out": _times_out,
     "never": _never,
     "twice": _twice,
-    "short": _answers(short),
-    "empty": _answers(empty),
-    "corrupt": _answers(corrupt),
-    **{name: _answers(failed(code)) for name, code in _ERRORS.items()},
-    **{f"{name}-one": _answers(failed(code, one=True)) for name, code in _ERRORS.items()},
+    **{name: _answers(change) for name, change in _CHANGES.items()},
 }
+
+#: Those that may find nothing to harm.
+SPARING: Final = frozenset({"raises-after", "raises-oddly", "cancelled-after", *_CHANGES})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from tests.failures.hostile.fault import Fault
-from tests.failures.hostile.harm import HARMS, Send, Spared
+from tests.failures.hostile.harm import HARMS, SPARING, Send, Spared
 
 __all__ = ["Plan"]
 
@@ -22,7 +23,8 @@ class Plan:
         self.calls: Counter[str] = Counter()
         self.clients: set[Any] = set()  #: those whose calls passed; what a broken close left open is closed by the test
         self._harmed: Counter[Fault] = Counter()
-        self._struck = asyncio.Event()
+        self._lock = threading.Lock()  # a worker of Faust has a thread for its consumer
+        self._struck = threading.Event()
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -44,24 +46,36 @@ class Plan:
 
     async def wait_until_spent(self) -> None:
         """Until every fault has struck, and the call that the last one struck has ended."""
-        await self._struck.wait()
+        while not self._struck.is_set():  # noqa: ASYNC110  # it is set by whatever thread
+            await asyncio.sleep(0.02)
 
     async def pass_through(self, call: str, send: Send) -> object:
         """Make `call`, harmed if it is its turn."""
-        self.calls[call] += 1
-        fault = self._fault_of(call)
+        with self._lock:
+            self.calls[call] += 1
+            fault = self._fault_of(call)
+            if fault is not None and fault.harm not in SPARING:
+                self._harmed[fault] += 1
         if fault is None:
             return await send()
-        self._harmed[fault] += 1
+        has_struck = True
         try:
-            self._tell(fault)
             return await HARMS[fault.harm](send)
         except Spared as spared:
-            self._harmed[fault] -= 1
+            has_struck = False
             return spared.answer
         finally:
-            if self.spent:
-                self._struck.set()
+            if has_struck:
+                self._strike(fault)
+
+    def _strike(self, fault: Fault) -> None:
+        """One that might have found nothing to harm counts only now: another call beside it was not its last chance."""
+        with self._lock:
+            if fault.harm in SPARING:
+                self._harmed[fault] += 1
+        self._tell(fault)
+        if self.spent:
+            self._struck.set()
 
     def _fault_of(self, call: str) -> Fault | None:
         """The fault whose turn it is; one that found nothing to harm takes the next call."""

@@ -17,7 +17,7 @@ from tests.failures.world import Member, Record, World, expected
 
 from ackwise.middleware.errors import AckwiseError
 
-__all__ = ["Join", "Trial", "host"]
+__all__ = ["Join", "Trial", "host", "started"]
 
 #: Seconds that a worker which failed a trial has to end.
 _LAST_CALL = 10.0
@@ -38,6 +38,15 @@ def _some(name: str, world: World) -> list[Record]:
         for number in range(3)
         for partition in range(world.partitions)
     ]
+
+
+def started(world: World, join: Join, plan: Plan) -> Member:
+    """A worker that runs, and suffers `plan`."""
+    tap, stop, context = Tap(world.ledger), asyncio.Event(), copy_context()
+    context.run(current.set, tap)
+    context.run(under.set, plan)
+    running: Coroutine[Any, Any, None] = context.run(join, world, tap, stop)
+    return Member(tap, asyncio.create_task(running, context=context), stop)
 
 
 @dataclass
@@ -68,7 +77,7 @@ class Trial:
 
     async def _suffer(self, plan: Plan) -> None:
         """Work until everything is committed, with what is sent once the faults have struck, and leave."""
-        world, member = self.world, self._start(plan)
+        world, member = self.world, started(self.world, self.join, plan)
         try:
             if plan.faults:
                 member = await self._meanwhile(member, plan, self._strikes(plan))
@@ -90,13 +99,6 @@ class Trial:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    def _start(self, plan: Plan) -> Member:
-        tap, stop, context = Tap(self.world.ledger), asyncio.Event(), copy_context()
-        context.run(current.set, tap)
-        context.run(under.set, plan)
-        running: Coroutine[Any, Any, None] = context.run(self.join, self.world, tap, stop)
-        return Member(tap, asyncio.create_task(running, context=context), stop)
-
     async def _meanwhile(self, member: Member, plan: Plan, waiting: Coroutine[Any, Any, None]) -> Member:
         """Work while `waiting` goes on; the answer is the worker that runs then."""
         wait = asyncio.create_task(waiting)
@@ -108,7 +110,7 @@ class Trial:
                     return member
                 await self._leave(member, plan)
                 assert self.ended, f"{plan}: the worker ended without an error"
-                member = self._start(plan)
+                member = started(self.world, self.join, plan)
         finally:
             wait.cancel()
             await asyncio.wait([wait])
