@@ -126,9 +126,12 @@ def stands_before_an_error(consumer: Any, partition: TopicPartition) -> bool:
 
 
 def revive(consumer: Any) -> BaseException | None:
-    """Begin the client's own task that fetches anew if it has ended, and return what ended it: it would never fetch again."""
+    """Begin the client's own task that fetches anew if it has ended, and return what ended it: it would never fetch again.
+
+    A client that is being stopped has ended it by itself, and waits for what the task had begun.
+    """
     fetcher = consumer._fetcher
-    if not (ended := fetcher._fetch_task).done():
+    if consumer._closed or not (ended := fetcher._fetch_task).done():
         return None
     for task in fetcher._pending_tasks:
         task.cancel()
