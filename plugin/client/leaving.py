@@ -1,4 +1,4 @@
-"""How a consumer of aiokafka is let go: in bounded time, whatever it does meanwhile."""
+"""How a client of aiokafka is let go: in bounded time, whatever it does meanwhile."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ log = Log()
 #: Seconds for closing connections.
 _CLOSE: Final = 1.0
 
-#: The tasks of a consumer, by the part that has them. One that is left sends heartbeats for a member that nobody feeds.
+#: The tasks of a client, by the part that has them. One that is left sends heartbeats for a member that nobody feeds.
 _TASKS: Final = {
     "_coordinator": ("_coordination_task", "_heartbeat_task", "_commit_refresh_task"),
     "_fetcher": ("_fetch_task",),
+    "_sender": ("_sender_task",),
 }
 
 
-async def part_from(consumer: Any, *, within: float) -> BaseException | None:
-    """Leave the group and close the connections of `consumer`, for at most `within` seconds and one more.
+async def part_from(client: Any, *, within: float) -> BaseException | None:
+    """Close a consumer, which leaves its group, a producer or an admin client, for at most `within` seconds and one more.
 
     Return what kept it from closing by itself, if anything did. Raise nothing of the client's.
 
@@ -32,7 +33,7 @@ async def part_from(consumer: Any, *, within: float) -> BaseException | None:
     """
     is_closed = False
     try:
-        await answer(consumer.stop(), within=within)
+        await answer((client.stop if hasattr(client, "stop") else client.close)(), within=within)
         is_closed = True
         return None
     except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it, and the broker misses a member that said no goodbye
@@ -40,18 +41,19 @@ async def part_from(consumer: Any, *, within: float) -> BaseException | None:
         return error
     finally:
         if not is_closed:
-            await _tear_from(consumer)
+            await _tear_from(client)
 
 
-async def _tear_from(consumer: Any) -> None:
-    tasks = [getattr(getattr(consumer, part, None), name, None) for part, names in _TASKS.items() for name in names]
-    tasks += getattr(getattr(consumer, "_fetcher", None), "_pending_tasks", ())
+async def _tear_from(client: Any) -> None:
+    tasks = [getattr(getattr(client, part, None), name, None) for part, names in _TASKS.items() for name in names]
+    tasks += getattr(getattr(client, "_fetcher", None), "_pending_tasks", ())
     for task in tasks:
         if task is not None and not task.done():
             task.cancel()
             task.add_done_callback(_take_note)
     try:
-        await answer(consumer._client.close(), within=_CLOSE)
+        connections = client.client if hasattr(client, "client") else client._client
+        await answer(connections.close(), within=_CLOSE)
     except Exception as error:  # noqa: BLE001  # see above
         log.debug("the connections of a Kafka client could not be closed", error=said(error))
 

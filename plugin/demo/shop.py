@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
+from ackwise.plugin.client.opening import opened
 from ackwise.plugin.demo.outcome import DeadLetterSeen
 from ackwise.plugin.demo.scenario import PlannedRecord
 
@@ -47,25 +48,19 @@ async def count_members(brokers: str, group: str) -> int:
 @asynccontextmanager
 async def _admin(brokers: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
-    try:
-        await admin.start()
+    async with opened(admin):
         yield admin
-    finally:
-        await admin.close()
 
 
 async def send(brokers: str, topic: str, records: Sequence[PlannedRecord], progress: Callable[[int], None]) -> list[tuple[int, int]]:
     """Send `records` in order, acks=all; answers where the broker says that each one stands: partition and offset."""
     positions: list[tuple[int, int]] = []
     producer = AIOKafkaProducer(bootstrap_servers=brokers, acks="all", linger_ms=5)
-    await producer.start()
-    try:
+    async with opened(producer):
         for start in range(0, len(records), _CHUNK):
             reports = [await producer.send(topic, record.value, key=record.key.encode()) for record in records[start : start + _CHUNK]]
             positions += [(report.partition, report.offset) for report in await asyncio.gather(*reports)]
             progress(len(positions))
-    finally:
-        await producer.stop()
     return positions
 
 
@@ -120,13 +115,10 @@ class Observer:
 async def observe(brokers: str, group: str, topic: str, levels: Sequence[str]) -> AsyncIterator[Observer]:
     """An observer, connected while the block runs. The dead-letter topic must be there."""
     consumer = AIOKafkaConsumer(bootstrap_servers=brokers, group_id=None, auto_offset_reset="earliest", enable_auto_commit=False)
-    try:
-        await consumer.start()
+    async with opened(consumer):
         consumer.assign([TopicPartition(f"{group}.dlq", partition) for partition in range(PARTITIONS)])
         async with _admin(brokers) as admin:
             yield Observer(group, topic, levels, consumer, admin)
-    finally:
-        await consumer.stop()
 
 
 def _dead_letter(record: Any) -> DeadLetterSeen:

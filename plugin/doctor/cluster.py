@@ -11,6 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError, for_code
 from aiokafka.protocol.admin import ApiVersionRequest
 
+from ackwise.plugin.client.opening import opened
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.group.needs import Group
 from ackwise.plugin.group.topicplan import TopicReview, review_topics
@@ -112,16 +113,12 @@ async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
         return [Finding("reading", "ok", "there is no topic yet to read")]
     settings = group.settings
     options: dict[str, Any] = {"bootstrap_servers": settings.brokers, "enable_auto_commit": False, **settings.client_options}
-    consumer = AIOKafkaConsumer(**options)
-    try:
-        await consumer.start()
+    async with opened(AIOKafkaConsumer(**options)) as consumer:
         consumer.assign([*sources, *ours])
         now_ms = round((time.time() + settings.clock_skew) * 1000)
         ahead = await consumer.offsets_for_times(dict.fromkeys(sources, now_ms)) if sources else {}
         early = {partition: (found.offset, (found.timestamp - now_ms) / 1000) for partition, found in ahead.items() if found}
         return [await _reading(consumer, [*sources, *ours]), judge_times(early)]
-    finally:
-        await consumer.stop()
 
 
 async def _partitions(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> list[TopicPartition]:

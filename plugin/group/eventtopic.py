@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import islice
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.plugin.client.opening import opened
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -68,24 +69,19 @@ async def event_topic(settings: HostSettings, name: str) -> AsyncIterator[EventT
         linger_ms=20,
         **options,
     )
-    try:
+    async with AsyncExitStack() as stack:
         try:
-            await producer.start()
+            await stack.enter_async_context(opened(producer))
         except KafkaError as error:
             raise Unavailable(f"the brokers {settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
         yield EventTopic(producer, name, cluster, is_untouched=await _is_untouched(settings, name, await producer.partitions_for(name)))
-    finally:
-        await producer.stop()
 
 
 async def _is_untouched(settings: HostSettings, name: str, partitions: Iterable[int]) -> bool:
     options: dict[str, Any] = dict(settings.client_options)
     consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=settings.client_id, group_id=None, **options)
     try:
-        await consumer.start()
-        await asyncio.sleep(0)  # stopped before its tasks have begun, the client raises CancelledError
-        return not any((await consumer.end_offsets([TopicPartition(name, each) for each in partitions])).values())
+        async with opened(consumer):
+            return not any((await consumer.end_offsets([TopicPartition(name, each) for each in partitions])).values())
     except KafkaError as error:
         raise Unavailable(f"the brokers {settings.brokers!r} do not say where {name!r} ends ({type(error).__name__})") from error
-    finally:
-        await consumer.stop()

@@ -14,6 +14,8 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.consumerstate import has_stopped_sending
+from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -56,7 +58,7 @@ class KafkaPublisher:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
         if producer is not None:
-            await _part_from(producer, within=_TIMEOUT)
+            await part_from(producer, within=_TIMEOUT)
 
     async def publish(self, copies: Sequence[Copy]) -> list[_Answer]:
         """Send all copies side by side; one answer for each, in order. Raises nothing but cancellation."""
@@ -82,13 +84,13 @@ class KafkaPublisher:
             raise ConfigurationError(f"client_options can't be used for a producer: {error}") from error
         is_connected = False
         try:
-            await answer(producer.start(), within=_START_TIMEOUT)
+            await answer(start(producer), within=_START_TIMEOUT)
             is_connected = True
         except (KafkaError, OSError) as error:
             raise PublishUnavailable(f"the brokers {self._settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
         finally:
             if not is_connected:
-                await _part_from(producer, within=_CLOSE_TIMEOUT)
+                await part_from(producer, within=_CLOSE_TIMEOUT)
         return producer
 
     def _begin_anew(self, stopped: AIOKafkaProducer) -> None:
@@ -105,19 +107,7 @@ class KafkaPublisher:
         except AckwiseError as error:
             log.debug("another producer can't be begun now, it is tried again with the next copy", error=said(error))
             return
-        await _part_from(stopped, within=_CLOSE_TIMEOUT)
-
-
-async def _part_from(producer: AIOKafkaProducer, *, within: float) -> None:
-    """Close `producer`, for at most `within` seconds and two more. Raises nothing of the client's."""
-    try:
-        await answer(producer.stop(), within=within)
-    except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it
-        log.debug("a Kafka client did not close by itself", error=said(error))
-        try:
-            await answer(producer.client.close(), within=_CLOSE_TIMEOUT)
-        except Exception as another:  # noqa: BLE001  # see above
-            log.debug("the connections of a Kafka client could not be closed", error=said(another))
+        await part_from(stopped, within=_CLOSE_TIMEOUT)
 
 
 async def _answer(producer: AIOKafkaProducer, copy: Copy) -> _Answer:

@@ -20,6 +20,7 @@ from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import said
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction
+from ackwise.plugin.client.opening import opened
 from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
 from ackwise.plugin.group.member import owner_of
 from ackwise.plugin.group.needs import Group
@@ -91,12 +92,10 @@ async def _reader(group: Group) -> AsyncIterator[Any]:
     options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
     consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, group_id=settings.group, auto_offset_reset="none", **options)
     try:
-        await consumer.start()
-        yield consumer
+        async with opened(consumer):
+            yield consumer
     except KafkaError as error:
         raise AckwiseError(f"the brokers do not let records be passed for group {settings.group!r}: {said(error)}; try again") from error
-    finally:
-        await consumer.stop()
 
 
 async def _require_no_members(admin: AIOKafkaAdminClient, group: Group) -> None:

@@ -15,9 +15,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import IncompatibleBrokerVersion, InvalidPartitionsError, KafkaError, for_code
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
-from ackwise.middleware.log import Log, said
+from ackwise.middleware.log import Log
 from ackwise.middleware.retry import DelayLevels
-from ackwise.plugin.client.bounded import answer, is_asked_to_end
+from ackwise.plugin.client.bounded import is_asked_to_end
+from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.opening import start
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
 from ackwise.plugin.settings.addresses import require_broker
@@ -116,7 +118,7 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
     admin = _admin(settings)
     try:
         await require_broker(settings.brokers)
-        await admin.start()
+        await start(admin)
         yield admin
     except IncompatibleBrokerVersion:
         raise ConfigurationError(
@@ -131,10 +133,7 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
             "check that they are Kafka, that they are not overloaded, and the credentials in client_options"
         ) from error
     finally:
-        try:
-            await answer(admin.close(), within=_CLOSE_TIMEOUT)
-        except Exception as error:  # noqa: BLE001  # what was asked is answered, and nobody can mend this
-            log.debug("the connections of a Kafka client could not be closed", error=said(error))
+        await part_from(admin, within=_CLOSE_TIMEOUT)
 
 
 def _admin(settings: HostSettings) -> AIOKafkaAdminClient:

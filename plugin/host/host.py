@@ -27,6 +27,7 @@ from ackwise.plugin.client.bounded import answer, until
 from ackwise.plugin.client.consumerstate import missing_topics
 from ackwise.plugin.client.leaving import part_from
 from ackwise.plugin.client.offsets import ask
+from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member, StoppedWhileStarting
 from ackwise.plugin.host.fetching import Fetching
@@ -184,7 +185,7 @@ class AiokafkaHost:
         consumer = AIOKafkaConsumer(**self._consumer_options())
         is_connected = False
         try:
-            if await until(self._member.stop, answer(consumer.start(), within=_START_TIMEOUT), grace=_START_GRACE) is None:
+            if await until(self._member.stop, answer(start(consumer), within=_START_TIMEOUT), grace=_START_GRACE) is None:
                 raise StoppedWhileStarting
             is_connected = True
         except (KafkaError, OSError) as error:

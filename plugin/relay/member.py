@@ -19,6 +19,7 @@ from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.consumerstate import has_left_the_group, keep_awake
 from ackwise.plugin.client.leaving import part_from
 from ackwise.plugin.client.offsets import Asked, Standing, ask
+from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.topics import TopicNames
@@ -101,7 +102,7 @@ class DelayMember(ConsumerRebalanceListener):
 
         It ends when the group is joined, and never if the client was cancelled from inside while it joined.
         """
-        starting = asyncio.create_task(self._consumer.start(), name="ackwise relay start")
+        starting = asyncio.create_task(start(self._consumer), name="ackwise relay start")
         give_up_at = self._clock() + _START_TIMEOUT
         try:
             while not starting.done() and not has_left_the_group(self._consumer) and self._clock() < give_up_at:

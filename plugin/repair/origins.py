@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.plugin.client.opening import opened
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -110,16 +111,13 @@ async def reading(settings: HostSettings) -> AsyncIterator[Origins]:
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"client_options can't be used: {error}") from error
     try:
-        await consumer.start()
-        await asyncio.sleep(0)  # stopped before its tasks have begun, the client raises CancelledError
-        yield Origins(consumer, topics)
+        async with opened(consumer):
+            yield Origins(consumer, topics)
     except (KafkaError, TimeoutError) as error:
         raise Unavailable(
             f"the brokers {settings.brokers!r} do not answer what a plan has to ask ({type(error).__name__}); what was noted as done is "
             "done, start it again to go on"
         ) from error
-    finally:
-        await consumer.stop()
 
 
 def _partitions(topic: Mapping[str, Any]) -> frozenset[int]:

@@ -1,0 +1,43 @@
+"""How a client of aiokafka is opened, so that it is closed whatever ends it, in the midst of its start too."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from ackwise.plugin.client.leaving import part_from
+
+__all__ = ["opened", "start"]
+
+ClientT = TypeVar("ClientT")
+
+#: Seconds for a client to say goodbye; then its connections are closed.
+_CLOSE: Final = 2.0
+
+#: What aiokafka calls the connection that it asks for the brokers first. It closes it when that answers or fails, and forgets it otherwise.
+_FIRST_CONNECTION: Final = "bootstrap_conn"
+
+
+async def start(client: Any) -> None:
+    """Start `client`. Raise what it raises; no connection stays open that nobody knows of."""
+    try:
+        await client.start()
+    except BaseException as error:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if (connection := frame.f_locals.get(_FIRST_CONNECTION)) is not None:
+                connection.close()
+        raise
+
+
+@asynccontextmanager
+async def opened(client: ClientT) -> AsyncIterator[ClientT]:
+    """`client`, started, while the block runs. Raise what its start raises, and nothing of its end."""
+    try:
+        await start(client)
+        await asyncio.sleep(0)  # stopped before its tasks have begun, the client gives up half-way
+        yield client
+    finally:
+        await part_from(client, within=_CLOSE)
