@@ -79,7 +79,7 @@ async def test_the_session_is_committed_only_if_the_handler_succeeded(here: type
 class TestTheStoreOfThePage(StoreConformance):
     @pytest.fixture(autouse=True)
     def page(self, here: types.ModuleType) -> None:
-        run("docs/how-to/store.md", here)
+        run("docs/store-protocol.md", here)
         self.made = here.TestDictStore().make
 
     def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
