@@ -91,6 +91,8 @@ def keep_awake(consumer: Any) -> None:
 
     def learn() -> None:  # once, whoever else keeps the same client awake
         if not consumer._closed and client._sync_task is not None and client._sync_task.done():
+            if not client._md_update_waiter.done():  # who waits for an answer that never came would wait for the next in minutes
+                client._md_update_waiter.set_result(None)
             client._sync_task = asyncio.create_task(client._md_synchronizer())
             client._sync_task.add_done_callback(restart)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishRefused, PublishUnavailable
+from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client.bounded import answer
@@ -104,7 +104,7 @@ class KafkaPublisher:
     async def _renew(self, stopped: AIOKafkaProducer) -> None:
         try:
             self._producer = await self._connected()
-        except AckwiseError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
             log.debug("another producer can't be begun now, it is tried again with the next copy", error=said(error))
             return
         await part_from(stopped, within=_CLOSE_TIMEOUT)

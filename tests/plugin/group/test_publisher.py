@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
+from tests.plugin.group.producers import Factory, Producer
 from tests.servers import RawKafka
 
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
@@ -36,54 +36,6 @@ async def test_without_a_start_nothing_is_published_and_a_stop_does_nothing() ->
     (answer,) = await publisher.publish([Copy("billing.retry", 0, b"k", b"v", ())])
     assert isinstance(answer, PublishUnavailable)
     await publisher.stop()
-
-
-class Producer:
-    """A producer of aiokafka, as much of it as a publisher uses; `harm` is called with each call and may raise."""
-
-    def __init__(self, harm: Callable[[str], None]) -> None:
-        self._harm = harm
-        self._sender = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
-        self.client = SimpleNamespace(_sync_task=asyncio.get_running_loop().create_future(), close=self._close)
-        self.sent: list[Any] = []
-        self.is_closed = False
-
-    async def start(self) -> None:
-        self._harm("start")
-
-    async def stop(self) -> None:
-        self._harm("stop")
-        await self._close()
-
-    async def _close(self) -> None:
-        self.is_closed = True
-
-    async def partitions_for(self, topic: str) -> set[int]:
-        return {0}
-
-    async def send_and_wait(self, topic: str, value: bytes | None, **_: Any) -> None:
-        self._harm("send")
-        self.sent.append(value)
-
-
-class Factory:
-    """Makes producers, whose calls `harm` is told of."""
-
-    def __init__(self) -> None:
-        self.made: list[Producer] = []
-        self.harm: Callable[[str], None] = lambda call: None
-
-    def __call__(self, **_: Any) -> Producer:
-        self.made.append(Producer(lambda call: self.harm(call)))
-        return self.made[-1]
-
-    def raise_once(self, call: str, error: BaseException) -> None:
-        def harm(made: str) -> None:
-            if made == call:
-                self.harm = lambda call: None
-                raise error
-
-        self.harm = harm
 
 
 @pytest.fixture
@@ -158,14 +110,19 @@ async def test_a_producer_whose_tasks_have_ended_is_replaced_once_and_let_go(
     assert caplog.text.count("the producer has stopped by itself") == 1
 
 
-async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(factory: Factory) -> None:
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd")], ids=repr)
+async def test_a_producer_that_can_t_be_replaced_now_is_replaced_later(
+    factory: Factory, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     publisher = KafkaPublisher(NOWHERE)
     await publisher.start()
     factory.made[0]._sender.sender_task.cancel()
-    factory.raise_once("start", asyncio.CancelledError())
+    factory.raise_once("start", error)
     await published(publisher)
     await publisher.stop()
     assert [producer.is_closed for producer in factory.made] == [True, True, True]
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), KafkaConnectionError("gone"), ValueError("odd")], ids=repr)

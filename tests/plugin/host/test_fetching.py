@@ -8,11 +8,14 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
+    ConsumerStoppedError,
     GroupAuthorizationFailedError,
     InconsistentGroupProtocolError,
     KafkaConnectionError,
@@ -347,6 +350,16 @@ async def test_a_fetching_task_of_the_client_that_ends_is_begun_anew() -> None:
         await desk.until(lambda: all(desk.given[partition][-1:] in ([39], [29]) for partition in desk.given))
 
 
+async def test_nothing_of_a_client_that_its_owner_has_closed_is_begun_anew() -> None:
+    desk = Desk(three(batch(10, *[b"x"] * 10)))
+    await desk.close()
+    ended = desk.consumer._fetcher._fetch_task
+    with pytest.raises(ConsumerStoppedError):
+        async with asyncio.timeout(5):
+            await desk.fetching.poll()
+    assert desk.consumer._fetcher._fetch_task is ended
+
+
 async def test_a_client_that_has_left_the_group_for_good_ends_the_worker_with_a_sentence() -> None:
     desk = Desk(three(batch(10, *[b"x"] * 10)))
     ended = asyncio.get_running_loop().create_future()
@@ -424,6 +437,7 @@ async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_in
     monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
     desk = Desk(Logs({}))
     client: Any = desk.logs
+    client._md_update_waiter = asyncio.get_running_loop().create_future()
 
     async def synchronize() -> None:
         await asyncio.get_running_loop().create_future()
@@ -525,10 +539,37 @@ async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> Non
         assert [lane() for lane in gone] == [None, None]
 
 
+async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again_at_once_for_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
+    client: Any = AIOKafkaClient(metadata_max_age_ms=10)
+    asked, now = list[None](), asyncio.Event()
+
+    async def update(*_: object) -> bool:
+        asked.append(None)
+        client._metadata_max_age_ms = 300_000
+        if len(asked) == 1:
+            now.set()
+            await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(client, "_metadata_update", update)
+    client._sync_task = asyncio.create_task(client._md_synchronizer())
+    keep_awake(SimpleNamespace(_client=client, _coordinator=None, _closed=False))
+    async with asyncio.timeout(5):
+        await now.wait()
+        waiting = client.force_metadata_update()
+        client._sync_task.cancel()
+        assert await waiting
+    client._sync_task.cancel()
+
+
 async def test_a_client_that_is_kept_awake_twice_learns_its_metadata_with_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
     desk, begun = Desk(Logs({})), list[None]()
     client: Any = desk.logs
+    client._md_update_waiter = asyncio.get_running_loop().create_future()
 
     async def synchronize() -> None:
         begun.append(None)

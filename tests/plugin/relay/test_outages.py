@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException, GroupAuthorizationFailedError, GroupLoadInProgressError, KafkaConnectionError
+from tests.plugin.group.producers import Factory
 from tests.plugin.relay.client import Client, Cluster
 
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
@@ -20,6 +21,7 @@ from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.plugin.client import leaving as farewell
 from ackwise.plugin.client.rawrecords import RawRecords
 from ackwise.plugin.group import quarantine
+from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay import fetching as delayfetch
 from ackwise.plugin.relay import member as delaymember
@@ -353,3 +355,72 @@ async def test_commits_of_the_relay_that_kafka_refuses_are_an_alarm_and_are_made
         await relay.until(lambda: relay.cluster.committed.get(FIRST) == 2)
     assert caplog.text.count("Kafka refuses the commits of the delay relay, it goes on and tries each again") == 1
     assert relay.moved == [1, 2]
+
+
+class Hops(Relay):
+    """A relay whose copies arrive where they are published to, also those of which nobody is told so. `now` is the time."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(patch)
+        self.now = time.time()
+        self.is_silent = False
+        self.relay._clock = lambda: self.now
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        await asyncio.sleep(0)
+        for copy in copies:
+            if copy.topic in NAMES.delays:
+                self.cluster.write(TopicPartition(copy.topic, copy.partition), copy.value, copy.headers, int(self.now * 1000))
+            else:
+                self.sent.append(copy)
+        return [PublishUnavailable("no answer") if self.is_silent else None for _ in copies]
+
+    def put_due(self, value: int, after: float) -> None:
+        """A copy on the last level, whose delay is over, which is due in so many seconds: it hops."""
+        last, now_ms = TopicPartition(NAMES.delays[-1], 0), int(self.now * 1000)
+        origin = Origin("orders", 0, value, 0)
+        copy = retry_copy(
+            Delivery(*origin, b"k", b"%d" % value, (), origin),
+            topic=last.topic, partition=0, group="billing", handler="bill", due=now_ms + int(after * 1000), now_ms=now_ms, reason="",
+        )  # fmt: skip
+        self.cluster.write(last, copy.value, copy.headers, now_ms - 10_000)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_an_outage_in_the_middle_of_a_hop_loses_no_copy_and_brings_none_early(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    monkeypatch.setattr("ackwise.plugin.relay.line._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("ackwise.plugin.relay.line._LONGEST_REST", 0.01)  # the time that is looked at is that of the test
+    relay, last = Hops(monkeypatch), TopicPartition(NAMES.delays[-1], 0)
+    for value in range(5):
+        relay.put_due(value, after=4.0)
+    relay.is_silent = True  # the broker takes what it is given, and goes away before it says so
+    async with relay.running():
+        await relay.until(lambda: len(relay.cluster.logs[FIRST]) >= 5)
+        relay.cluster.harm = on("getmany", KafkaConnectionError("gone"), 2 * times)  # two raise until a membership ends
+        await relay.until(lambda: len(relay.cluster.clients) > times)
+        assert not relay.cluster.committed.get(last)
+        relay.is_silent = False
+        await relay.until(lambda: relay.cluster.committed.get(last) == 5)
+        assert relay.moved == []
+        relay.now += 5.0
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == len(relay.cluster.logs[FIRST]))
+    assert set(relay.moved) == {*range(5)}
+
+
+async def test_a_relay_whose_producer_is_gone_for_good_goes_on_with_another(monkeypatch: pytest.MonkeyPatch, relay: Relay) -> None:
+    monkeypatch.setattr("ackwise.plugin.relay.line._FIRST_WAIT", 0.001)
+    factory = Factory()
+    monkeypatch.setattr("ackwise.plugin.group.publisher.AIOKafkaProducer", factory)
+    publisher = KafkaPublisher(HostSettings("localhost:1", "billing"))
+    await publisher.start()
+    relay.relay._publisher = publisher
+    relay.put(1, 2)
+    async with relay.running():
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 2)
+        factory.made[0]._sender.sender_task.cancel()
+        factory.raise_once("start", KafkaConnectionError("gone"))
+        relay.put(3, 4)
+        await relay.until(lambda: relay.cluster.committed.get(FIRST) == 4)
+    await publisher.stop()
+    assert [producer.sent for producer in factory.made if producer.sent] == [[b"1", b"2"], [b"3", b"4"]]
+    assert len(relay.cluster.clients) == 1, "no membership ended for it"
