@@ -126,7 +126,9 @@ class ReliableConsumer(Consumer):
     async def _wait_next_records(self, timeout: float) -> Any:
         records, active = await super()._wait_next_records(timeout)
         if isinstance(records, Fetched):
+            left_at = records.left_at
             records = self._host.take(records)
+            self._thread.give({tp: found for tp, found in records.items() if not self._host.reads(tp)}, left_at)
         return records, active
 
     # -- acknowledge and commit

@@ -92,6 +92,7 @@ class Fetched(dict[Any, Any]):
 
     after: Mapping[TopicPartition, tuple[Cursor, int]] = {}
     lost: Sequence[TopicPartition] = ()  #: the log does not have the position of these any more
+    left_at: Mapping[TopicPartition, int] = {}  #: where the client stands after it, whoever reads them
 
 
 class Reading(Protocol):
@@ -114,6 +115,7 @@ class ReliableThread(AIOKafkaConsumerThread):
 
     _is_fetching = False
     _searching_until = 0.0
+    _given: Mapping[TopicPartition, tuple[int, int, int]] = {}  #: to Faust: first and last offset, and where that left the client
     _left_at: Mapping[TopicPartition, int] = {}  #: the client's positions as the asking that returned last of each has left them
     _clock: Callable[[], float] = staticmethod(time.monotonic)
 
@@ -165,6 +167,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         readable = [partition for partition in active_partitions or () if not self._is_held(partition)]
         cursors = await self._stand(consumer, readable)
         theirs = {partition for partition in readable if partition not in self._reading.cursors}
+        self._return_to_dropped(consumer, theirs)
         most = (max_records or _FETCHED) if cursors else max_records
         is_searching = self._clock() < self._searching_until
         raising = {partition for partition in (*cursors, *theirs) if stands_before_an_error(consumer, partition)}
@@ -179,6 +182,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         if not (fetched or (together and not alone)):
             await asyncio.sleep(_LOOK_AGAIN)
         _put_behind(consumer, fetched)
+        fetched.left_at = dict(self._left_at)
         await self._prove(consumer, cursors, fetched)
         return fetched
 
@@ -224,6 +228,28 @@ class ReliableThread(AIOKafkaConsumerThread):
                 log.warning(
                     "the worker can't join its group now, nothing is lost and it tries again", group=self.app.conf.id, error=said(error)
                 )
+
+    def give(self, records: Mapping[Any, Sequence[Any]], left_at: Mapping[TopicPartition, int]) -> None:
+        """Note that Faust was given `records`. What it drops of them, as the flow stops or a generation begins, is fetched again."""
+        given = {TopicPartition(*partition): found for partition, found in records.items() if found and partition in left_at}
+        self._given = {
+            **self._given,
+            **{partition: (found[0].offset, found[-1].offset, left_at[partition]) for partition, found in given.items()},
+        }
+
+    def _return_to_dropped(self, consumer: Any, theirs: Collection[Any]) -> None:
+        """Seek back to what Faust has dropped of `theirs`, unless something has sought elsewhere meanwhile.
+
+        A table would wait for its changes for ever. Those that come twice are told by their offsets.
+        """
+        asked = self._given.keys() & theirs & consumer.assignment()
+        for partition in asked:
+            first, last, left_at = self._given[partition]
+            read = self.consumer._read_offset.get(partition)
+            is_dropped = (read is None or read < last) and position_of(consumer, partition) == left_at
+            if is_dropped and not stands_before_an_error(consumer, partition):
+                consumer.seek(partition, first if read is None else max(first, read + 1))
+        self._given = {partition: given for partition, given in self._given.items() if partition not in asked}
 
     # -- ask
 

@@ -73,7 +73,8 @@ class Desk:
         self.host._member, self.host.cursors = self.member, {}
         self.thread = cast(Any, ReliableThread.__new__(ReliableThread))
         self.thread.app = SimpleNamespace(ackwise=self.host, conf=SimpleNamespace(id="shop"))
-        self.thread.consumer = SimpleNamespace(flow_active=True)
+        self.read: dict[TopicPartition, int] = {}  #: the last that Faust has passed on
+        self.thread.consumer = SimpleNamespace(flow_active=True, _read_offset=self.read)
         self.thread._clock = lambda: self.now
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         self.faust: list[int] = []
@@ -92,8 +93,11 @@ class Desk:
         self.host.cursors[partition] = Cursor(0)
         self.member.add_lanes(partition, (self.member.lane(*partition, "source", 0, make=make),), from_commit=0)
 
+    async def fetch(self) -> Any:
+        return await self.thread._fetch_records(self.consumer, set(self.logs.logs), timeout=0.01)
+
     async def poll(self) -> None:
-        fetched = await self.thread._fetch_records(self.consumer, set(self.logs.logs), timeout=0.01)
+        fetched = await self.fetch()
         rest = self.host.take(fetched) if hasattr(fetched, "after") else fetched
         self.faust += [record.offset for records in rest.values() for record in records]
 
@@ -261,6 +265,17 @@ async def test_what_faust_reads_itself_is_sought_back_as_well(monkeypatch: pytes
     async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
         await desk.until(lambda: len(desk.given[BAD]) == 10 and len(desk.faust) == 20)
         assert desk.faust == [*range(20)]
+
+
+async def test_what_faust_drops_of_what_it_reads_itself_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reads(monkeypatch, Logs({CHANGES: [batch(0, *VALUES), batch(10, *VALUES)]}), by_faust={CHANGES}) as desk:
+        fetched = await desk.fetch()
+        while not fetched:
+            fetched = await desk.fetch()
+        desk.thread.give(fetched, fetched.left_at)
+        desk.read[CHANGES] = 3  # and dropped the rest
+        await desk.until(lambda: len(desk.faust) == 16)
+        assert desk.faust == [*range(4, 20)]
 
 
 async def test_what_faust_reads_itself_and_can_not_read_raises_as_in_faust(monkeypatch: pytest.MonkeyPatch) -> None:
