@@ -1,7 +1,8 @@
 """The life of this process, as others on its host can tell: a file that it keeps locked until it ends, however it ends.
 
-The kernel gives the lock up with the process and never before, so a file that can be locked proves a death. That holds on one host and on
-a local file system only; where either is in doubt there is no proof, and claims are waited for as ever.
+The kernel gives the lock up with the process, or when something in it closes the file; so the file says which process it is, and one that
+can be locked proves a death if that process is not to be seen. That holds on one host and on a local file system only; where either is in
+doubt there is no proof, and claims are waited for as ever.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _OLD: Final = 86400.0
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+_PROCESSES: Final = Path("/proc")
 
 
 class Life:
@@ -78,7 +80,7 @@ class Life:
             if not is_local(file):
                 raise OSError("no local file system")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(file, _identity(file, owner))
+            os.write(file, _identity(file, owner) + _process("self"))
         except OSError:
             os.close(file)
             with suppress(OSError):
@@ -98,7 +100,7 @@ class Life:
             if not _is_named(file, owner) or not is_local(file):
                 return False
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: another worker may look at the same time
-            return True
+            return not _is_seen(file, owner)
         return False
 
 
@@ -126,7 +128,7 @@ def _opened(path: Path) -> Iterator[int]:
 def _is_named(file: int, owner: str) -> bool:
     """Whether it is the file that `owner` made, and not a copy of it: that would be free while its owner lives."""
     try:
-        return _is_ours(os.fstat(file), stat.S_ISREG) and os.pread(file, 200, 0) == _identity(file, owner)
+        return _is_ours(os.fstat(file), stat.S_ISREG) and os.pread(file, 400, 0).startswith(_identity(file, owner))
     except OSError:
         return False
 
@@ -134,6 +136,27 @@ def _is_named(file: int, owner: str) -> bool:
 def _identity(file: int, owner: str) -> bytes:
     facts = os.fstat(file)
     return f"{owner} {facts.st_dev} {facts.st_ino}\n".encode()
+
+
+def _process(number: str) -> bytes:
+    """Which process has this number here: where numbers are counted, the number, and when it started. Raises `OSError` if none has."""
+    # Its name may hold anything, brackets and line ends too. Behind it: its state, and as the 20th its start, in ticks since the host's.
+    head, _, facts = (_PROCESSES / number / "stat").read_bytes().rpartition(b")")
+    words = facts.split()
+    if len(words) < 20 or words[0] in (b"Z", b"X"):
+        raise ProcessLookupError(f"process {number} has ended")
+    return b"%d %s %s\n" % ((_PROCESSES / "self/ns/pid").stat().st_ino, head.split()[0], words[19])
+
+
+def _is_seen(file: int, owner: str) -> bool:
+    """Whether the process that made the file can be seen, and so only lost its lock. In a container of its own it can't."""
+    said = os.pread(file, 400, 0).removeprefix(_identity(file, owner))
+    number = said.split()[1:2]
+    try:
+        # What this process itself was, before it started another program in its place, has ended.
+        return bool(number) and number[0].isdigit() and said != _process("self") and said == _process(number[0].decode())
+    except OSError:
+        return False
 
 
 def _is_ours(facts: os.stat_result, is_kind: object) -> bool:

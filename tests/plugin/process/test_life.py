@@ -149,6 +149,54 @@ async def test_what_a_killed_process_had_claimed_in_a_server_is_taken_over_befor
     await store.close()
 
 
+CLOSING = WORKER.replace("sys.stdin.read()", "import os\nos.closerange(3, 4096)\nprint(life.owner == '', flush=True)\nsys.stdin.read()")
+REPLACED = WORKER.replace(
+    "sys.stdin.read()",
+    "import os\nif len(sys.argv) == 2:\n"
+    "    os.execv(sys.executable, [sys.executable, '-c', open('/proc/self/cmdline').read().split(chr(0))[2], sys.argv[1], life.owner])\n"
+    "print(life.dead(sys.argv[2:]) == {sys.argv[2]}, flush=True)",
+)
+
+
+def test_a_process_whose_descriptors_were_closed_is_not_proved_dead_until_it_is(folder: Path) -> None:
+    here = Life(folder)
+    with process(folder, CLOSING) as (worker, owner):
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "True\n"
+        with (folder / owner).open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert here.dead([owner]) == frozenset()
+        worker.kill()
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        assert here.dead([owner]) == {owner}, "nobody has asked how it ended yet"
+        worker.wait()
+        assert here.dead([owner]) == {owner}
+
+
+def test_what_a_process_was_before_it_started_another_program_in_its_place_is_dead_to_that(folder: Path) -> None:
+    with process(folder, REPLACED) as (worker, _):
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        assert worker.stdout.readline() == "True\n"
+
+
+def test_a_number_that_another_process_has_now_proves_no_life(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with process(folder) as (worker, owner):
+        worker.kill()
+        worker.wait()
+    here = Life(folder)
+    number, proc = str(worker.pid), tmp_path / "proc"
+    (proc / number).mkdir(parents=True)
+    (proc / "self" / "ns").mkdir(parents=True)
+    (proc / "self" / "ns" / "pid").symlink_to("/proc/self/ns/pid")
+    (proc / "self" / "stat").symlink_to("/proc/self/stat")
+    monkeypatch.setattr(life, "_PROCESSES", proc)
+    start = (folder / owner).read_text().split()[-1]
+    for seen, state in ((start, "S"), (start, "Z"), ("1", "S")):
+        (proc / number / "stat").write_text(f"{number} (a) b (\n) {state} " + "0 " * 18 + f"{seen} 0 0\n")
+        assert here.dead([owner]) == (frozenset() if (seen, state) == (start, "S") else {owner})
+
+
 def test_a_process_whose_child_lives_is_not_proved_dead(folder: Path) -> None:
     with process(folder, FORKING) as (worker, owner):
         worker.wait()
