@@ -44,15 +44,15 @@ lint: $(FOR_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(FOR_DEV)
-	$(BIN)/mypy
-	$(BIN)/pyright --pythonpath $(BIN)/python
+types: $(FOR_DEV) # side by side: each has one core to itself, and what the second says is kept until the first is done
+	@said=$$(mktemp); $(BIN)/pyright --pythonpath $(BIN)/python >$$said 2>&1 & second=$$!; \
+	$(BIN)/mypy; first=$$?; wait $$second; second=$$?; cat $$said; rm -f $$said; [ $$first -eq 0 ] && [ $$second -eq 0 ]
 
 imports: $(FOR_DEV)
 	$(BIN)/lint-imports
 
-pure: $(FOR_DEV)
-	$(BIN)/pytest -q -m "not (embedded or kafka or servers or slow or spark)"
+pure: $(FOR_DEV) # two files at a time, as below
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not (embedded or kafka or servers or slow or spark)"
 
 tests: $(FOR_DEV) servers # two files at a time, each with servers of its own; in their order, since the long ones must not come last
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
