@@ -76,7 +76,13 @@ class RawKafka:
         self._admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
 
     async def start(self) -> None:
+        """Connect, once there is somebody to ask for topics: a broker that has just come back may know of no broker, itself included."""
         await self._admin.start()
+        client = self._admin._client
+        async with asyncio.timeout(30):
+            while client.cluster.controller is None:
+                await client.force_metadata_update()
+                await asyncio.sleep(0.05)
 
     async def close(self) -> None:
         await self._admin.close()

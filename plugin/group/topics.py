@@ -223,8 +223,15 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
     return found
 
 
+async def _has_controller(admin: AIOKafkaAdminClient) -> bool:
+    """Whether the brokers name one, which they may not after a start of theirs: aiokafka would ask nobody, and raise `AttributeError`."""
+    if admin._client.cluster.controller is None:
+        await admin._client.force_metadata_update()
+    return admin._client.cluster.controller is not None
+
+
 async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
-    if not plan.create:
+    if not plan.create or not await _has_controller(admin):
         return
     like = plan.like
     config = {
@@ -250,7 +257,7 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
 
 
 async def _extend(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
-    for topic in plan.extend:
+    for topic in plan.extend if await _has_controller(admin) else ():
         try:
             with suppress(InvalidPartitionsError):  # another worker was faster
                 await admin.create_partitions({topic: NewPartitions(plan.like.partitions)})

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import Topic, TopicReview, plan_topics, review_topics
-from ackwise.plugin.group.topics import _look, ensure_topics, set_append_time
+from ackwise.plugin.group.topics import _create, _extend, _look, ensure_topics, set_append_time
 from ackwise.plugin.local.broker import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -157,6 +158,21 @@ async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog: 
     with pytest.raises(Unavailable, match=r"no broker answers \(127\.0\.0\.1:1: connection refused\)") as refusal:
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
     assert "hush" not in str(refusal.value) + caplog.text
+
+
+async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topics() -> None:
+    """As after a start of theirs; it is looked again until they do."""
+    looked: list[str] = []
+
+    async def look() -> None:
+        looked.append("for a controller")
+
+    admin: Any = SimpleNamespace(_client=SimpleNamespace(cluster=SimpleNamespace(controller=None), force_metadata_update=look))
+    for make, found in ((_create, {"orders": SOURCE}), (_extend, everything(partitions=1))):
+        plan = plan_topics(NAMES, ["orders"], found, longest_delay=3600)
+        assert plan.create or plan.extend
+        await make(admin, plan)
+    assert len(looked) == 2
 
 
 async def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
