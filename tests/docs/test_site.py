@@ -8,7 +8,7 @@ from pathlib import Path
 
 import griffe
 import pytest
-from tests.docs.pages import CHECKOUT, pages, text
+from tests.docs.pages import CHECKOUT, pages, snippets, text
 
 import ackwise
 from ackwise.stores.testing import StoreConformance
@@ -93,6 +93,26 @@ def test_every_name_of_the_reference_says_what_it_is() -> None:
     package = griffe.load("ackwise", search_paths=[CHECKOUT / ".ci" / "reference"])
     names = re.findall(r"^::: ackwise\.(\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE)
     assert [name for name in names if not package[name].has_docstring] == []
+
+
+def imported(page: str) -> set[tuple[str, str]]:
+    """Return what the Python blocks of `page` import of Ackwise, as module and name."""
+    found = set()
+    for snippet in snippets(page):
+        if snippet.language == "python":
+            nodes = [node for node in ast.walk(ast.parse(snippet.code)) if isinstance(node, ast.ImportFrom)]
+            found |= {
+                (node.module or "", name.name) for node in nodes if (node.module or "").split(".")[0] == "ackwise" for name in node.names
+            }
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if imported(page)])
+def test_what_a_page_imports_is_in_the_reference(page: str) -> None:
+    reference = set(re.findall(r"^::: (\S+)$", "\n".join(text(page) for page in pages()), re.MULTILINE))
+    modules = {"ackwise.stores.testing": "ackwise.stores.testing.claims"}  # shown where its names are defined
+    wanted = [(f"{module}.{name}", modules.get(module, module)) for module, name in imported(page)]
+    assert [name for name, module in wanted if not {name, module} & reference] == []
 
 
 def test_a_link_in_the_readme_leads_to_a_file() -> None:
