@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import EVENT_SCHEMA
-from ackwise.spark.job import Judgement, weigh
 from ackwise.spark.judge.accounts import TOLD, ProducedBook, keep_produced
 from ackwise.spark.judge.books import Book, domains, keep
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.judge.offsets import absent, accounts, unproved
 from ackwise.spark.judge.produced import read_produced
+from ackwise.spark.judging import Judgement, weigh
 from ackwise.spark.reference.oracle import Ruling
 from ackwise.spark.results.tables import copy_tallies, offsets
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
@@ -38,7 +38,7 @@ class Answer:
 def run(spark: SparkSession, paths: Sequence[Path], config: ReconcileConfig, produced: Path | None = None) -> Answer:
     """The job's answer to the events in these files, beside what was produced."""
     told = None if produced is None else read_produced(spark, produced)
-    return answer(weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config, told=told))
+    return answer(weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config, produced_rows=told))
 
 
 def answer(found: Judgement) -> Answer:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 def test_every_message_of_the_cases_is_judged_alike(spark: SparkSession, tmp_path: Path) -> None:
     from ackwise.spark.events.schema import EVENT_SCHEMA
-    from ackwise.spark.job import weigh
+    from ackwise.spark.judging import weigh
     from ackwise.spark.sample import Sampled, check_sample
 
     path = write_parquet(tmp_path / "events.parquet", [event for case in CASES.values() for event in case.history.events])
@@ -42,7 +42,7 @@ def test_a_job_that_says_something_else_concludes_nothing_and_names_the_message(
     from pyspark.sql import Column, DataFrame
     from pyspark.sql import functions as F
 
-    from ackwise.spark import job
+    from ackwise.spark import judging
     from ackwise.spark.judge import verdicts
     from ackwise.spark.sample import Disagreement
 
@@ -51,7 +51,7 @@ def test_a_job_that_says_something_else_concludes_nothing_and_names_the_message(
         return verdicts.judge(*frames).withColumn("verdict", lost)  # type: ignore[arg-type]  # passed on as it came
 
     root = root_of(tmp_path / "root", History("g").say("w1", "RECEIVED_RANGE[0,6) 0:CS 1:CS 2:CFB 3:CS 4:D 5:K 2@2:CS W=6"))
-    monkeypatch.setattr(job, "judge", wrong)
+    monkeypatch.setattr(judging, "judge", wrong)
     result = reconciled(root, "--as-of", AS_OF, "--verify-sample", "20", "--out", tmp_path / "out")
     assert isinstance(result.exception, Disagreement)
     assert str(result.exception).startswith(

@@ -45,8 +45,8 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
     from ackwise.spark.fold.partial import FoldedDeltas, delta_of, together
-    from ackwise.spark.job import conclude
     from ackwise.spark.judge.produced import read_produced
+    from ackwise.spark.judging import conclude
 
     folder, draw = tmp_path_factory.mktemp("kept"), random.Random(5)
     days: list[list[dict[str, Any]]] = [[], [], []]
@@ -64,7 +64,7 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
         folded = FoldedDeltas(spark, together([state.read(spark), deltas[-1]]))
         produced = write_produced(folder / "produced.parquet", [row for history in HISTORIES for row in history.produced])
         told = read_produced(spark, produced)
-        return {config: answer(conclude(spark, folded, config, told=told)) for config in (CONFIG, SINCE)}
+        return {config: answer(conclude(spark, folded, config, produced_rows=told)) for config in (CONFIG, SINCE)}
 
 
 @pytest.mark.parametrize("config", [CONFIG, SINCE], ids=["all", "since"])
@@ -139,7 +139,7 @@ def test_with_a_state_only_what_may_matter_is_read_of_the_days_before(tmp_path: 
     from tests.spark.running import answer
 
     from ackwise.spark.fold.cache import brought_up
-    from ackwise.spark.job import conclude
+    from ackwise.spark.judging import conclude
 
     config = replace(CONFIG, since=NOW / SECOND - 3600, retention=3600.0)
     history = History("g")
@@ -265,7 +265,7 @@ async def test_a_log_that_is_still_written_is_judged_and_not_kept(tmp_path: Path
 
 @pytest.mark.usefixtures("spark")
 def test_events_and_a_state_of_an_older_version_are_read_and_their_jumps_are_named_without_a_doubt(tmp_path: Path) -> None:
-    older = Path(__file__).parent.parent / "older"
+    older = Path(__file__).parents[2] / "older"
     root, state = shutil.copytree(older / "root", tmp_path / "root"), shutil.copytree(older / "state", tmp_path / "state")
     about = state / "state.json"
     about.write_text(about.read_text().replace("ROOT", str(root)))

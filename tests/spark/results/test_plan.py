@@ -59,8 +59,8 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """The steps of one run, without what is provisional; and with it, from each frame by itself."""
     from ackwise.spark.events.bitmap import stretches
     from ackwise.spark.events.schema import EVENT_SCHEMA
-    from ackwise.spark.job import weigh
     from ackwise.spark.judge.offsets import absent
+    from ackwise.spark.judging import weigh
     from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
     from ackwise.spark.results.tables import MISSING, missing_rows, names
 

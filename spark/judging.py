@@ -1,0 +1,147 @@
+"""The judgement: from folded events to a verdict on each message and offset. No table is written here.
+
+survey     who wrote, about which partitions     → facts, and what "now" is
+holes      which events are missing              → what can't be known
+commits    how far each group got                → which offsets there are to account for
+fold       the state of each message             → its verdict
+words      which offsets no event is about       → theirs, and what became of what was produced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.logs import NO_LOGS, Logs
+from ackwise.spark.events.schema import micros, project
+from ackwise.spark.fold.facts import Committed, Facts, SurveyRow, establish
+from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
+from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness
+from ackwise.spark.fold.survey import committed, passed, untold
+from ackwise.spark.judge.books import domains
+from ackwise.spark.judge.context import context, delay_partitions
+from ackwise.spark.judge.offsets import offset_words, seen_by_messages
+from ackwise.spark.judge.produced import Produced
+from ackwise.spark.judge.unreported import Left, left, unsaid
+from ackwise.spark.judge.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
+
+__all__ = ["Judgement", "Progress", "conclude", "weigh"]
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The result of `conclude`. Its frames are lazy."""
+
+    facts: Facts
+    holes: Sequence[Hole]
+    commits: Mapping[int, Committed]
+    judged: DataFrame
+    settled: DataFrame
+    """One row per message that is judged: its state, its context, `verdict` and `flags`."""
+    failed: DataFrame
+    """The dedup hashes where deduplication failed, see `logical`."""
+    words: DataFrame
+    """The offsets of each partition, see `judge.offsets`."""
+    produced: Produced | None
+    blind: Blindness
+    taken: Sequence[Left]
+    """Offsets that dead writers had received, without any outcome since."""
+    kept: Sequence[DataFrame]
+    """The frames that are cached until `release`."""
+
+    def release(self) -> None:
+        """Drop the cached frames."""
+        for frame in self.kept:
+            frame.unpersist()
+
+
+def weigh(
+    spark: SparkSession,
+    events: DataFrame,
+    config: ReconcileConfig,
+    logs: Logs = NO_LOGS,
+    progress: Progress = lambda step: None,
+    produced_rows: DataFrame | None = None,
+) -> Judgement:
+    """Judge events in `EVENT_SCHEMA` together with rows of `read_produced`, if there are any."""
+    return conclude(spark, FoldedEvents(spark, project(events)), config, logs, progress, produced_rows)
+
+
+def conclude(
+    spark: SparkSession,
+    folded: Folded,
+    config: ReconcileConfig,
+    logs: Logs = NO_LOGS,
+    progress: Progress = lambda step: None,
+    produced_rows: DataFrame | None = None,
+) -> Judgement:
+    """Judge folded events. Whatever depends on knowing all of them is decided here."""
+    progress("surveying the events")
+    facts = establish(_collect(folded.survey, SurveyRow), config, logs)
+    moves = folded.steps.persist()
+    progress("looking for missing events")
+    gone = folded.holes(facts.writers)
+    blind = _blindness(folded, moves, facts, gone)
+    progress("reading the commits")
+    since, grace = None if config.since is None else micros(config.since), micros(config.grace)
+    commits = {row.pk: row for row in _collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), Committed)}
+    taken = left(spark, moves, facts)
+    judged = _judged(spark, folded, facts, commits, blind, taken, since, grace).persist()
+    keyed = keys(judged).persist()
+    known = mark_provisional(settle_suppressed(judged, keyed, facts.as_of), facts.as_of, micros(config.lateness))
+    expected, produced, evidence = domains(facts, commits), None, list[DataFrame]()
+    if produced_rows is not None:
+        progress("counting what was produced")
+        produced = Produced.survey(produced_rows, facts.as_of, grace)
+        resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
+        evidence = produced.evidence(spark, facts, expected, blind, resumed)
+    seen = folded.seen if since is not None else seen_by_messages(judged)
+    words = offset_words(seen, moves, spark, expected, blind, grace, evidence).persist()
+    failed = logical(known, keyed)
+    kept = (moves, judged, keyed, words)
+    return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, kept)
+
+
+def _blindness(folded: Folded, moves: DataFrame, facts: Facts, gone: Sequence[Hole]) -> Blindness:
+    around = [*folded.around(gone), *_collect(passed(moves), Around)]
+    return blindness(facts, gone, around, _collect(untold(moves), Around) if gone else ())
+
+
+def _judged(
+    spark: SparkSession,
+    folded: Folded,
+    facts: Facts,
+    commits: Mapping[int, Committed],
+    blind: Blindness,
+    taken: Sequence[Left],
+    since: int | None,
+    grace: int,
+) -> DataFrame:
+    begin = None if since is None else since - grace
+    states = folded.messages(facts.live_writers, None if begin is None else _horizon(facts, commits, begin))
+    unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
+    return judge(
+        states,
+        context(spark, facts, commits, blind, begin),
+        spark.createDataFrame(unsettled, "pk long, start long, end long"),
+        unsaid(spark, folded, facts, taken),
+        facts.as_of,
+        grace,
+        since,
+    )
+
+
+def _horizon(facts: Facts, commits: Mapping[int, Committed], since: int) -> Horizon:
+    retention = max((group.retention for group in facts.groups.values()), default=0)
+    return Horizon(since - retention, {pk: commit.resumed for pk, commit in commits.items() if commit.resumed is not None})
+
+
+def _collect(frame: DataFrame, kind: type[_Row]) -> list[_Row]:
+    return [kind(*row) for row in frame.collect()]

@@ -1,0 +1,109 @@
+"""The report of a run, put together from its judgement and its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.schema import micros
+from ackwise.spark.events.sources import Evidence
+from ackwise.spark.fold.facts import Facts
+from ackwise.spark.judge.accounts import Orphans, Production, keep_produced
+from ackwise.spark.judge.books import Book
+from ackwise.spark.judging import Judgement
+from ackwise.spark.report.report import RunReport
+from ackwise.spark.results.values import finding_of, logical_of, missing_of, retry_books_of
+from ackwise.spark.writing import Counts
+
+__all__ = ["production_of", "report_of"]
+
+_NAMED: Final = 3  # ranges in a sentence
+
+
+def report_of(
+    found: Judgement, counts: Counts, books: Sequence[Book], evidence: Evidence, run_id: str, output: str, config: ReconcileConfig
+) -> RunReport:
+    """Return the report of a run, without its plan, its details and the comparison with a claim store."""
+    facts = found.facts
+    return RunReport(
+        run_id=run_id,
+        as_of=facts.as_of,
+        roots=[str(root) for root in evidence.roots],
+        files=len(evidence.files),
+        bytes=evidence.size,
+        writers=facts.writers,
+        missing_events=_missing_events(found),
+        books=books,
+        tallies=counts.tallies,
+        findings=[finding_of(row) for row in counts.findings],
+        doubtful=[finding_of(row) for row in counts.doubtful],
+        missing=[missing_of(row) for row in counts.missing],
+        listed=config.listed,
+        logical=[logical_of(facts, row) for row in counts.logical],
+        retry_books=retry_books_of(facts, counts.copies),
+        dead_letters=counts.dead_letters,
+        delays=counts.delays,
+        timeline=counts.timeline if counts.timeline.counts else None,
+        unreadable=evidence.unreadable,
+        warnings=_warnings(found, counts, evidence, config),
+        output=output,
+        config=config,
+    )
+
+
+def production_of(found: Judgement, counts: Counts, path: str) -> Production | None:
+    """Return the books of what was produced, or None if no table of it was given."""
+    if found.produced is None:
+        return None
+    return Production(
+        path=path,
+        books=keep_produced(found.facts.partitions, counts.told, found.produced.partitions(found.facts)),
+        unpublished=found.produced.unpublished,
+        unread=found.produced.unread(found.facts),
+        orphans=[Orphans(row["group_id"], row["topic"], row["partition"], row["start"], row["end"]) for row in counts.orphans],
+    )
+
+
+def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: ReconcileConfig) -> list[str]:
+    sentences = []
+    if config.since is not None:
+        begin = datetime.fromtimestamp(config.since, UTC)
+        sentences.append(f"only what has happened since {begin:%Y-%m-%d %H:%M:%S} UTC was judged, and what was still open then")
+        if micros(config.since) > found.facts.as_of:
+            sentences.append("no event is as late as that: give an earlier --since, or see whether the workers still export")
+    if found.holes:
+        writers = len({hole.writer_id for hole in found.holes})
+        sentences.append(f"{_missing_events(found)} events of {writers} writers are missing; what depends on them is UNKNOWN_EXPORT_GAP")
+    if evidence.foreign:
+        sentences.append(
+            f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
+        )
+    if counts.unproved:
+        sentences.append(_said_unproved(found.facts, counts.unproved))
+    if fallen := counts.fallen:
+        first = min((found.facts.partitions[pk] for pk in fallen), key=lambda each: (each.group, each.topic, each.partition))
+        sentences.append(
+            f"the records of {len(fallen)} partitions, such as {first.topic}/{first.partition} of {first.group[1]}, get older as offsets "
+            "grow: if the topic was made anew, offsets of two topics are taken for one here, so keep the events of the older one apart"
+        )
+    if found.produced is not None and (unread := found.produced.unread(found.facts)):
+        sentences.append(f"{unread} records were produced to partitions that no group has read, by these events, and were not judged")
+    if found.facts.strange:
+        sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")
+    return sentences
+
+
+def _said_unproved(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -> str:
+    named = sorted((facts.partitions[pk].topic, facts.partitions[pk].partition, start, end) for pk, start, end in unproved)
+    some = ", ".join(f"{topic}/{partition} [{start}, {end})" for topic, partition, start, end in named[:_NAMED])
+    offsets = sum(end - start for _, start, end in unproved)
+    return (
+        f"{offsets} offsets were jumped over by workers of an older version, which did not say whether their log has nothing there: "
+        f"{some}{f' and {len(named) - _NAMED} more ranges' if len(named) > _NAMED else ''}; they count as gaps"
+    )
+
+
+def _missing_events(found: Judgement) -> int:
+    return sum(hole.after - hole.first for hole in found.holes)

@@ -1,0 +1,196 @@
+"""The tables and the repair plan of a run, written to its folder, and the counts that its report needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from ackwise.middleware.repair import NAME as PLAN
+from ackwise.middleware.repair import Summary, Title, write_plan
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.events.bitmap import count, stretches
+from ackwise.spark.events.schema import micros
+from ackwise.spark.fold.facts import Facts
+from ackwise.spark.judge.offsets import UNPROVED, absent, accounts, unproved
+from ackwise.spark.judge.produced import unpublished_rows
+from ackwise.spark.judging import Judgement, Progress
+from ackwise.spark.report.delays import Delays
+from ackwise.spark.report.report import DeadLetters, Tally
+from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
+from ackwise.spark.results.joins import sized
+from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
+from ackwise.spark.results.tables import (
+    MISSING,
+    copy_tallies,
+    doubtful,
+    findings,
+    late_rows,
+    logical_rows,
+    logical_tallies,
+    missing_rows,
+    names,
+    offsets,
+    orphan_rows,
+    tallies,
+    verdict_rows,
+)
+from ackwise.spark.results.values import dead_letters_of, delays_of, tallies_of
+from ackwise.spark.vocabulary import Account, Flag, Verdict
+
+__all__ = ["Counts", "plan_repair", "write_tables"]
+
+#: As many bars as a narrow screen can still show.
+_MOST_BUCKETS: Final = 60
+#: Messages are counted by partition and bucket at once, in one pass; where there are very many partitions, buckets are fewer.
+_MOST_ROWS: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The numbers of a run, in part as rows of Spark."""
+
+    kinds: Sequence[Row]
+    """Of `results.tallies`."""
+    tallies: Sequence[Tally]
+    booked: Sequence[tuple[int, Verdict, int]]
+    absent: Mapping[int, Mapping[str, int]]
+    told: Mapping[int, Mapping[str, int]]
+    """By `pk` and `Account`."""
+    fallen: Sequence[int]
+    """The `pk` of partitions whose records get older as offsets grow."""
+    unproved: Sequence[tuple[int, int, int]]
+    """Ranges of offsets that an older version jumped over, by `pk`, which may be more than gaps."""
+    findings: Sequence[Row]
+    doubtful: Sequence[Row]
+    missing: Sequence[Row]
+    logical: Sequence[Row]
+    orphans: Sequence[Row]
+    copies: Sequence[Row]
+    dead_letters: Sequence[DeadLetters]
+    delays: Sequence[Delays]
+    timeline: Timeline
+
+
+def write_tables(spark: SparkSession, found: Judgement, out: Path, config: ReconcileConfig, progress: Progress) -> Counts:
+    """Write the tables of a run to `out`, and return its counts. A list is computed only where its count is above zero."""
+    named, time = names(spark, found.facts), _time(found.facts, config)
+    progress("judging the messages")
+    _write(verdict_rows(found.settled, named), out / "verdicts")
+    counted = tallies(found.settled, time).collect()
+    kinds = tallies_of(found.facts, counted)
+    worst = findings(found.settled, named, config.listed).collect() if any(kind.is_anomaly for kind in kinds) else []
+    in_doubt = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
+    copies = copy_tallies(found.settled).collect() if any(Flag.RETRIED in kind.flags for kind in kinds) else []
+    progress("comparing messages of one key")
+    hashes = logical_tallies(found.failed).collect()
+    _write(logical_rows(found.settled, sized(found.failed, _number(hashes)), named), out / "logical")
+    progress("accounting for every offset")
+    partitions = _count_offsets(found)
+    missing = _write_missing(spark, found, named, partitions, out, config)
+    return Counts(
+        kinds=counted,
+        tallies=kinds,
+        booked=_booked(found, counted),
+        absent=_by_partition(partitions, absent()),
+        told=_by_partition(partitions, _accounts(found)),
+        fallen=[row["key"] for row in partitions if row["falls"]],
+        unproved=_unproved(found) if any(row[UNPROVED] for row in partitions) else [],
+        findings=worst,
+        doubtful=in_doubt,
+        missing=missing,
+        logical=hashes,
+        orphans=_write_produced(found, named, out, config),
+        copies=copies,
+        dead_letters=dead_letters_of(found.facts, counted),
+        delays=delays_of(found.facts, counted),
+        timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
+    )
+
+
+def _accounts(found: Judgement) -> dict[str, Column]:
+    return {} if found.produced is None else accounts()
+
+
+def _count_offsets(found: Judgement) -> list[Row]:
+    """A row for each partition: the number of its offsets in each class."""
+    return count(found.words, absent() | _accounts(found) | unproved(), F.max("falls").alias("falls")).collect()
+
+
+def _by_partition(partitions: Iterable[Row], classes: Iterable[str]) -> dict[int, dict[str, int]]:
+    names_of_classes = list(classes)
+    return {row["key"]: {name: row[name] for name in names_of_classes} for row in partitions}
+
+
+def _write_missing(
+    spark: SparkSession, found: Judgement, named: DataFrame, partitions: Iterable[Row], out: Path, config: ReconcileConfig
+) -> list[Row]:
+    """Write the table of offsets without events, and return its first rows."""
+    listed = {name: mask for name, mask in (absent() | _accounts(found)).items() if name in MISSING}
+    rows = missing_rows(stretches(found.words, listed), named)
+    is_missing = any(row[name] for row in partitions for name in listed)
+    _write(rows if is_missing else rows.limit(0), out / "missing")
+    if not is_missing:
+        return []
+    table = spark.read.parquet(str(out / "missing"))
+    return table.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+
+
+def _unproved(found: Judgement) -> list[tuple[int, int, int]]:
+    ranges = stretches(found.words, unproved()).select("key", "start", "end").collect()
+    return [(row["key"], row["start"], row["end"]) for row in ranges]
+
+
+def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
+    """Write what is said of what was produced beside the verdicts; the first orphans."""
+    if found.produced is None:
+        return []
+    orphans = orphan_rows(stretches(found.words, {Account.ORPHAN: accounts()[Account.ORPHAN]}), named)
+    late = late_rows(unpublished_rows(found.produced.rows, found.facts.as_of, micros(config.grace)))
+    _write(orphans.unionByName(late, allowMissingColumns=True), out / "produced")
+    return orphans.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
+
+
+def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path, run_id: str, config: ReconcileConfig) -> Summary:
+    """Write the repair plan to `out`, streamed through the driver, and return its summary."""
+    named = names(spark, found.facts)
+    frames = []
+    if any(kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP for kind in counts.tallies):
+        frames.append(of_messages(found.settled, named, provisional=config.plan_provisional))
+    if counts.logical:
+        frames.append(of_keys(found.settled, sized(found.failed, _number(counts.logical)), named))
+    if counts.missing:
+        frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
+    path = out / PLAN
+    planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames) if frames else iter(()))
+    left_out = sum(kind.messages for kind in counts.tallies if Flag.PROVISIONAL in kind.flags and not config.plan_provisional)
+    return Summary(str(path), planned, left_out)
+
+
+def _number(tallies: Sequence[Row]) -> int:
+    return sum(row["count"] for row in tallies)
+
+
+def _booked(found: Judgement, counted: Iterable[Row]) -> list[tuple[int, Verdict, int]]:
+    """Return the number of offsets with events by `pk` and verdict."""
+    of_view = {view.mk: view.pk for view in found.facts.views}
+    if len(of_view) == len(set(of_view.values())):
+        return [(of_view[row["mk"]], Verdict(row["verdict"]), row["count"]) for row in counted if row["is_booked"]]
+    # Messages of several handlers may share an offset.
+    return [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
+
+
+def _time(facts: Facts, config: ReconcileConfig) -> Buckets:
+    """Return the buckets from the first event of a judged message to the last."""
+    about = [row for row in facts.rows if row.message_events]
+    first, last = min((row.first_ts for row in about), default=0), max((row.last_ts for row in about), default=0)
+    first = first if config.since is None else min(max(first, micros(config.since)), last)
+    return buckets(first, last, min(_MOST_BUCKETS, max(1, _MOST_ROWS // max(1, len(facts.views)))))
+
+
+def _write(rows: DataFrame, folder: Path) -> None:
+    rows.write.mode("overwrite").parquet(str(folder))
