@@ -1,4 +1,4 @@
-"""What a reconciliation may be told: times and tolerances, nothing about where the events lie."""
+"""`ReconcileConfig`: the times and tolerances of a reconciliation."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class ReconcileConfig:
     since: float | None = None
     """Only what has happened since is judged, and what was still open then; without it, everything."""
     grace: float = 60.0
-    """How much later than due or expired a message may be before it counts as lost or stuck."""
+    """Time that a message may be overdue or expired before it counts as lost or stuck."""
     lateness: float = 0.0
-    """How much later than it was written an event may come here; anomalies that are younger are provisional."""
+    """Time by which an event may come late; younger anomalies are provisional."""
     writer_timeout: float = 600.0
     """A writer that is silent for longer, behind the newest event, is dead."""
     lease: float | None = None
     retention: float | None = None
-    """How long the claim store remembers what is done."""
+    """Time that the claim store remembers a key that is done."""
     levels: tuple[float, ...] | None = None
     """Delays of levels 1, 2, …; asked only where an event does not say itself when it is due."""
     listed: int = 50
-    """How many anomalies the report lists, and how many messages in doubt; the tables have all of them."""
+    """Most anomalies, and most messages in doubt, that the report lists; the tables have all of them."""
     verify_sample: int = 0
-    """How many messages are judged once more by the plain algebra, in the memory of the driver."""
+    """Number of messages that the reference judges again, in the memory of the driver."""
     strict: bool = False
     """Whether messages that were run again, or may have been, make the exit code 1, though no verdict says so."""
 

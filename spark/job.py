@@ -107,7 +107,7 @@ def _judged(found: Judgement, counts: Counts, events: DataFrame, books: Sequence
 
 
 def _write_text(path: Path, text: str) -> None:
-    """All of it or nothing, so that nobody opens half a report."""
+    """Write the whole file or none of it."""
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -21,12 +21,12 @@ from ackwise.spark.events.schema import micros, project
 from ackwise.spark.fold.facts import Committed, Facts, SurveyRow, establish
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness
-from ackwise.spark.fold.survey import committed, passed, untold
+from ackwise.spark.fold.survey import committed, passed, unreported_commits
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by_messages
 from ackwise.spark.judge.produced import Produced
-from ackwise.spark.judge.unreported import Left, left, unsaid
+from ackwise.spark.judge.unreported import Left, left, unreported
 from ackwise.spark.judge.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
 
 __all__ = ["Judgement", "Progress", "conclude", "weigh"]
@@ -111,7 +111,7 @@ def conclude(
 
 def _blindness(folded: Folded, moves: DataFrame, facts: Facts, gone: Sequence[Hole]) -> Blindness:
     around = [*folded.around(gone), *_collect(passed(moves), Around)]
-    return blindness(facts, gone, around, _collect(untold(moves), Around) if gone else ())
+    return blindness(facts, gone, around, _collect(unreported_commits(moves), Around) if gone else ())
 
 
 def _judged(
@@ -131,7 +131,7 @@ def _judged(
         states,
         context(spark, facts, commits, blind, begin),
         spark.createDataFrame(unsettled, "pk long, start long, end long"),
-        unsaid(spark, folded, facts, taken),
+        unreported(spark, folded, facts, taken),
         facts.as_of,
         grace,
         since,

@@ -1,4 +1,4 @@
-"""A check of the job on some of its messages: their events are judged once more by the plain algebra, which shares no code with it.
+"""The check of a sample: the reference algebra judges some messages again and must agree with the job.
 
 The messages are drawn by a hash, so the same ones each time: half of them from all, half from those of whom there is more to say than that
 they ran once. What is known of whole partitions and writers is taken from the run; their own events are read anew and found by name.
@@ -41,7 +41,7 @@ class Disagreement(AckwiseError):
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was judged and by what, see `job.Judgement`; `events` are in `EVENT_SCHEMA`."""
+    """The judgement to check, see `judging.Judgement`; `events` are in `EVENT_SCHEMA`."""
 
     facts: Facts
     commits: Mapping[int, Committed]
@@ -80,7 +80,7 @@ def _draw(settled: DataFrame, number: int) -> list[Row]:
 
 
 def _mates(spark: SparkSession, judged: DataFrame, drawn: Sequence[Row]) -> list[Row]:
-    """Of each key that was suppressed two messages, one of them such that accounts for it, if there is one: a key may have millions."""
+    """Return two messages of each suppressed key, one of which accounts for it if there is one: a key may have millions."""
     keys = {(row["scope"], row["dedup_hash"]) for row in drawn if row["suppressed_ts"] is not None and row["dedup_hash"] is not None}
     if not keys:
         return []
@@ -110,7 +110,7 @@ def _plain(name: str) -> Column:
 
 
 def _sessions(facts: Facts) -> list[dict[str, Any]]:
-    """What the sessions say, as the events that they were."""
+    """Return the sessions as events."""
     same = {"seq": -1, "event_type": int(EventCode.SESSION_START)}
     said = [row for row in facts.rows if row.session is not None and _is_object(row.session)]
     return [

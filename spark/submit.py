@@ -1,4 +1,4 @@
-"""What `spark-submit` is given: `spark-submit …/ackwise/spark/submit.py EVENTS…`, with the options of `ackwise reconcile`."""
+"""The script for `spark-submit …/ackwise/spark/submit.py EVENTS…`, with the options of `ackwise reconcile`."""
 
 from __future__ import annotations
 

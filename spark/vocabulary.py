@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Verdict(enum.IntEnum):
-    """What became of one message, worst first: an offset that several handlers read is booked by the smallest."""
+    """The verdict on one message, worst first: an offset of several handlers is booked by the smallest."""
 
     LOST = 1
     LOST_PRODUCED = 2
@@ -54,7 +54,7 @@ class Verdict(enum.IntEnum):
 
 
 class LogicalVerdict(enum.IntEnum):
-    """What became of all the records with one dedup hash, where that is not what deduplication promises."""
+    """The verdict on all records with one dedup hash, where deduplication failed."""
 
     LOGICAL_DUPLICATE = 1
     """More than one of them was run with success."""
@@ -63,16 +63,16 @@ class LogicalVerdict(enum.IntEnum):
 
 
 class ProducedVerdict(enum.IntEnum):
-    """What a table of what was produced shows beside the verdicts on offsets."""
+    """The verdict on a produced record, beside the verdicts on offsets."""
 
     NOT_PUBLISHED = 1
-    """It was to be produced, and never got coordinates."""
+    """To be produced, and still without coordinates."""
     ORPHAN_CONSUMED = 2
-    """A group has it, and nobody says that it was produced."""
+    """Consumed by a group, and in no table of produced records."""
 
 
 class Account(enum.StrEnum):
-    """What each record that was produced is counted as, in the book of a partition; none is counted twice."""
+    """The account of a produced record in the book of its partition; each has one."""
 
     HANDLED = "handled"
     """Events are about it."""
@@ -90,7 +90,7 @@ class Account(enum.StrEnum):
 
 
 class CopyFate(enum.StrEnum):
-    """What became of a copy that was sent back, in the retry book; each has one."""
+    """The fate of a copy that was sent back, in the retry book; each has one."""
 
     CAME = "came"
     """A later attempt of the message was seen."""
@@ -105,7 +105,7 @@ class CopyFate(enum.StrEnum):
 
 
 class Flag(enum.IntFlag):
-    """What is worth knowing beside the verdict."""
+    """A remark beside the verdict."""
 
     COMMITTED_PAST = 1
     """Still open, and the group has committed past it: nobody will deliver it again."""
@@ -138,7 +138,7 @@ class Flag(enum.IntFlag):
 
 
 class ExitCode(enum.IntEnum):
-    """What `ackwise reconcile` answers to the shell."""
+    """The exit code of `ackwise reconcile`."""
 
     CLEAN = 0
     ANOMALIES = 1

@@ -55,7 +55,7 @@ class Counts:
     """The numbers of a run, in part as rows of Spark."""
 
     kinds: Sequence[Row]
-    """Of `results.tallies`."""
+    """Rows of `results.tables.tallies`."""
     tallies: Sequence[Tally]
     booked: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]

@@ -11,7 +11,7 @@ from benchmarks.reconciling.shape import SECOND
 from ackwise.middleware.events import EventCode
 from ackwise.spark.vocabulary import Flag, Verdict
 
-__all__ = ["FATES", "LEVELS", "Fate", "Hash", "Step", "Who"]
+__all__ = ["FATES", "LEVELS", "WriterFate", "Hash", "Step", "Who"]
 
 #: Seconds of the delay levels, as the sessions say.
 LEVELS: Final = (10, 30, 60)
@@ -68,7 +68,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class WriterFate:
     """One course of things. `share` is how many messages of 100,000 take it."""
 
     name: str
@@ -79,7 +79,7 @@ class Fate:
     hash: int = Hash.OWN
 
 
-def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 10, hash: int = Hash.OWN) -> Fate:
+def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 10, hash: int = Hash.OWN) -> WriterFate:
     """`words` are events: who (own, `~` standby, `!` victim), a letter, `@` attempt, `#` execution, `+` seconds after the one before."""
     steps, at = [], 0
     for word in words.split():
@@ -90,7 +90,7 @@ def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 
         at += int(found["after"]) * SECOND if found["after"] else 3000
         run = int(found["run"] or 0) if code in _RUNS else -1
         steps.append(Step(code, " ~!".index(found["who"] or " "), int(found["attempt"] or 1), run, at, bool(found["older"])))
-    return Fate(name, tuple(steps), verdict, Flag(flags), share, hash)
+    return WriterFate(name, tuple(steps), verdict, Flag(flags), share, hash)
 
 
 _V, _F = Verdict, Flag

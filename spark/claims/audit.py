@@ -1,4 +1,4 @@
-"""The comparison of a store with the events: what `claims.py` says of the rows, counted and written."""
+"""The comparison of a claim store with the events, counted and written as a table."""
 
 from __future__ import annotations
 

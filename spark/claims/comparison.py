@@ -1,4 +1,4 @@
-"""The claims of a store laid beside the verdicts: by dedup hash, since a store knows neither groups nor topics."""
+"""The claims of a store beside the verdicts, joined by dedup hash: a store knows neither groups nor topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_RECORD: Final = Flag.UNCLAIMED | Flag.REPEATED | Flag.RESCUED_FROM_DLQ | Fla
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a store remembers."""
+    """The claims of a store."""
 
     store: str
     """Where it is, without user and password."""

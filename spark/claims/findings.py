@@ -1,4 +1,4 @@
-"""What a claim store says against the events, as values. Plain Python."""
+"""The findings of a comparison with a claim store, as values. Plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CLAIM_ACTIONS", "CLAIM_ANOMALIES", "CLAIM_MEANINGS", "ClaimFinding",
 
 
 class ClaimVerdict(enum.IntEnum):
-    """How the store and the events contradict each other about one key, worst first."""
+    """A contradiction between the store and the events about one key, worst first."""
 
     DONE_UNSEEN = 1
     """The store has it as done, and by the events no message of the key ever was."""
@@ -54,7 +54,7 @@ class ClaimFinding:
     finding: ClaimVerdict
     verdict: Verdict
     key: str | None
-    """What the row in the store is called; None where there is none."""
+    """The name of the row in the store, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ClaimReport:
     claims: int
     """Keys that it remembers."""
     known: int
-    """Those among them that the events know."""
+    """Keys among them that the events know."""
     counts: Mapping[ClaimVerdict, int]
     """Keys of each kind."""
     findings: Sequence[ClaimFinding]
@@ -78,12 +78,12 @@ class ClaimReport:
 
     @property
     def anomalies(self) -> int:
-        """How many keys somebody should look at."""
+        """The number of keys that need a look."""
         return sum(number for kind, number in self.counts.items() if kind in CLAIM_ANOMALIES)
 
     @property
     def sentences(self) -> list[str]:
-        """What is to be said of it all, one sentence for each thing."""
+        """One sentence for each kind of contradiction."""
         found = [
             f"{kind.name}: {self.counts[kind]:,} keys are {CLAIM_MEANINGS[kind]}. {CLAIM_ACTIONS[kind]}"
             for kind in ClaimVerdict

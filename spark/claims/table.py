@@ -37,7 +37,7 @@ FROM {table} WHERE kept_until > now()"""
 
 @dataclass(frozen=True, slots=True)
 class ClaimTable:
-    """Where claims are, and how one gets there."""
+    """The address of a claim table, and the means to read it."""
 
     address: str
     """Without user, password and options."""
@@ -51,7 +51,7 @@ class ClaimTable:
         return f"ClaimTable({self.address})"
 
     def read(self, spark: SparkSession, say: Callable[[str], None]) -> Claims:
-        """What the store remembers. Raises `Unavailable` or `ConfigurationError` if it can't be read."""
+        """Return the claims of the store. Raises `Unavailable` or `ConfigurationError` if it can't be read."""
         add_jdbc_driver(spark, say)
         query = " UNION ALL ".join(_CLAIMS.format(table=name) for name in (self.tables.claims, self.tables.daily_claims))
         options = {"url": self.url, "driver": "org.postgresql.Driver", "query": query, "fetchsize": "10000"}

@@ -27,7 +27,7 @@ __all__ = ["Sent", "publish", "send"]
 
 
 class Sent(NamedTuple):
-    """What one run did."""
+    """The counts of one run."""
 
     files: int
     events: int

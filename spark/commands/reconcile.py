@@ -1,4 +1,4 @@
-"""`ackwise reconcile`: judges the events below one or more folders, prints what it found and writes a page about it."""
+"""`ackwise reconcile`: judges the events below one or more folders, prints the result and writes a page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progre
 
 
 class Format(enum.StrEnum):
-    """What `reconcile` prints; the files of a run are the same."""
+    """The form in which `reconcile` prints; the files of a run are the same."""
 
     TABLES = "tables"
     JSON = "json"

@@ -1,4 +1,4 @@
-"""`ackwise why`: what became of one message, from the events alone and without Spark."""
+"""`ackwise why`: the life of one message, from the events alone and without Spark."""
 
 from __future__ import annotations
 

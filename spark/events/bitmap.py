@@ -1,4 +1,4 @@
-"""Which numbers of a range are there, 64 to a word: offsets of a partition, sequence numbers of a writer.
+"""Bitmaps of numbers, 64 to a word: offsets of a partition, sequence numbers of a writer.
 
 A word is a row per key and 64 numbers, with a mask for each kind of evidence. So no partition is ever sorted by offset,
 no task gets all of a large one, and words that no event mentions are there too, since the domain is a kind as well.
@@ -70,7 +70,7 @@ def fold_words(evidence: Sequence[DataFrame], kinds: Sequence[str], *also: Colum
 
 
 def count(words: DataFrame, classes: Mapping[str, Column], *also: Column) -> DataFrame:
-    """How many numbers of each key are in each class: one row per key, a column for each class, and the aggregates `also`."""
+    """Count the numbers of each key by class: one row per key, a column for each class, and the aggregates `also`."""
     return words.groupBy("key").agg(*[F.sum(F.bit_count(mask)).alias(name) for name, mask in classes.items()], *also)
 
 

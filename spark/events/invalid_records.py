@@ -1,4 +1,4 @@
-"""Records of an event topic that are no events: noted beside what was collected, so that no later run forgets them.
+"""Records of an event topic that are no events, kept in a note beside what was collected.
 
 ROOT/collected/{topic}/strangers/{batch}.json
 """
@@ -18,15 +18,15 @@ __all__ = ["InvalidRecords", "invalid_records", "note"]
 
 @dataclass(frozen=True, slots=True)
 class InvalidRecords:
-    """Those of one topic, or of a batch of it."""
+    """The invalid records of one topic, or of a batch of it."""
 
     folder: Path
-    """Where they are noted."""
+    """The folder of the notes."""
     records: int
     first: str
-    """Where one of them is: topic/partition/offset."""
+    """The place of one of them: topic/partition/offset."""
     writers: frozenset[int]
-    """Whose events they were to be, by their keys: something of theirs is missing."""
+    """The writers named by their keys: some event of each is missing."""
 
 
 def note(found: InvalidRecords, batch: int) -> None:
@@ -40,7 +40,7 @@ def note(found: InvalidRecords, batch: int) -> None:
 
 
 def invalid_records(root: Path) -> list[InvalidRecords]:
-    """What was noted below `root`, one for each topic. Raises `OSError`."""
+    """Return the notes below `root`, one for each topic. Raises `OSError`."""
     found = [_together(folder, sorted(folder.glob("[0-9]*.json"))) for folder in sorted((root / "collected").glob("*/strangers"))]
     return [each for each in found if each.records]
 

@@ -1,4 +1,4 @@
-"""`Logs`: what the log files of writers say of them, beyond the events in them."""
+"""`Logs`: the state of the log files of writers, beyond the events in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["NO_LOGS", "Logs"]
 
 
 class Logs(NamedTuple):
-    """What is known of writers from their log files, beyond the events in them."""
+    """The state of log files, by the id of their writer."""
 
     unreadable: frozenset[int] = frozenset()
     """Their log could not be read to its end."""

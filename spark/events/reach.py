@@ -1,4 +1,4 @@
-"""Whether the executors of a cluster see the files that the driver sees: asked before anything is concluded."""
+"""A check that the executors of a cluster see the files that the driver sees."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def probe(spark: SparkSession, files: Sequence[Path], out: Path) -> None:
 
 
 def _written(spark: SparkSession, folder: Path) -> int:
-    """How many of the files that executors write the driver sees."""
+    """Return the number of files written by executors that the driver sees."""
     try:
         spark.range(0, _TASKS, 1, _TASKS).write.mode("overwrite").parquet(str(folder))
         return sum(1 for _ in folder.glob("part-*"))

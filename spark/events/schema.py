@@ -1,4 +1,4 @@
-"""The events as Spark reads them, and as the job folds them: names become two hashes, times become microseconds."""
+"""The schema of the events in Spark, and their projection: names become two hashes, times become microseconds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def is_retention() -> Column:
 
 
 def project(events: DataFrame) -> DataFrame:
-    """What the job needs of each event; rows that are no event of ours (no writer, type or time) are left out.
+    """Return the columns that the job needs; rows without writer, type or time are left out.
 
     `pk` identifies a partition as a group reads it and `mk` a handler's view of it within one dedup epoch. A message
     is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin` says that the

@@ -1,4 +1,4 @@
-"""Where the events are: Parquet files below one or more roots, after the logs that nobody writes any more were rolled.
+"""The event files below one or more roots, after abandoned logs were rolled.
 
     ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
     ROOT/wal/{writer}-{first seq}.wal
@@ -76,7 +76,7 @@ def exported(root: Path) -> Exported:
 
 
 def writer_of(path: Path) -> int:
-    """Who wrote the events of a file that is named as they are."""
+    """Return the writer of a file of events, from its name."""
     return int(path.name.split("-")[1], 16)
 
 
@@ -171,7 +171,7 @@ def check_root(root: Path) -> None:
 
 
 def _parquet_files(folder: Path) -> list[Path]:
-    """All below `folder`, in order. Raises `OSError` for a folder that may not be read: `rglob` would take it for an empty one."""
+    """Return all Parquet files below `folder`, in order. Raises `OSError` for an unreadable folder, unlike `rglob`."""
     if not folder.exists():
         return []
     found = os.walk(folder, onerror=_raise)
@@ -188,7 +188,7 @@ def _links(folder: Path) -> list[Path]:
 
 
 def _unread(path: Path) -> str:
-    """Why a Parquet file can't be read; empty if it has its beginning and its end. Spark fails the whole job on one that has not."""
+    """Return why a Parquet file can't be read, or an empty text. Spark fails the whole job on a file without its beginning or end."""
     try:
         descriptor = open_regular(path)
     except OSError as error:

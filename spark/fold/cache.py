@@ -1,8 +1,8 @@
-"""The state folder: what earlier runs folded from the event files, so that each file is read once.
+"""The state folder of `--state`: partial folds of the event files, so that each file is read once.
 
     STATE/state.json                                      what it is of, and in which format
     STATE/src_dt=2026-01-01/{delta}/files.json            the files of that day that the delta is folded from
-    STATE/src_dt=2026-01-01/{delta}/{frame}/*.parquet     see `delta`
+    STATE/src_dt=2026-01-01/{delta}/{frame}/*.parquet     see `partial`
     STATE/src_dt=2026-01-01/{delta}/messages/rec_dt=…/    the messages, by the day of their record
     STATE/open-{deltas}/                                  those that had no outcome yet by all these deltas
 
@@ -36,7 +36,7 @@ from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import REASONS, merge, told_of
+from ackwise.spark.fold.messages import REASONS, merge, outcomes_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
 from ackwise.spark.vocabulary import ENDED
 from ackwise.stores.journal.layout import sync_directory
@@ -87,7 +87,7 @@ class State:
             (unfinished / _FILES).write_text(json.dumps(names))
 
     def read(self, spark: SparkSession) -> Delta:
-        """All deltas as one."""
+        """Return all deltas as one."""
         empty, deltas = empty_delta(spark), self.deltas()
         # One that an older version wrote lacks the frames that came later.
         places = {name: [delta / name for delta in deltas if (delta / name).exists()] for name in FRAMES}
@@ -143,7 +143,7 @@ class State:
 
 
 class FoldedState:
-    """What the deltas of a state and of the logs that are still written say. `kept` has the states that were read last."""
+    """The fold of a state folder and of the logs that are still written. `kept` has the states that were read last."""
 
     def __init__(self, spark: SparkSession, state: State, live: Sequence[Delta]) -> None:
         known = state.read(spark)
@@ -177,8 +177,8 @@ class FoldedState:
             self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
         return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers)
 
-    def told(self, writers: Collection[int]) -> DataFrame:
-        return told_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)
+    def outcomes(self, writers: Collection[int]) -> DataFrame:
+        return outcomes_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)
 
     @property
     def copies(self) -> DataFrame:
@@ -194,7 +194,7 @@ class FoldedState:
         self._state.keep_open(self.kept.join(keys, ["mk", "offset"], "left_semi"))
 
     def _oldest(self, horizon: Horizon) -> int | None:
-        """When the first record was written that had not been committed past."""
+        """Return the time of the first record beyond the last commits."""
         passed = self._spark.createDataFrame(list(horizon.resumed.items()), "pk long, resumed long")
         known = self._delta.tracks.join(F.broadcast(passed), "pk", "left")
         ahead = F.coalesce(F.col("word") >= F.shiftright("resumed", 6), F.lit(True))
@@ -219,7 +219,7 @@ def opened(folder: Path, roots: Sequence[Path]) -> Iterator[State]:
 
 
 def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: Callable[[str], None] = lambda step: None) -> FoldedState:
-    """Fold the files that the state lacks, a day at a time, and answer what all of them say.
+    """Fold the files that the state lacks, a day at a time, and return the fold of all of them.
 
     Logs that are still written are judged and not kept: their events come in files later.
     """

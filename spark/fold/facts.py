@@ -1,4 +1,4 @@
-"""What follows from the survey, in plain Python: who lives, what "now" is, which partitions are sources. Pure."""
+"""Facts that follow from the survey: live writers, the time of judgement, source partitions. Plain Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
     "ROLES",
     "Committed",
     "Facts",
-    "Fate",
+    "WriterFate",
     "Group",
     "KeyCollision",
     "Partition",
@@ -46,7 +46,7 @@ class KeyCollision(AckwiseError):
 
 
 class SurveyRow(NamedTuple):
-    """What one writer says about one partition and handler. Times are microseconds; `None`: it says nothing of it."""
+    """A summary of one writer's events about one partition and handler. Times are microseconds; `None`: no such event."""
 
     writer_id: int
     client: str | None
@@ -68,7 +68,7 @@ class SurveyRow(NamedTuple):
     last_seq: int
     ended: int
     strange: int
-    """How many events have a code that this version does not know or lack the coordinates that they need."""
+    """Number of events with an unknown code or without the coordinates that they need."""
     message_events: int
     roles: int
     """Roles in which the partition was assigned, or that its broker offsets have."""
@@ -84,32 +84,32 @@ class SurveyRow(NamedTuple):
     settled_to: int | None
     """The largest position that it committed, or found committed."""
     drained_ts: int | None
-    """When the group had last read the partition to its end."""
+    """Time at which the group had last read the partition to its end."""
 
 
 class Committed(NamedTuple):
-    """How far a group has committed a partition."""
+    """The commits of a group to a partition."""
 
     pk: int
     highest: int | None
     drained_ts: int | None
-    """When a delay partition had last been read to its end, before its group's retry partitions were."""
+    """Time at which a delay partition had last been read to its end, before its group's retry partitions were."""
     rewound_from: int | None = None
     """The lowest position that a commit went back to; None: each was at least as high as those before."""
     rewound_to: int | None = None
     """The highest position that a commit went back from."""
     resumed: int | None = None
-    """How far it had been committed when that began which is judged; None: all is judged."""
+    """Position committed before the judged time begins; None: all is judged."""
 
 
-class Fate(StrEnum):
-    """What became of a writer."""
+class WriterFate(StrEnum):
+    """The state of a writer."""
 
     LIVE = "live"
     ENDED = "ended"
-    """It closed its log."""
+    """Closed its log."""
     DEAD = "dead"
-    """It fell silent, or others have all its partitions."""
+    """Silent for too long, or replaced on all its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ class Writer:
     last_ts: int
     last_seq: int
     mode: str
-    fate: Fate
+    fate: WriterFate
     tail_is_unknown: bool
-    """It died, and more may have happened than it could export."""
+    """Dead, and its last events may not have been exported."""
     is_mute: bool = False
-    """It died, and no transaction has undone what it did and never told of."""
+    """Dead, and no transaction has undone its unreported work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a group's sessions say, unless the configuration says otherwise. Microseconds."""
+    """The settings of a group, from the configuration or else from its sessions. Microseconds."""
 
     name: GroupName
     first_ts: int
@@ -173,7 +173,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that the survey settles. `as_of` is in microseconds; 0 if there are no events."""
+    """The conclusions from the survey. `as_of` is in microseconds; 0 without events."""
 
     rows: Sequence[SurveyRow]
     as_of: int
@@ -185,11 +185,11 @@ class Facts:
     @cached_property
     def live_writers(self) -> frozenset[int]:
         """The ids of those who may still finish what they claimed."""
-        return frozenset(writer.writer_id for writer in self.writers if writer.fate is Fate.LIVE)
+        return frozenset(writer.writer_id for writer in self.writers if writer.fate is WriterFate.LIVE)
 
     @cached_property
     def mute(self) -> Mapping[int, Mapping[int, int]]:
-        """How far each mute writer had committed the partitions that it tells of, by `pk`: what is before had been settled."""
+        """The positions that each mute writer had committed, by `pk`: all before them was settled."""
         found: dict[int, dict[int, int]] = {writer.writer_id: {} for writer in self.writers if writer.is_mute}
         for row in self.rows:
             if row.writer_id in found and row.topic:
@@ -199,11 +199,11 @@ class Facts:
 
     @cached_property
     def strange(self) -> int:
-        """How many events were passed over, since nobody knows what they mean."""
+        """The number of events that were passed over as unknown."""
         return sum(row.strange for row in self.rows)
 
     def drained(self, role: str) -> dict[int, int | None]:
-        """When each partition of this role was last read to its end, by `pk`."""
+        """Return the time at which each partition of this role was last read to its end, by `pk`."""
         found: dict[int, int | None] = {pk: None for pk, partition in self.partitions.items() if partition.roles & ROLES[role]}
         for row in self.rows:
             if row.pk in found and row.drained_ts is not None:
@@ -211,7 +211,7 @@ class Facts:
         return found
 
     def retries_drained(self) -> dict[GroupName, int]:
-        """When all retry partitions of a group had been read to their ends; a group that can't show it is not in it."""
+        """Return the time at which all retry partitions of a group had been read to their ends; groups without proof are left out."""
         by_group: dict[GroupName, list[int | None]] = defaultdict(list)
         for pk, at in self.drained("retry").items():
             by_group[self.partitions[pk].group].append(at)
@@ -227,7 +227,7 @@ def establish(rows: Iterable[SurveyRow], config: ReconcileConfig, logs: Logs = N
     now = max((row.last_ts for row in rows), default=0) if config.as_of is None else round(config.as_of * _MICROS)
     sessions = _sessions(rows)
     writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, logs)
-    as_of = min((writer.last_ts for writer in writers if writer.fate is Fate.LIVE), default=now) if config.as_of is None else now
+    as_of = min((writer.last_ts for writer in writers if writer.fate is WriterFate.LIVE), default=now) if config.as_of is None else now
     partitions = {pk: _partition(pk, about) for pk, about in _by(rows, "pk").items() if about[0].topic}
     views = [_view(mk, about) for mk, about in _by(rows, "mk").items() if any(row.message_events for row in about)]
     groups = {name: _group(name, min(row.first_ts for row in about), sessions, config) for name, about in _by_group(rows).items()}
@@ -255,7 +255,7 @@ class _Session(NamedTuple):
 
 
 def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
-    """What the sessions say of themselves, oldest first."""
+    """Return the attributes of the sessions, oldest first."""
     found = []
     for row in sorted(rows, key=lambda row: row.first_ts):
         try:
@@ -280,7 +280,7 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
         last_ts = max(row.last_ts for row in about)
         # A writer that still holds its log lives, even if our copy of it ends before others got its partitions.
         is_dead = last_ts < now - timeout or (writer_id not in logs.held and _lost_everything(about, last_ts, assigned))
-        fate = Fate.ENDED if any(row.ended for row in about) else Fate.DEAD if is_dead else Fate.LIVE
+        fate = WriterFate.ENDED if any(row.ended for row in about) else WriterFate.DEAD if is_dead else WriterFate.LIVE
         writers.append(
             Writer(
                 writer_id=writer_id,
@@ -291,8 +291,8 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
                 last_seq=max(row.last_seq for row in about),
                 mode="async" if writer_id in asynchronous else "before_settle",
                 fate=fate,
-                tail_is_unknown=writer_id in logs.unreadable or (fate is Fate.DEAD and writer_id in asynchronous),
-                is_mute=fate is Fate.DEAD and writer_id not in transactional,
+                tail_is_unknown=writer_id in logs.unreadable or (fate is WriterFate.DEAD and writer_id in asynchronous),
+                is_mute=fate is WriterFate.DEAD and writer_id not in transactional,
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))

@@ -1,4 +1,4 @@
-"""What is folded from events before anything is judged, so that no verdict depends on how it was folded, or when.
+"""`Folded`: the interface of a fold, whether computed at once or from partial folds.
 
 Nothing here knows the whole: who lives, what "now" is and how far a group got is decided from it (`facts`).
 """
@@ -15,7 +15,7 @@ from ackwise.spark.events.schema import is_about_a_message
 from ackwise.spark.fold import survey, tracks
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import copies, fold, told
+from ackwise.spark.fold.messages import copies, fold, outcomes
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
 
@@ -29,11 +29,11 @@ class Horizon(NamedTuple):
     since: int
     """Microseconds."""
     resumed: Mapping[int, int]
-    """How far partitions had been committed, by `pk`; of others nothing is beyond."""
+    """The committed position by `pk`; other partitions have no horizon."""
 
 
 class Folded(Protocol):
-    """What is known of a set of events. Frames are not computed before somebody asks."""
+    """The fold of a set of events. Its frames are lazy."""
 
     @property
     def survey(self) -> DataFrame:
@@ -47,28 +47,28 @@ class Folded(Protocol):
 
     @property
     def seen(self) -> DataFrame:
-        """Which offsets any message event is about, as `points` of the kind `seen`; `oldest` and `newest` are record times."""
+        """Offsets with a message event, as `points` of the kind `seen`; `oldest` and `newest` are record times."""
         ...
 
     def holes(self, writers: Sequence[Writer]) -> list[Hole]:
-        """Which sequence numbers of the writers are missing."""
+        """Return the missing sequence numbers of the writers."""
         ...
 
     def around(self, holes: Sequence[Hole]) -> list[Around]:
-        """What is said of each partition before and after each hole."""
+        """Return the positions in each partition before and after each hole."""
         ...
 
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         """The states of the messages, as `fold` has them; those beyond the horizon may be left out."""
         ...
 
-    def told(self, writers: Collection[int]) -> DataFrame:
-        """Of which messages `writers` told an end, as `fold.told` has it; asked after `messages`, of the same ones."""
+    def outcomes(self, writers: Collection[int]) -> DataFrame:
+        """Return the outcomes that `writers` reported, as `messages.outcomes` does; call it after `messages`, for the same ones."""
         ...
 
     @property
     def copies(self) -> DataFrame:
-        """Where copies were read, as `fold.copies` has it."""
+        """Places at which copies were read, as `messages.copies` returns them."""
         ...
 
 
@@ -101,7 +101,7 @@ class FoldedEvents:
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         if not holes:
             return []
-        written = [tracks.Run(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
+        written = [tracks.SeqRun(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
         told = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
         found = tracks.around(told, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
@@ -109,8 +109,8 @@ class FoldedEvents:
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         return fold(self._events, live_writers)
 
-    def told(self, writers: Collection[int]) -> DataFrame:
-        return told(self._events, writers)
+    def outcomes(self, writers: Collection[int]) -> DataFrame:
+        return outcomes(self._events, writers)
 
     @property
     def copies(self) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What the events can't tell: sequence numbers that are missing, and the offsets that this makes unknown.
+"""Gaps in the events: missing sequence numbers, and the offsets that are unknown because of them.
 
 A writer numbers its events without holes. Where one is missing, its log was damaged or a file is gone, and what was
 read or settled meanwhile may be fine. Two ranges of offsets follow for each partition that the writer had: those that
@@ -32,7 +32,7 @@ class Hole(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What a writer says of one partition before and after a hole; `None`: nothing."""
+    """The positions of a writer in one partition before and after a hole; `None`: unknown."""
 
     pk: int
     reached: int | None
@@ -45,22 +45,22 @@ class Around(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Blindness:
-    """What is unknown: spans of offsets by `pk`, in order and apart from each other, and the groups concerned."""
+    """The unknown spans of offsets by `pk`, ordered and disjoint, and the groups concerned."""
 
     unread: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     unsettled: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     groups: frozenset[GroupName] = frozenset()
 
 
-def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], untold: Iterable[Around] = ()) -> Blindness:
+def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], unreported_commits: Iterable[Around] = ()) -> Blindness:
     """Put together what the holes hide and what writers that died without saying so took with them.
 
-    `untold` are commits of which nobody tells; in a group with holes, one of them may have been made there.
+    `unreported_commits` are commits of which nobody tells; in a group with holes, one of them may have been made there.
     """
     groups_of = {writer.writer_id: writer.group for writer in facts.writers}
     groups_with_holes = {groups_of[hole.writer_id] for hole in holes}
     blind_groups = groups_with_holes | {writer.group for writer in facts.writers if writer.tail_is_unknown}
-    found = [*around, *_tails(facts), *(each for each in untold if facts.partitions[each.pk].group in groups_with_holes)]
+    found = [*around, *_tails(facts), *(each for each in unreported_commits if facts.partitions[each.pk].group in groups_with_holes)]
     unread: dict[int, list[Span]] = defaultdict(list)
     unsettled: dict[int, list[Span]] = defaultdict(list)
     for pk, reached, settled_to, resumed in found:
@@ -71,7 +71,7 @@ def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], unt
 
 
 def _tails(facts: Facts) -> Iterator[Around]:
-    """What dead writers read last; whoever had the partition afterwards has told of everything from its position on."""
+    """Yield the last positions of dead writers; a successor has reported everything from its own position on."""
     died_at = {writer.writer_id: writer.last_ts for writer in facts.writers if writer.tail_is_unknown}
     read: dict[tuple[int, int], list[SurveyRow]] = defaultdict(list)
     for row in facts.rows:

@@ -1,4 +1,4 @@
-"""The state of each message: its events folded by functions that neither order nor repetition can change.
+"""The state of each message: its events folded by functions that ignore order and repetition.
 
 Every aggregate is `bit_or`, `min` or `max` over a fixed-width number. So the fold is the same for events that were
 exported twice, came late or stand in any file, and Spark keeps it in one hash aggregate with one exchange.
@@ -28,8 +28,8 @@ __all__ = [
     "fold",
     "fold_by_writer",
     "merge",
-    "told",
-    "told_of",
+    "outcomes",
+    "outcomes_of",
 ]
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
@@ -86,30 +86,30 @@ def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
 
 
 def fold_by_writer(events: DataFrame) -> DataFrame:
-    """The same, one row per (`mk`, `offset`, `writer_id`) and without `live_claim`: what can be said before it is known who lives."""
+    """Fold as `fold` does, one row per (`mk`, `offset`, `writer_id`), without `live_claim`: live writers are not known yet."""
     return _of_messages(events, "writer_id").agg(*_state())
 
 
 def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
-    """What `fold` would say of the events of several `fold_by_writer`, in any order and however often the same one is among them."""
+    """Merge rows of several `fold_by_writer` into rows of `fold`, in any order; repeated rows do no harm."""
     live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
     how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
     return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"))
 
 
-def told(events: DataFrame, writers: Collection[int]) -> DataFrame:
-    """Of which messages each of `writers` told an end, and with which it began: `writer_id`, `mk`, `word`, and masks `told`, `begun`."""
+def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
+    """Return the messages that each of `writers` reported: `writer_id`, `mk`, `word`, masks `told` (an outcome) and `begun`."""
     return _words(events.where(is_about_a_message()), writers, is_any(*_TOLD), is_any(*_BEGUN))
 
 
-def told_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
-    """What `told` would say of the events of several `fold_by_writer`."""
+def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
+    """Return the rows of `outcomes` from rows of `fold_by_writer`."""
     return _words(states, writers, _has_any(_TOLD), _has_any(_BEGUN))
 
 
 def copies(events: DataFrame) -> DataFrame:
-    """Where copies of messages were read, one row per writer that speaks of one there: whether it told its end, or had begun with it."""
+    """Return the places of copies, one row per writer: whether it reported an outcome, or had begun."""
     place = F.xxhash64("cluster", "group_id", "phys_topic", F.lit(""), F.col("phys_partition").cast("long"))
     there = events.where(is_about_a_message()).where("phys_topic IS NOT NULL AND phys_partition IS NOT NULL AND phys_offset IS NOT NULL")
     return (

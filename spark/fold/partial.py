@@ -1,4 +1,4 @@
-"""What is folded from some of the events, such as those of one day, and what several of these say together.
+"""A partial fold, such as one day's events, and how partial folds combine.
 
 Whatever needs the whole stays out: who lives, what "now" is, which offsets there are to account for. So deltas may be made
 in any order, and the same events may be in several.
@@ -18,9 +18,9 @@ from ackwise.spark.events.schema import EVENT_SCHEMA, project
 from ackwise.spark.fold.facts import SurveyRow, Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import copies, fold_by_writer, merge, told_of
+from ackwise.spark.fold.messages import copies, fold_by_writer, merge, outcomes_of
 from ackwise.spark.fold.survey import holes, steps, survey
-from ackwise.spark.fold.tracks import Run, around, holes_between, runs, seen, tracks
+from ackwise.spark.fold.tracks import SeqRun, around, holes_between, runs, seen, tracks
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
@@ -47,12 +47,12 @@ _COUNTED: Final = {"strange", "message_events"}
 
 @dataclass(frozen=True)
 class Delta:
-    """What is folded from a set of events."""
+    """A partial fold: the fold of some events."""
 
     survey: DataFrame
     """Rows of `SurveyRow`."""
     runs: DataFrame
-    """Rows of `Run`."""
+    """Rows of `SeqRun`."""
     steps: DataFrame
     """The events about partitions, as they are: in what order they happened is asked only when all are known."""
     tracks: DataFrame
@@ -60,7 +60,7 @@ class Delta:
     messages: DataFrame
     """Rows of `fold_by_writer`."""
     copies: DataFrame
-    """Rows of `fold.copies`."""
+    """Rows of `messages.copies`."""
 
 
 def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
@@ -74,12 +74,12 @@ def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
 
 
 def empty_delta(spark: SparkSession) -> Delta:
-    """What is folded from no events at all."""
+    """Return the fold of no events."""
     events = project(spark.createDataFrame([], EVENT_SCHEMA))
     return _delta(spark, events, survey(events), [])
 
 
-def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: Sequence[Run]) -> Delta:
+def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: Sequence[SeqRun]) -> Delta:
     return Delta(
         survey=surveyed,
         runs=spark.createDataFrame(list(there), "writer_id long, first long, last long"),
@@ -122,7 +122,7 @@ class FoldedDeltas:
 
     def holes(self, writers: Sequence[Writer]) -> list[Hole]:
         known = {writer.writer_id for writer in writers}
-        return [hole for hole in holes_between(Run(*row) for row in self._delta.runs.collect()) if hole.writer_id in known]
+        return [hole for hole in holes_between(SeqRun(*row) for row in self._delta.runs.collect()) if hole.writer_id in known]
 
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         if not holes:
@@ -133,8 +133,8 @@ class FoldedDeltas:
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         return merge(self._delta.messages, live_writers)
 
-    def told(self, writers: Collection[int]) -> DataFrame:
-        return told_of(self._delta.messages, writers)
+    def outcomes(self, writers: Collection[int]) -> DataFrame:
+        return outcomes_of(self._delta.messages, writers)
 
     @property
     def copies(self) -> DataFrame:
@@ -143,12 +143,12 @@ class FoldedDeltas:
         return self._delta.copies.groupBy(*place).agg(F.max("told").alias("told"), F.max("begun").alias("begun"))
 
 
-def _written(rows: Sequence[SurveyRow]) -> list[Run]:
+def _written(rows: Sequence[SurveyRow]) -> list[SeqRun]:
     """The first and the last number of each writer."""
-    found: dict[int, Run] = {}
+    found: dict[int, SeqRun] = {}
     for row in rows:
         first, last = row.first_seq, row.last_seq
         if row.writer_id in found:
             first, last = min(first, found[row.writer_id].first), max(last, found[row.writer_id].last)
-        found[row.writer_id] = Run(row.writer_id, first, last)
+        found[row.writer_id] = SeqRun(row.writer_id, first, last)
     return list(found.values())

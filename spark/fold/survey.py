@@ -1,4 +1,4 @@
-"""What is asked of all events before any message is judged: who wrote them, about what, and how far each group got.
+"""The survey of all events: writers, partitions, missing numbers and commits.
 
 Both are answered in rows per writer and partition, few enough for plain Python to decide what they mean (`facts`).
 """
@@ -24,7 +24,7 @@ __all__ = [
     "received_from",
     "steps",
     "survey",
-    "untold",
+    "unreported_commits",
 ]
 
 
@@ -106,7 +106,7 @@ def holes(events: DataFrame, written: DataFrame) -> DataFrame:
     return found.select(F.col("key").alias("writer_id"), F.col("start").alias("first"), F.col("end").alias("after"))
 
 
-def untold(events: DataFrame) -> DataFrame:
+def unreported_commits(events: DataFrame) -> DataFrame:
     """Rows of `Around`: partitions that came from a commit of which nobody tells, from the position that is known before it.
 
     Whoever made it may have settled what is in between. `events` has those about partitions.
@@ -171,6 +171,6 @@ def _role_bit() -> Column:
 
 
 def passed(events: DataFrame) -> DataFrame:
-    """What databases had passed when partitions were taken over, as `Around`: they know of it, and its events died with a worker."""
+    """Return the positions of databases when partitions were taken over, as `Around`: earlier events may have died with a worker."""
     told = events.where(is_any(EventCode.TX_SETTLED) & F.col("range_end").isNotNull())
     return told.select("pk", "offset", F.col("offset").alias("settled_to"), "range_end").distinct()

@@ -1,4 +1,4 @@
-"""What each writer read of each partition, 64 offsets to a row: enough to say later what a hole in its events hides.
+"""The tracks of each writer through each partition, 64 offsets to a row: they bound what a hole in its events hides.
 
 A writer's events of one delta are cut into runs, which have no hole within. So a hole that shows when deltas are put
 together lies wholly before or wholly after each run.
@@ -19,10 +19,10 @@ from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.survey import committed_position, reached, received_from
 
-__all__ = ["Run", "around", "holes_between", "runs", "seen", "tracks"]
+__all__ = ["SeqRun", "around", "holes_between", "runs", "seen", "tracks"]
 
 
-class Run(NamedTuple):
+class SeqRun(NamedTuple):
     """Sequence numbers of a writer that are all there: from `first` to `last`."""
 
     writer_id: int
@@ -30,8 +30,8 @@ class Run(NamedTuple):
     last: int
 
 
-def runs(written: Iterable[Run], holes: Iterable[Hole]) -> list[Run]:
-    """What is left of the numbers that each writer has `written` in one delta, without the holes."""
+def runs(written: Iterable[SeqRun], holes: Iterable[Hole]) -> list[SeqRun]:
+    """Return the numbers that each writer has `written` in one delta, without the holes."""
     found = []
     missing: dict[int, list[Hole]] = defaultdict(list)
     for hole in holes:
@@ -39,14 +39,14 @@ def runs(written: Iterable[Run], holes: Iterable[Hole]) -> list[Run]:
     for writer_id, first, last in written:
         begin = first
         for hole in sorted(missing[writer_id]):
-            found.append(Run(writer_id, begin, hole.first - 1))
+            found.append(SeqRun(writer_id, begin, hole.first - 1))
             begin = hole.after
-        found.append(Run(writer_id, begin, last))
+        found.append(SeqRun(writer_id, begin, last))
     return found
 
 
-def holes_between(runs: Iterable[Run]) -> list[Hole]:
-    """Which numbers are missing, from 0 to the last of each writer."""
+def holes_between(runs: Iterable[SeqRun]) -> list[Hole]:
+    """Return the missing numbers from 0 to the last of each writer."""
     found = []
     next_of: dict[int, int] = defaultdict(int)
     for writer_id, first, last in sorted(runs):
@@ -56,7 +56,7 @@ def holes_between(runs: Iterable[Run]) -> list[Hole]:
     return found
 
 
-def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[Run]) -> DataFrame:
+def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[SeqRun]) -> DataFrame:
     """One row per run (`writer_id`, `first`, `last`), partition and word of offsets, from projected events.
 
     `seen` has the offsets that message events are about, `oldest` and `newest` the times of their records, `positions` the
@@ -78,7 +78,7 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[Run]) -> DataF
 
 
 def seen(tracks: DataFrame) -> DataFrame:
-    """Which offsets any message event is about, as `Folded` has it."""
+    """Return the offsets with a message event, as `Folded.seen`."""
     return tracks.where("seen != 0").select(
         F.col("pk").alias("key"), "word", F.lit("seen").alias("kind"), F.col("seen").alias("mask"), "oldest", "newest"
     )

@@ -1,4 +1,4 @@
-"""The books of what was produced: for every partition, what became of each record that its producer tells of. Plain Python."""
+"""The books of production: the fate of each produced record, by partition. Plain Python."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class ProducedBook:
 
     @property
     def produced(self) -> int:
-        """How many records there are to account for."""
+        """The number of records to account for."""
         return sum(self.accounts.values())
 
     @property
     def lost(self) -> int:
-        """How many of them are LOST_PRODUCED."""
+        """The number of them that are LOST_PRODUCED."""
         return self.accounts[Account.LOST_PRODUCED] + self.accounts[Account.LOST_BEFORE_START]
 
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """What a table of what was produced says, laid beside the events."""
+    """A table of produced records, compared with the events."""
 
     path: str
     books: Sequence[ProducedBook]
@@ -68,17 +68,17 @@ class Production:
 
     @property
     def lost_before_start(self) -> int:
-        """How many LOST_PRODUCED are in no book of a group, since they lie below its first offset."""
+        """The number of LOST_PRODUCED below the first offset of a group, so outside its books."""
         return sum(book.accounts[Account.LOST_BEFORE_START] for book in self.books)
 
     @property
     def not_published(self) -> int:
-        """How many records are late to get coordinates."""
+        """The number of records that are late to get coordinates."""
         return sum(each.late for each in self.unpublished)
 
     @property
     def orphaned(self) -> int:
-        """How many records were consumed and not produced."""
+        """The number of records that were consumed and not produced."""
         return sum(book.orphans for book in self.books)
 
 

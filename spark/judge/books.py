@@ -1,4 +1,4 @@
-"""The books: for every partition of a source, each offset from the first to the last committed has exactly one verdict.
+"""The books: in each source partition, every offset up to the last commit has exactly one verdict.
 
 Offsets with events are counted from the messages' states, offsets without from the words, and how many there must be
 from the commits. Three ways that share nothing, so a sum that is off is a fault in the job or in the events.
@@ -41,17 +41,17 @@ class Book:
 
     @property
     def verdicts(self) -> Mapping[Verdict, int]:
-        """How many offsets have each verdict, worst first."""
+        """The number of offsets by verdict, worst first."""
         return {verdict: self.messages.get(verdict, 0) + self.absent.get(verdict, 0) for verdict in sorted({*self.messages, *self.absent})}
 
     @property
     def expected(self) -> int:
-        """How many offsets there are to account for."""
+        """The number of offsets to account for."""
         return self.committed - self.start
 
     @property
     def balance(self) -> int:
-        """How many of them are not accounted for; negative if some are counted twice."""
+        """The number of offsets that are unaccounted for; negative if some are counted twice."""
         return self.expected - sum(self.verdicts.values()) - self.gaps
 
 

@@ -1,4 +1,4 @@
-"""What a verdict needs to know beyond the message itself: how far its group got, and what its group promises."""
+"""The context of a verdict: how far its group got, and the lease, retention and delays of the group."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def delay_partitions(spark: SparkSession, facts: Facts) -> DataFrame:
 
 
 def drained(facts: Facts, commits: Mapping[int, Committed]) -> dict[GroupName, int]:
-    """When a group had read all its delay partitions, and after them its retry partitions, to their ends."""
+    """Return the time at which a group had read its delay partitions, and after them its retry partitions, to their ends."""
     times: dict[GroupName, list[int | None]] = {}
     for pk in facts.drained("delay"):
         times.setdefault(facts.partitions[pk].group, []).append(commits[pk].drained_ts if pk in commits else None)

@@ -1,4 +1,4 @@
-"""The offsets of each partition by what is known of them: which have no event at all, and why."""
+"""The offsets of each partition by evidence: seen, received, deleted, jumped over, or without any event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", Ev
 
 
 def seen_by_messages(judged: DataFrame) -> DataFrame:
-    """What `Folded.seen` says, of messages that were judged: a row for each, where there are several events."""
+    """Return the rows of `Folded.seen` from judged messages: one each, in place of one per event."""
     oldest = F.coalesce("state.first_record_ts", "record_ts").alias("oldest")
     return points(judged, "pk", "offset", "seen", oldest, F.col("record_ts").alias("newest"))
 
@@ -66,7 +66,7 @@ def offset_words(
 
 
 def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:
-    """What the same writer both received and found nothing at: one fetch returned what is on both sides of it."""
+    """Return the offsets that one writer both received and found empty: one fetch returned both sides."""
     loosely = steps.where(loose)
     received = steps.where(is_any(EventCode.RECEIVED_RANGE)).join(
         F.broadcast(loosely.select("pk", "writer_id").distinct()), ["pk", "writer_id"], "left_semi"

@@ -1,4 +1,4 @@
-"""What was produced, as its producer tells it: read from files, and laid beside the partitions that groups read.
+"""The table of produced records, read from files and matched with the partitions that groups read.
 
 One row is a record that the broker acknowledged, such as from a producer's delivery reports, or a row of an outbox, which
 has no coordinates before it is published.
@@ -43,7 +43,7 @@ _JSON: Final = {".json", ".jsonl", ".ndjson"}
 
 
 class Extent(NamedTuple):
-    """What is told of one partition: how many rows, and the first and last offset."""
+    """The rows about one partition: their number, and the first and last offset."""
 
     topic: str
     topic_id: str
@@ -71,19 +71,19 @@ class Produced:
         return Produced(rows, [Extent(*row) for row in told.collect()], sorted(Unpublished(*row) for row in held.collect()))
 
     def partitions(self, facts: Facts) -> dict[int, Extent]:
-        """What is told of each partition of a source, by `pk`."""
+        """Return the extent of each source partition, by `pk`."""
         known = {(extent.topic, extent.topic_id, extent.partition): extent for extent in self.extents}
         return {pk: known[_place(each)] for pk, each in facts.partitions.items() if each.is_source and _place(each) in known}
 
     def unread(self, facts: Facts) -> int:
-        """How many rows are of partitions that no group has read."""
+        """Return the number of rows in partitions that no group has read."""
         read = {_place(each) for each in facts.partitions.values() if each.is_source}
         return sum(extent.rows for extent in self.extents if (extent.topic, extent.topic_id, extent.partition) not in read)
 
     def evidence(
         self, spark: SparkSession, facts: Facts, expected: Mapping[int, Span], blind: Blindness, resumed: Collection[int] = ()
     ) -> list[DataFrame]:
-        """What the table says of offsets, to be folded into words: rows of `PRODUCED_KINDS`.
+        """Return the offsets of the table as evidence for words: rows of `PRODUCED_KINDS`.
 
         `resumed` has the partitions of which only the later offsets are judged.
         """

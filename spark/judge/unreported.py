@@ -1,7 +1,7 @@
-"""What writers took with them that died: messages that they had, and of which they never said what they did with them.
+"""Messages that a dead writer received without reporting an outcome.
 
 Each may have been run, and whoever had it next ran it again. What counts is where it was read: at its origin, or as a copy on a
-retry topic. What the writer had committed is settled, and what it told any end of is told.
+retry topic. What the writer had committed, or reported an outcome of, is not among them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ackwise.spark.events.schema import is_any
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.folded import Folded
 
-__all__ = ["Left", "left", "unsaid"]
+__all__ = ["Left", "left", "unreported"]
 
 _PLACE: Final = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
 
@@ -33,7 +33,7 @@ class Left(NamedTuple):
 
 
 def left(spark: SparkSession, moves: DataFrame, facts: Facts) -> list[Left]:
-    """What mute writers had received; few offsets each, since nobody receives much that is not committed soon."""
+    """Return the offsets that mute writers had received and not committed, few each: commits follow soon."""
     if not facts.mute:
         return []
     received = moves.where(is_any(EventCode.RECEIVED_RANGE) & F.col("range_end").isNotNull())
@@ -43,7 +43,7 @@ def left(spark: SparkSession, moves: DataFrame, facts: Facts) -> list[Left]:
     return [Left(*row) for row in found.distinct().collect()]
 
 
-def unsaid(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left]) -> DataFrame:
+def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left]) -> DataFrame:
     """The messages as words: `mk`, `word` and `mask`."""
     if not facts.mute:
         return spark.createDataFrame([], "mk long, word long, mask long")
@@ -57,7 +57,7 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame)
     views = F.broadcast(spark.createDataFrame([(view.pk, view.mk) for view in facts.views], "pk long, mk long"))
     keyed = came.select(F.struct("writer_id", "pk").alias("key"), F.lit("came").alias("kind"), "start", "end")
     words = spans(keyed).select("key.writer_id", "key.pk", "word", F.col("mask").alias("came")).join(views, "pk").drop("pk")
-    rows = words.unionByName(folded.told(list(facts.mute)), allowMissingColumns=True)
+    rows = words.unionByName(folded.outcomes(list(facts.mute)), allowMissingColumns=True)
     masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", "told", "begun")]
     each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views, "mk").join(passed, ["writer_id", "pk"], "left")
     begun = F.col("begun").bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))

@@ -1,6 +1,6 @@
-"""The verdict on each message, from its state and what is known of its partition and group.
+"""The verdict on each message, from its state and the context of its partition and group.
 
-`oracle.py` says the same in plain Python; a test holds the two together over thousands of made-up histories.
+`reference/oracle.py` says the same in plain Python; a test compares the two over thousands of made-up histories.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def judge(
     states: DataFrame,
     context: DataFrame,
     unsettled: DataFrame,
-    unsaid: DataFrame,
+    unreported: DataFrame,
     as_of: int,
     grace: int,
     since: int | None = None,
 ) -> DataFrame:
     """One row per message with `verdict` and `flags`. `as_of`, `grace` and `since` are microseconds.
 
-    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported, and `unsaid` the
+    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported, and `unreported` the
     messages that somebody had and never told of, in words (`mk`, `word`, `mask`). Messages that were suppressed are judged as
     such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold` found; of messages that nobody will
     ask about it is dropped, which keeps the rows of a healthy group small. `told_ts` is when the first success was told, else
@@ -44,8 +44,8 @@ def judge(
     span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
     inside = (F.col("pk") == F.col("span_pk")) & (F.col("offset") >= F.col("span_start")) & (F.col("offset") < F.col("span_end"))
     placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
-    placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unsaid), ["mk", "word"], "left")
-    placed = placed.withColumn("is_unsaid", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
+    placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unreported), ["mk", "word"], "left")
+    placed = placed.withColumn("is_unreported", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
     judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
     concerned, remembered = _is_concerned(since, grace)
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)
@@ -88,7 +88,7 @@ def keys(judged: DataFrame) -> DataFrame:
 
 
 def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFrame:
-    """The same rows, with suppressed messages that nobody ever did as PHANTOM_SUPPRESSED.
+    """Return the same rows, with PHANTOM_SUPPRESSED on suppressed messages that never ran.
 
     Where the events do not reach back as far as the store remembers, or have holes, the one who did it may be there.
     """
@@ -106,7 +106,7 @@ def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFra
 
 
 def mark_provisional(settled: DataFrame, as_of: int, lateness: int) -> DataFrame:
-    """The same rows, with PROVISIONAL on anomalies that events may mend which are still to come. Microseconds."""
+    """Return the same rows, with PROVISIONAL on anomalies that late events may mend. Microseconds."""
     is_young = F.lit(as_of) < F.col("state.last_ts") + lateness
     is_mendable = _is(*sorted(MENDABLE)) | (F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0)
     provisional = F.when(is_mendable & is_young, F.lit(int(Flag.PROVISIONAL))).otherwise(F.lit(0))
@@ -178,7 +178,7 @@ def _flags() -> Column:
         Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)
         | _has(EventCode.CLAIM_LOST)
         | two_claims
-        | (_has(EventCode.SUCCEEDED) & F.col("is_unsaid")),
+        | (_has(EventCode.SUCCEEDED) & F.col("is_unreported")),
         Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
         Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),
         Flag.HAD_FAILURES: _has(EventCode.FAILED),

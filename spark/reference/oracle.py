@@ -1,4 +1,4 @@
-"""The same algebra as the job, slow and plain: one message at a time, in sets and dictionaries, without Spark.
+"""The reference algebra, slow and plain: one message at a time, in sets and dictionaries, without Spark.
 
 It shares no code with the job but the names of verdicts and flags; tests compare the two. An event is a mapping with
 the columns of the exported table; times are microseconds since 1970.
@@ -32,7 +32,7 @@ _TOLD: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
 
 @dataclass
 class Ruling:
-    """Everything that the events say."""
+    """The verdicts of the reference on a set of events."""
 
     as_of: int = 0
     messages: dict[Message, tuple[Verdict, Flag]] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class Ruling:
     logical: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = field(default_factory=dict)
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     fallen: set[Partition] = field(default_factory=set)
-    """Where records get older as offsets grow, as those of a topic that was made anew do."""
+    """Partitions whose records get older as offsets grow, as in a topic that was made anew."""
     produced: dict[Partition, dict[int, Account]] = field(default_factory=dict)
-    """What became of each record that was produced, and which were consumed that were not."""
+    """The account of each produced record, and of those consumed without having been produced."""
     copies: dict[tuple[Partition, str, int], dict[tuple[int, CopyFate], int]] = field(default_factory=dict)
     """By partition, handler and dedup epoch: what became of the copies, by the attempt that was sent back."""
     unpublished: dict[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What all events say of writers, partitions and groups, for those who have only the events of some messages. Microseconds."""
+    """The facts about writers, partitions and groups, for callers with the events of some messages only. Microseconds."""
 
     as_of: int
     live: Collection[int]
@@ -69,7 +69,7 @@ class Known:
     mute: Mapping[int, Mapping[Partition, int]]
     """The writers that may have run what they never told of: how far each of them had committed each partition."""
     left: Mapping[Partition, Collection[tuple[int, int, int]]]
-    """What they had received beyond that: writer, from and to before which offset."""
+    """The offsets that they had received beyond that: writer, start, end."""
 
 
 def rule(
@@ -562,7 +562,7 @@ def _partition(e: Event) -> Partition:
 
 
 def message_of(e: Event) -> Message:
-    """Which message an event is about, by the coordinates of its origin."""
+    """Return the message that an event is about, by the coordinates of its origin."""
     return _partition(e), e.get("handler") or "", e.get("dedup_epoch") or 0, e["offset"]
 
 
@@ -606,7 +606,7 @@ def _is_read_here(e: Event) -> bool:
 
 
 def _read_at(e: Event) -> tuple[Partition, int] | None:
-    """Where the copy was read that the event is about."""
+    """Return the place at which the copy was read."""
     topic, partition, offset = e.get("phys_topic"), e.get("phys_partition"), e.get("phys_offset")
     return None if topic is None or partition is None or offset is None else ((*_group(e), topic, "", partition), offset)
 

@@ -1,4 +1,4 @@
-"""How many attempts messages took, and what became of those that reached each attempt."""
+"""The attempts that messages took, and how many ended at each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Attempts", "Ending", "Reached"]
 
 
 class Ending(StrEnum):
-    """How it went on at an attempt."""
+    """The result of an attempt."""
 
     DONE = "done"
     """Run with success."""
@@ -41,7 +41,7 @@ class Reached:
 
     @property
     def messages(self) -> int:
-        """How many reached it."""
+        """The number of messages that reached it."""
         return sum(self.endings.values())
 
 
@@ -56,7 +56,7 @@ class Attempts:
 
     @property
     def by_number(self) -> Mapping[int, int]:
-        """How many messages took so many attempts."""
+        """The number of messages by their number of attempts."""
         found: Counter[int] = Counter()
         for (attempt, _), messages in self.last.items():
             found[attempt] += messages

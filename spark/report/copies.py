@@ -1,4 +1,4 @@
-"""The retry books: of the copies that were sent back at each attempt, how many came again, and what became of the others."""
+"""The retry books: the fate of the copies that were sent back, by attempt."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class RetryBook:
 
     @property
     def sent(self) -> int:
-        """How many copies there are to account for."""
+        """The number of copies to account for."""
         return sum(self.fates.values())

@@ -1,4 +1,4 @@
-"""How late retries came: for each handler, how many of its messages were late by how much."""
+"""The lateness of retries, by handler."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Delays:
 
     @property
     def messages(self) -> int:
-        """How many were measured."""
+        """The number of measured messages."""
         return sum(self.late.values())
 
     @property
     def early(self) -> int:
-        """How many came before they were due."""
+        """The number that came before they were due."""
         return sum(number for late, number in self.late.items() if late < 0)
 
     def percentile(self, share: float) -> int:

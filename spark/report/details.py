@@ -1,4 +1,4 @@
-"""What a page shows beside books and verdicts, each counted over what was judged. Plain values."""
+"""The details of a report beyond books and verdicts: latencies, failures, stories. Plain values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGES: Final = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """How many runs of one handler failed with one class of error, on messages of one topic."""
+    """The number of failed runs of one handler and topic with one class of error."""
 
     group: str
     handler: str
@@ -33,7 +33,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class StuckClaims:
-    """How many claims of one writer are stuck, by age: one number for each class, the youngest first."""
+    """The number of stuck claims of one writer by class of age, youngest first."""
 
     writer_id: int
     client: str
@@ -42,7 +42,7 @@ class StuckClaims:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """All of them; what is empty has nothing to show."""
+    """The details of a report; an empty one is left out of the page."""
 
     latencies: Sequence[Latency] = ()
     attempts: Sequence[Attempts] = ()

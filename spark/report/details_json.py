@@ -1,4 +1,4 @@
-"""The details as they stand in `summary.json`."""
+"""The details of a report as JSON, for `summary.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier runs on the same folders found, from the `summary.json` that each left beside this one."""
+"""Earlier runs on the same folders, read from the `summary.json` of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each writer exported over time, and what is missing of it."""
+"""The events that each writer exported over time, and how many are missing."""
 
 from __future__ import annotations
 

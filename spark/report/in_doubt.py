@@ -1,10 +1,10 @@
-"""What is said of messages of which no verdict says that they were run twice, and of which nobody can say that they were not."""
+"""Messages that may have run twice although no verdict says so."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from ackwise.spark.fold.facts import Fate
+from ackwise.spark.fold.facts import WriterFate
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import Flag
 
@@ -24,7 +24,7 @@ def doubt_sentences(report: RunReport) -> list[str]:
 
 
 def ambiguous(report: RunReport) -> str:
-    """Of how many messages it can't be told how often they ran, and why."""
+    """The number of messages with an unknown run count, and the reason."""
     number, dead = report.ambiguous, _dead_workers(report)
     return (
         f"of {_messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
@@ -33,7 +33,7 @@ def ambiguous(report: RunReport) -> str:
 
 
 def _dead_workers(report: RunReport) -> str:
-    dead = [writer for writer in report.writers if writer.fate is Fate.DEAD]
+    dead = [writer for writer in report.writers if writer.fate is WriterFate.DEAD]
     named = ", ".join(f"{writer.client} {writer.writer_id & (2**64 - 1):016x}".lstrip() for writer in dead[:_NAMED])
     return f"{named} and {len(dead) - _NAMED:,} more" if len(dead) > _NAMED else named
 

@@ -1,4 +1,4 @@
-"""How long it took from a record's timestamp until it was told that it was done, in classes that grow by a tenth.
+"""The latency of messages, from the timestamp of the record to its success, in classes that grow by a tenth.
 
 Classes of two runs, or of two parts of one, add up; percentiles do not.
 """
@@ -30,12 +30,12 @@ class Latency:
 
     @cached_property
     def messages(self) -> int:
-        """How many were measured."""
+        """The number of measured messages."""
         return sum(self.classes.values())
 
     @property
     def negative(self) -> int:
-        """How many were done before they were written, by the clocks."""
+        """The number of messages that were done before they were written, by the clocks."""
         return self.classes.get(NEGATIVE, 0)
 
     def percentile(self, share: float) -> int:
@@ -48,7 +48,7 @@ class Latency:
         return 0
 
     def survival(self) -> list[tuple[int, float]]:
-        """Of each class its end, in microseconds, and the share that took longer: from below 1 down to 0."""
+        """Return the end of each class, in microseconds, and the share that took longer: from below 1 down to 0."""
         beyond, found = self.messages, []
         for number, messages in sorted(self.classes.items()):
             beyond -= messages

@@ -1,4 +1,4 @@
-"""What somebody should look at, as ranges: all messages and offsets of a partition of which the same is to be said in one row."""
+"""Ranges of alike findings: one row for all offsets of a partition with the same verdict and evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AlikeOffsets:
 
 
 def alike_offsets(report: RunReport) -> list[AlikeOffsets]:
-    """What the report lists, worst first."""
+    """Return the listed findings as ranges, worst first."""
     alike: dict[tuple[Verdict, str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
     for missing in report.missing:
         where = f"{missing.topic}/{missing.partition}"

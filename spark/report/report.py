@@ -1,4 +1,4 @@
-"""What a run found, as one value and as JSON. Plain Python, and the same for the same events."""
+"""`RunReport`: the findings of a run as one value, and as JSON. Plain Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OWN_REASON: Final = "given by the handler"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many messages of one handler and topic have one verdict and one set of flags."""
+    """The number of messages of one handler and topic with one verdict and one set of flags."""
 
     group: str
     handler: str
@@ -91,7 +91,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class LogicalFinding:
-    """How many dedup hashes of one handler have one logical verdict."""
+    """The number of dedup hashes of one handler with one logical verdict."""
 
     group: str
     handler: str
@@ -102,7 +102,7 @@ class LogicalFinding:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """How many messages of one handler are dead letters for one reason."""
+    """The number of dead letters of one handler with one reason."""
 
     group: str
     handler: str
@@ -112,7 +112,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything that a run found."""
+    """The findings of a run."""
 
     run_id: str
     as_of: int
@@ -145,19 +145,19 @@ class RunReport:
     """None if nobody said what was produced."""
     retry_books: Sequence[RetryBook] = ()
     plan: Summary | None = None
-    """What would repair it; None in reports that were made without."""
+    """The summary of the repair plan; None in reports without a plan."""
     details: Details = NO_DETAILS
     claims: ClaimReport | None = None
     """None if no store was compared."""
 
     @property
     def page(self) -> str:
-        """Where the page for people is."""
+        """The path of the page for people."""
         return str(Path(self.output) / PAGE)
 
     @property
     def verdicts(self) -> Mapping[Verdict, int]:
-        """How many of each verdict, worst first: messages, and offsets without events."""
+        """The number of each verdict, worst first: messages, and offsets without events."""
         found: Counter[Verdict] = Counter()
         for tally in self.tallies:
             found[tally.verdict] += tally.messages
@@ -169,7 +169,7 @@ class RunReport:
 
     @property
     def flags(self) -> Mapping[Flag, int]:
-        """How many messages have each flag."""
+        """The number of messages with each flag."""
         found: Counter[Flag] = Counter()
         for tally in self.tallies:
             found.update(dict.fromkeys(tally.flags, tally.messages))
@@ -177,7 +177,7 @@ class RunReport:
 
     @property
     def retries(self) -> Mapping[Verdict, int]:
-        """What became of the messages that were sent back at least once."""
+        """The verdicts on messages that were sent back at least once."""
         found: Counter[Verdict] = Counter()
         for tally in self.tallies:
             if Flag.RETRIED in tally.flags:
@@ -186,26 +186,26 @@ class RunReport:
 
     @property
     def ambiguous(self) -> int:
-        """Of how many messages it can't be told whether they were run once or twice."""
+        """The number of messages that ran once or twice, unknown which."""
         return sum(tally.messages for tally in self.tallies if tally.is_ambiguous)
 
     @property
     def repeated(self) -> int:
-        """How many messages were run with success again, at least once without a claim, which no verdict says."""
+        """The number of messages that succeeded again without a claim, beyond any verdict."""
         return self.flags.get(Flag.REPEATED, 0)
 
     @property
     def orphaned(self) -> int:
-        """How many records were consumed of which nobody says that they were produced."""
+        """The number of consumed records that are in no table of produced ones."""
         return 0 if self.produced is None else self.produced.orphaned
 
     @property
     def unlisted(self) -> int:
-        """How many more messages are as those in `doubtful`."""
+        """The number of further messages like those in `doubtful`."""
         return sum(tally.messages for tally in self.tallies if tally.is_doubtful) - len(self.doubtful)
 
     def meaning(self, verdict: Verdict) -> str:
-        """What `verdict` says here, in a few words: of messages that it does not hold for to the letter, how many they are."""
+        """Return the meaning of `verdict` in a few words, with the number of messages that are in doubt."""
         of_it = [tally for tally in self.tallies if tally.verdict is verdict and tally.is_doubtful]
         if verdict is not Verdict.EXACTLY_ONCE or not of_it:
             return MEANINGS[verdict]
@@ -216,7 +216,7 @@ class RunReport:
 
     @property
     def anomalies(self) -> int:
-        """How many messages, offsets, dedup hashes and records that were not published somebody should look at."""
+        """The number of messages, offsets, dedup hashes and unpublished records that need a look."""
         messages = sum(tally.messages for tally in self.tallies if tally.is_anomaly)
         offsets = sum(number for book in self.books for verdict, number in book.absent.items() if verdict in ANOMALIES)
         produced = 0 if self.produced is None else self.produced.lost_before_start + self.produced.not_published

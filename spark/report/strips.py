@@ -1,4 +1,4 @@
-"""Where in a partition it happened: its booked offsets in bins of equal width, with what is not done once, and who got or gave it up."""
+"""The strip of a partition: its booked offsets in bins of equal width, by verdict, and where it changed hands."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Strip:
 
     @property
     def anomalies(self) -> int:
-        """How many offsets somebody should look at."""
+        """The number of anomalous offsets."""
         return self._of(ANOMALIES)
 
     @property
     def unknown(self) -> int:
-        """How many offsets nobody can tell of."""
+        """The number of unknown offsets."""
         return self._of(INCONCLUSIVE)
 
     def _of(self, kinds: frozenset[Verdict]) -> int:

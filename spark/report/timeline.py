@@ -1,4 +1,4 @@
-"""When things happened to messages: a row of equal, round buckets of time, and how many messages of each verdict are in each."""
+"""The timeline: messages by verdict, in equal and round buckets of time."""
 
 from __future__ import annotations
 

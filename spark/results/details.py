@@ -1,4 +1,4 @@
-"""Sets Spark to work for what the page draws, after the verdicts: two passes, and more only where there is something to show."""
+"""The details of a report, computed by Spark after the verdicts in two passes, and more only where needed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 
 @dataclass(frozen=True)
 class Judged:
-    """What was judged, and what was counted of it."""
+    """A judgement and its counts."""
 
     facts: Facts
     holes: Sequence[Hole]
@@ -48,7 +48,7 @@ class Judged:
     settled: DataFrame
     books: Sequence[Book]
     tallies: Sequence[Row]
-    """Of `results.tallies`."""
+    """Rows of `results.tables.tallies`."""
     findings: Sequence[Row]
     missing: Sequence[Row]
 

@@ -1,4 +1,4 @@
-"""Joins of many rows with a number of others that was counted before."""
+"""Joins with a frame whose number of rows is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page draws, counted: how long it took, where it failed, who wrote when, and what stands behind single messages."""
+"""The queries behind the details: latencies, failures, exported events, and the events of single messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def absent_bins(missing: DataFrame, keyed: DataFrame) -> DataFrame:
 
 
 def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
-    """What writers wrote, in one pass over projected events.
+    """Count what writers wrote, in one pass over projected events.
 
     Rows with `writer_id`: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
     `time`. Rows without: how often (`count`) runs of `mk` failed with `error`, and how often a partition `pk` of

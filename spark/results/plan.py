@@ -1,4 +1,4 @@
-"""What would mend each anomaly: the steps of the repair plan, as one frame of ranges that is read piece by piece."""
+"""The steps of the repair plan, as one frame of ranges that is read piece by piece."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ACTIONS: Final = {
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
 #: What nobody can say of an offset without events.
-_UNSAID: Final = (
+_UNKNOWN_COLUMNS: Final = (
     *("handler", "dedup_epoch", "flags", "dedup_hash", "last_event", "first_ts", "last_ts"),
     *("first_record_ts", "last_record_ts"),
 )
@@ -57,12 +57,12 @@ def of_keys(settled: DataFrame, failed: DataFrame, named: DataFrame) -> DataFram
 def of_offsets(missing: DataFrame) -> DataFrame:
     """The steps for offsets without events, from `missing_rows`; they have no handler, attempt 0 and no evidence."""
     wanted = missing.where(F.col("verdict").isin(*ACTIONS))
-    unsaid = (F.lit(None).alias(name) for name in _UNSAID)
-    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unsaid)
+    unknown_columns = (F.lit(None).alias(name) for name in _UNKNOWN_COLUMNS)
+    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unknown_columns)
 
 
 def steps(frames: list[DataFrame]) -> Iterator[RepairStep]:
-    """All steps in order, by partition and offset; the driver holds one part of them at a time. Raises what Spark raises."""
+    """Yield all steps by partition and offset; one part of them is in the driver's memory at a time. Raises what Spark raises."""
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame)

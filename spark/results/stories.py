@@ -1,4 +1,4 @@
-"""The stories of the worst that a run found: of each message or offset, what happened to it, step by step. Pure."""
+"""The stories of the worst findings of a run, step by step. Plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ackwise.spark.reference.oracle import Event, Ruling, message_of
 from ackwise.spark.report.report import OWN_REASON
 from ackwise.spark.vocabulary import Flag, Verdict
 from ackwise.spark.why.place import Place
-from ackwise.spark.why.story import Story, Workers, stories, untold
+from ackwise.spark.why.story import Story, Workers, stories, stories_of_offset
 
 __all__ = ["Flagged", "safe_error", "stories_of"]
 
@@ -35,7 +35,7 @@ class Flagged:
 def stories_of(
     facts: Facts, flagged: Sequence[Flagged], trails: Iterable[Mapping[str, Any]], held: Collection[int], silence: int
 ) -> list[Story]:
-    """One story for each that has a trail, in their order. `trails` are rows of `measures.trails`, numbered as in `flagged`.
+    """One story for each that has a trail, in their order. `trails` are rows of `results.measures.trails`, numbered as in `flagged`.
 
     `held` are the writers whose log is still written; one that is silent for `silence` microseconds has vanished.
     """
@@ -55,7 +55,7 @@ def _stories(each: Flagged, mine: Sequence[Event], around: Sequence[Event], work
         event = mine[0]
         partition = event["cluster"], event["group_id"], event["topic"], event["topic_id"], event["partition"]
         ruling = Ruling(absent={partition: {each.offset: each.verdict.name}})
-        return untold(Place(event["topic"], event["partition"], each.offset), (), around, ruling, workers)
+        return stories_of_offset(Place(event["topic"], event["partition"], each.offset), (), around, ruling, workers)
     own = [event for event in mine if event["event_type"] < EventCode.COMMITTED]
     asked = {message_of(event) for event in own}
     return stories(asked, own, around, Ruling(messages=dict.fromkeys(asked, (each.verdict, each.flags))), workers)
@@ -81,7 +81,7 @@ def safe_error(error: str) -> str:
 
 
 def _sessions(facts: Facts) -> Iterator[Event]:
-    """What the survey knows of each writer, as the events that it was learned from."""
+    """Yield the sessions of each writer as events, made from the survey."""
     for row in facts.rows:
         about = {"writer_id": row.writer_id, "client": row.client}
         if row.session is not None:
@@ -91,7 +91,7 @@ def _sessions(facts: Facts) -> Iterator[Event]:
 
 
 def _assigned(facts: Facts, pk: int) -> Iterator[Event]:
-    """When each writer last got the partition."""
+    """Yield the last assignment of the partition to each writer."""
     for row in facts.rows:
         if row.pk == pk and row.assigned_ts is not None:
             where = {"cluster": row.cluster, "group_id": row.group_id, "topic": row.topic, "topic_id": row.topic_id}
@@ -100,6 +100,6 @@ def _assigned(facts: Facts, pk: int) -> Iterator[Event]:
 
 
 def _anonymous(story: Story) -> Story:
-    """Which of the workers committed is not among what was counted."""
+    """Return the story without the names of the workers that committed: they were not counted."""
     steps = [replace(step, worker="") if step.event == EventCode.COMMITTED.name else step for step in story.steps]
     return replace(story, steps=steps)

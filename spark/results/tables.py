@@ -1,4 +1,4 @@
-"""What a run writes, with names instead of keys, and what it counts."""
+"""The tables and counts of a run, with names in place of keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OFFSETS: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 
 
 def names(spark: SparkSession, facts: Facts) -> DataFrame:
-    """What `mk` and `pk` stand for: one row per view, and one per partition without messages (`mk` is null)."""
+    """Return the names of `mk` and `pk`: one row per view, and one per partition without messages (`mk` is null)."""
     rows: list[tuple[object, ...]] = []
     for view in facts.views:
         partition = facts.partitions[view.pk]
@@ -106,7 +106,7 @@ def late_rows(unpublished: DataFrame) -> DataFrame:
 
 
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
-    """How many messages there are of each kind, as `count`, for the driver to add up in whatever way it likes.
+    """Count the messages of each kind, as `count`, for the driver to add up.
 
     A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the `reason` of
     a dead letter, as `fold` numbers them, `late`: by how many milliseconds a retry was, the last `attempt`, and the `bin` of

@@ -1,4 +1,4 @@
-"""Rows of Spark as values of the report: numbers become names again."""
+"""The values of a report, made from rows of Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["dead_letters_of", "delays_of", "finding_of", "logical_of", "missing_
 
 
 def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
-    """How many messages of each handler and topic are of each kind."""
+    """Return the number of messages of each kind by handler and topic."""
     views = {view.mk: view for view in facts.views}
     found: Counter[tuple[str, str, str, Verdict, Flag]] = Counter()
     for row in rows:
@@ -30,7 +30,7 @@ def tallies_of(facts: Facts, rows: Iterable[Row]) -> list[Tally]:
 
 
 def retry_books_of(facts: Facts, rows: Iterable[Row]) -> list[RetryBook]:
-    """What became of the copies of each handler and topic, by the attempt that was sent back."""
+    """Return the retry books of each handler and topic, by the attempt that was sent back."""
     views, found = {view.mk: view for view in facts.views}, defaultdict[tuple[str, str, str, int], Counter[CopyFate]](Counter)
     for row in rows:
         view = views[row["mk"]]
@@ -39,7 +39,7 @@ def retry_books_of(facts: Facts, rows: Iterable[Row]) -> list[RetryBook]:
 
 
 def dead_letters_of(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
-    """How many dead letters of each handler have each reason."""
+    """Return the number of dead letters by handler and reason."""
     named, known = {number: reason for reason, number in REASONS.items()}, scopes(facts)
     found: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
@@ -50,7 +50,7 @@ def dead_letters_of(facts: Facts, rows: Iterable[Row]) -> list[DeadLetters]:
 
 
 def delays_of(facts: Facts, rows: Iterable[Row]) -> list[Delays]:
-    """How late the retries of each handler came."""
+    """Return the lateness of retries by handler."""
     known, found = scopes(facts), defaultdict[tuple[str, str], Counter[int]](Counter)
     for row in rows:
         if row["late"] is not None:
@@ -81,6 +81,6 @@ def missing_of(row: Row) -> Missing:
 
 
 def logical_of(facts: Facts, row: Row) -> LogicalFinding:
-    """How many dedup hashes of a handler have one logical verdict."""
+    """Return the number of a handler's dedup hashes with one logical verdict."""
     (_, group), handler, _ = scopes(facts)[row["scope"]]
     return LogicalFinding(group, handler, LogicalVerdict(row["logical_verdict"]), Flag(row["logical_flags"]), row["count"])

@@ -22,7 +22,7 @@ _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What a session is begun with."""
+    """The settings of a Spark session."""
 
     master: str
     driver_memory: str

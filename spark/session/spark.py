@@ -86,7 +86,7 @@ def local_session(
 
 
 def explain(error: Exception) -> str:
-    """What Spark says went wrong, in one line, without the stack."""
+    """Return the message of a Spark error in one line, without the stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j puts it on a line that begins with a colon, after one that says nothing.
     said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)

@@ -1,4 +1,4 @@
-"""Events that come from a Kafka topic, landed as the files that the journal would have written.
+"""The landing of events from a Kafka topic, as the files that the journal would have written.
 
     ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
 
@@ -47,7 +47,7 @@ class Landing:
         self.invalid = 0
 
     def land(self, records: DataFrame, batch: int) -> None:
-        """All of a batch, in columns of Spark's Kafka source; durable when it returns. Raises `OSError`."""
+        """Land a batch, in columns of Spark's Kafka source; durable when it returns. Raises `OSError`."""
         read = read_records(records).persist()
         try:
             invalid = self._note(read.where("event IS NULL"), batch)

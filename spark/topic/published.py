@@ -1,4 +1,4 @@
-"""`Published`: which files of a root a topic has, in a file beside them, so that another run goes on where one ended.
+"""`Published`: the files that a topic already has, kept in a file beside them.
 
     ROOT/published/{cluster}/{topic}
 
@@ -30,7 +30,7 @@ class Published:
         return file.name in self._names
 
     def add(self, file: Path) -> None:
-        """All events of this file are in the topic. Durable when it returns; raises `OSError`."""
+        """Add a file whose events are all in the topic. Durable when it returns; raises `OSError`."""
         os.write(self._descriptor, f"{file.name}\n".encode())
         os.fsync(self._descriptor)
         self._names.add(file.name)
@@ -38,7 +38,7 @@ class Published:
 
 @contextmanager
 def published(root: Path, cluster: str, topic: str, there: Sequence[Path]) -> Iterator[Published]:
-    """What of the files `there` the topic has. Names of others are forgotten.
+    """Open the names of those files `there` that the topic has. Other names are dropped.
 
     Raises `ConfigurationError` if another process publishes to the same topic now, and `OSError`.
     """

@@ -1,4 +1,4 @@
-"""A Kafka topic of events, read to its end by Structured Streaming: each run goes on where the last one ended."""
+"""The reader of a Kafka topic of events: each run of Structured Streaming goes on where the last one ended."""
 
 from __future__ import annotations
 

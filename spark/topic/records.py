@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 
 from ackwise.stores.journal.parquet import SCHEMA
 
-__all__ = ["Record", "records_of"]
+__all__ = ["KafkaRecord", "records_of"]
 
 #: Rows that are Python values at a time.
 _ROWS: Final = 5_000
 #: Times as whole microseconds since 1970: JSON has no times, and every reader has numbers.
 _PLAIN: Final = pa.schema([pa.field(field.name, pa.int64() if pa.types.is_timestamp(field.type) else field.type) for field in SCHEMA])
 
-Record = tuple[bytes, bytes]
+KafkaRecord = tuple[bytes, bytes]
 """Key and value."""
 
 
-def records_of(file: Path) -> Iterator[Record]:
+def records_of(file: Path) -> Iterator[KafkaRecord]:
     """The events of an exported file, in its order. Columns that are null are left out.
 
     Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is none.

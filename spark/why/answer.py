@@ -1,4 +1,4 @@
-"""What became of a record that somebody asks for: by its coordinates, by those of a copy of it, or by its key."""
+"""The answer about a record: found by its coordinates, by those of a copy, or by its key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ackwise.spark.reference.oracle import Event, Message, message_of, rule
 from ackwise.spark.vocabulary import ExitCode
 from ackwise.spark.why.events import EventFiles, Excerpt
 from ackwise.spark.why.place import Place, place_of
-from ackwise.spark.why.story import Story, Workers, stories, untold
+from ackwise.spark.why.story import Story, Workers, stories, stories_of_offset
 
 __all__ = ["Answer", "NoSuchRecord", "inquire"]
 
@@ -40,20 +40,20 @@ class NoSuchRecord(AckwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the events say of the record that was asked for."""
+    """The answer about one record."""
 
     asked: str
     as_of: int
     """Microseconds."""
     stories: Sequence[Story]
     found: Sequence[str]
-    """How what was asked for led to these records, and what was assumed on the way: a sentence each."""
+    """The path from the question to these records, and the assumptions: a sentence each."""
     missing: Sequence[str]
-    """Which events are not there, a sentence each."""
+    """The missing events, a sentence each."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """That of the worst story: an anomaly comes before what can't be told."""
+        """The exit code of the worst story: an anomaly comes before an unknown."""
         codes = {story.exit_code for story in self.stories}
         return next((code for code in (ExitCode.ANOMALIES, ExitCode.INCONCLUSIVE) if code in codes), ExitCode.CLEAN)
 
@@ -92,7 +92,9 @@ def inquire(
     workers = _workers(around, messages, evidence, config)
     told = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
     if place is not None:
-        told += (story for origin in sorted(_places(origins)) for story in untold(origin, wanted, around.events, ruling, workers))
+        told += (
+            story for origin in sorted(_places(origins)) for story in stories_of_offset(origin, wanted, around.events, ruling, workers)
+        )
     return Answer(asked, ruling.as_of, told, found, _missing(around, evidence))
 
 
@@ -136,14 +138,14 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
 
 
 def _meanings(key: str, topics: Collection[str]) -> dict[str, bytes]:
-    """What a key may have been, and the dedup id that it then has."""
+    """Return the possible meanings of a key, each with its dedup id."""
     header = key.encode("utf-8", "surrogatepass")
     on_topics = {f"the message id on topic {topic}": message_id(topic, header) for topic in sorted(topics)}
     return {"the business key": business_id(key), **on_topics, "the message id of version 0.1": legacy_id(header)}
 
 
 def _with_mates(files: EventFiles, origins: Sequence[Event], wanted: Collection[Message], found: list[str]) -> list[Event]:
-    """All events of these messages, and of the records of the same keys."""
+    """Return all events of these messages, and of the records of the same keys."""
     mates = files.of_keys({event["dedup_hash"] for event in origins if event["dedup_hash"] is not None})
     places = _places(origins)
     others = mates.keys() - places
@@ -160,14 +162,14 @@ def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: Rec
     ruling = rule(
         around.renumbered(()), config, evidence.logs.unreadable, held=evidence.logs.held, offsets=[place.offset]
     )  # fmt: skip
-    told = untold(place, (), around.events, ruling, _workers(around, (), evidence, config))
+    told = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
     if not told:
         raise NoSuchRecord(_nothing(files, place, around, evidence))
     return Answer(str(place), ruling.as_of, told, ["no event is about a message at this offset"], _missing(around, evidence))
 
 
 def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidence) -> str:
-    """What there is instead of a record at `place`."""
+    """Return a sentence on what is near `place`, where no record is."""
     times = [event["event_ts"] for event in around.events]
     covered = f"the events reach from {_time(min(times))} to {_time(max(times))}"
     partitions = files.partitions()
@@ -185,7 +187,7 @@ def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidenc
 
 
 def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[str]) -> list[Message]:
-    """Those whose stories are told."""
+    """Return the messages whose stories are told."""
     if len(wanted) > _MOST_STORIES:
         found.append(f"{len(wanted):,} messages were found; the last {_MOST_STORIES} are told in full")
     last = _last(messages)

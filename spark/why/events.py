@@ -1,4 +1,4 @@
-"""The events that the verdicts on a few messages need, out of all that there are: read with pyarrow, since nobody should wait for Spark.
+"""The excerpt of events that the verdicts on a few messages need, read with pyarrow in place of Spark.
 
 A verdict asks for all events of its message and of the records of the same key, and of everything else for little: who
 wrote, who had which partition, what was fetched, committed or jumped over around the offset, what is missing. Of all that
@@ -48,7 +48,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What verdicts need beyond the events of the messages themselves."""
+    """The events that verdicts need beyond those of the messages themselves."""
 
     events: Sequence[Event]
     holes: Mapping[int, Sequence[Span]]
@@ -90,7 +90,7 @@ class EventFiles:
         return self._where(_MESSAGES & where & (field("phys_offset") == place.offset))
 
     def of_keys(self, hashes: Collection[int]) -> dict[Place, set[int]]:
-        """Where the records are of which an event carries one of these dedup hashes, and the codes of these events."""
+        """Return the places of records whose events carry one of these dedup hashes, with the codes of these events."""
         found: dict[Place, set[int]] = defaultdict(set)
         if hashes:
             names = ["topic", "partition", "offset", "event_type"]
@@ -130,7 +130,7 @@ class EventFiles:
         return call("max", [lower["offset"]]).as_py(), call("min", [higher["offset"]]).as_py()
 
     def around(self, places: Collection[Place], since: int | None) -> Excerpt:
-        """What verdicts on messages at these places need. `since`: delay and retry topics matter from this microsecond on, or never."""
+        """Return the excerpt for messages at these places. `since`: delay and retry topics matter from this microsecond on, or never."""
         numbers: dict[int, list[Span]] = defaultdict(list)
         kept: list[Event] = []
         offsets = _by_partition(places)
@@ -161,7 +161,7 @@ def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
 def _read(
     file: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
 ) -> tuple[list[Event], Mapping[int, Sequence[Span]]]:
-    """What is kept of one file, and the sequence numbers that it has, by writer."""
+    """Return the kept events of one file, and its sequence numbers by writer."""
     table = file.to_table(schema=SCHEMA, columns=_COLUMNS, use_threads=False)
     kept: list[pa.Table] = []
     numbers: dict[int, list[Span]] = {}
@@ -244,13 +244,13 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def _holes(spans: Iterable[Span]) -> list[Span]:
-    """What is missing from 0 to the largest number."""
+    """Return the missing numbers from 0 to the largest."""
     there = _joined(spans)
     return [(before, first) for (_, before), (first, _) in zip([(0, 0), *there], there, strict=False) if before < first]
 
 
 def _without_message(event: Event) -> Event:
-    """What an event tells beyond its own message, which nobody asked for: that its writer lived, and how far it had read."""
+    """Return an event without its message, for what else it shows: its writer lived, and had read up to there."""
     if event["event_type"] >= E.COMMITTED:
         return event
     is_message = event["event_type"] in set(E) and None not in (event["topic"], event["partition"], event["offset"])

@@ -13,7 +13,7 @@ from rich.text import Text
 from ackwise.plugin.cli.console import new_table
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode
 from ackwise.spark.why.answer import Answer
-from ackwise.spark.why.story import Record, Step, Story
+from ackwise.spark.why.story import OtherRecord, Step, Story
 
 __all__ = ["show", "to_json"]
 
@@ -115,7 +115,7 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _other(other: Record) -> dict[str, Any]:
+def _other(other: OtherRecord) -> dict[str, Any]:
     return {
         "topic": other.place.topic,
         "partition": other.place.partition,

@@ -1,4 +1,4 @@
-"""Why one message has its verdict, and what to do about it: what the tables of verdicts say of many, said of one. Pure."""
+"""The reason for one verdict, and the action to take. Plain Python."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rule_of(verdict: Verdict) -> str:
 
 
 def advice(verdict: Verdict, flags: Flag) -> list[str]:
-    """What to do, a sentence each; empty if nothing is to be done."""
+    """Return the actions to take, a sentence each."""
     found = [_ADVICE.get(verdict) or ACTIONS.get(verdict, "")]
     found += [_FLAG_ADVICE.get(flag, FLAG_ACTIONS[flag]) for flag in FLAG_ACTIONS if flag in flags and not _is_said(verdict, flag)]
     return [sentence for sentence in found if sentence]

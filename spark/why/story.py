@@ -1,4 +1,4 @@
-"""What became of one message, as a person on call needs it: each step with its time and worker, the verdict and what to do. Pure."""
+"""The story of one message: each step with its time and worker, the verdict and the action to take. Plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, MEANINGS, ExitCode
 from ackwise.spark.why.place import Place
 from ackwise.spark.why.reasons import GAP_RULE, LOGICAL_RULES, advice, rule_of
 
-__all__ = ["Record", "Step", "Story", "Workers", "stories", "untold"]
+__all__ = ["OtherRecord", "Step", "Story", "Workers", "stories", "stories_of_offset"]
 
 _SECOND: Final = 1_000_000
 _OWNERSHIP: Final = (E.ASSIGNED.name, E.REVOKED.name)
@@ -35,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class OtherRecord:
     """Another record of the same key, and what became of it."""
 
     place: Place
@@ -47,7 +47,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything that is known of one message: a record as one handler of one group sees it, in one dedup epoch."""
+    """The story of one message: a record as one handler of one group sees it, in one dedup epoch."""
 
     cluster: str
     group: str
@@ -60,17 +60,17 @@ class Story:
     flags: Flag
     logical: LogicalVerdict | None
     steps: Sequence[Step]
-    others: Sequence[Record] = field(default=())
+    others: Sequence[OtherRecord] = field(default=())
     dedup_hash: int | None = None
 
     @property
     def meaning(self) -> str:
-        """What the verdict says, in a few words."""
+        """The meaning of the verdict, in a few words."""
         return "no message" if self.verdict is None else MEANINGS[self.verdict]
 
     @property
     def rule(self) -> str:
-        """Why it has this verdict."""
+        """The reason for the verdict."""
         if self.verdict is None:
             return GAP_RULE
         both = [rule_of(self.verdict), *([LOGICAL_RULES[self.logical]] if self.logical is LogicalVerdict.LOGICAL_DUPLICATE else [])]
@@ -78,7 +78,7 @@ class Story:
 
     @property
     def advice(self) -> list[str]:
-        """What to do, a sentence each."""
+        """The actions to take, a sentence each."""
         found = [] if self.verdict is None else advice(self.verdict, self.flags)
         if self.logical is LogicalVerdict.LOGICAL_DUPLICATE:
             found.append("Undo the effect that was done again, if there is one.")
@@ -86,14 +86,14 @@ class Story:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What it answers to the shell, as `reconcile` would."""
+        """The exit code, as `reconcile` would give it."""
         if self.verdict in ANOMALIES or Flag.COMMITTED_PAST in self.flags or self.logical is LogicalVerdict.LOGICAL_DUPLICATE:
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self.verdict in INCONCLUSIVE else ExitCode.CLEAN
 
 
 class Workers:
-    """Who the writers are, and which of them vanished."""
+    """The names of the writers, and which of them vanished."""
 
     def __init__(self, events: Iterable[Event], held: Collection[int], silence: int) -> None:
         self._held = held
@@ -139,7 +139,7 @@ def stories(
     return [_story(message, about, around, ruling, workers) for message in sorted(asked, key=lambda m: first[m])]
 
 
-def untold(place: Place, told: Collection[Message], around: Sequence[Event], ruling: Ruling, workers: Workers) -> list[Story]:
+def stories_of_offset(place: Place, told: Collection[Message], around: Sequence[Event], ruling: Ruling, workers: Workers) -> list[Story]:
     """The stories of an offset for the groups that have no event about a message there, but have to do with it."""
     found: list[Story] = []
     here = [event for event in around if (event.get("topic"), event.get("partition")) == place[:2] and event["event_type"] >= E.COMMITTED]
@@ -171,10 +171,10 @@ def _story(message: Message, about: Mapping[Message, list[Event]], around: Seque
     return Story(cluster, group, handler, epoch, topic_id, place, verdict, flags, logical and logical[0], steps, others, dedup_hash)
 
 
-def _record(message: Message, events: Sequence[Event], ruling: Ruling) -> Record:
+def _record(message: Message, events: Sequence[Event], ruling: Ruling) -> OtherRecord:
     (_, _, topic, _, number), _, _, offset = message
     last = max(events, key=lambda event: (event["event_ts"], event["writer_id"], event["seq"]))
-    return Record(Place(topic, number, offset), *ruling.messages[message], last["event_ts"], E(last["event_type"]).name)
+    return OtherRecord(Place(topic, number, offset), *ruling.messages[message], last["event_ts"], E(last["event_type"]).name)
 
 
 def _steps_of_message(mine: Sequence[Event], workers: Workers) -> Iterator[Step]:
@@ -188,7 +188,7 @@ def _steps_of_message(mine: Sequence[Event], workers: Workers) -> Iterator[Step]
 
 
 def _steps_around(place: Place, mine: Sequence[Event], around: Sequence[Event], workers: Workers) -> Iterator[Step]:
-    """What happened to the partitions that it and its copies were read from, and to the workers that had it."""
+    """Yield the steps of the partitions that it and its copies were read from, and of the workers that had it."""
     group = _group_of(mine[0])
     same = [event for event in around if _group_of(event) == group and event["event_type"] >= E.COMMITTED]
     read_at = dict.fromkeys([(place, 1)] + [(_read_at(event), max(event.get("attempt") or 1, 1)) for event in mine if _is_copy(event)])

@@ -1,4 +1,4 @@
-"""The first screen: was anything lost, was anything done twice, and what is to be done about it."""
+"""The first screen of the page: lost messages, repeated messages, and the actions to take."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def headline(report: RunReport) -> str:
 
 
 def actions(report: RunReport) -> list[Action]:
-    """What calls for somebody, the worst first."""
+    """Return the actions to take, worst first."""
     without_events = {verdict for book in report.books for verdict in book.absent}
     found = [
         _action(verdict, report.verdicts.get(verdict, 0), "offset" if verdict in without_events else "message", MEANINGS[verdict], action)

@@ -1,4 +1,4 @@
-"""How many attempts it took, and which claims are stuck since when."""
+"""The tables of attempts and of stuck claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["attempts_data", "stuck_data"]
 
 
 def attempts_data(attempts: Sequence[Attempts], limit: int) -> list[AttemptRow]:
-    """Of all messages together; empty where one attempt was all that any took."""
+    """Return the attempts of all messages together; empty if no message took more than one."""
     total: Counter[tuple[int, Verdict]] = Counter()
     for each in attempts:
         total.update(each.last)
@@ -33,7 +33,7 @@ def attempts_data(attempts: Sequence[Attempts], limit: int) -> list[AttemptRow]:
 
 
 def stuck_data(stuck: Sequence[StuckClaims], limit: int) -> StuckData | None:
-    """Those with the most first; ages that none has are left out."""
+    """Return the writers with stuck claims, most first; empty classes of age are left out."""
     if not stuck:
         return None
     labels = [f"up to {_said(AGES[0])}", *(f"{_said(low)} – {_said(high)}" for low, high in pairwise(AGES)), f"over {_said(AGES[-1])}"]

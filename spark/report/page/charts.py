@@ -1,4 +1,4 @@
-"""What is drawn: how late retries came, and when which verdict fell."""
+"""The charts of late retries and of verdicts over time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOWEST_BAR: Final = 4
 
 
 def delays_data(delays: Sequence[Delays], limit: int) -> DelaysData:
-    """All of them in classes, and by handler."""
+    """Return the retries in classes of lateness, and by handler."""
     total: Counter[int] = Counter()
     for each in delays:
         total.update(each.late)

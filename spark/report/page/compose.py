@@ -1,4 +1,4 @@
-"""The whole page as data, from what a run found. Pure: the same report gives the same data."""
+"""The whole page as data, from a report. Pure: the same report gives the same data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from ackwise.middleware.duration import format_duration
-from ackwise.spark.fold.facts import Fate, Writer
+from ackwise.spark.fold.facts import Writer, WriterFate
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.in_doubt import query
@@ -202,7 +202,7 @@ def _finding_rows(report: RunReport) -> list[FindingRow]:
 
 
 def _tone_of_finding(verdict: Verdict) -> Tone:
-    """What is well on its own is here for a flag that leaves a question."""
+    """Return the tone of a finding: one without an anomaly is listed for a flag that leaves a question."""
     return "bad" if verdict in ANOMALIES else "doubt"
 
 
@@ -250,7 +250,7 @@ def _writer(writer: Writer) -> WriterRow:
         first=instant(writer.first_ts),
         last=instant(writer.last_ts),
         events=writer.last_seq + 1,
-        note="its last events are unknown" if writer.tail_is_unknown else "killed or cut off" if writer.fate is Fate.DEAD else "",
+        note="its last events are unknown" if writer.tail_is_unknown else "killed or cut off" if writer.fate is WriterFate.DEAD else "",
     )
 
 
@@ -291,7 +291,7 @@ def _subject(report: RunReport) -> str:
 
 
 def _share(number: int, total: int) -> float:
-    """What is not all, and not nothing, is not rounded to that."""
+    """Return a share that is 0 or 1 only if it is exactly that."""
     if number in (0, total):
         return float(bool(number))
     return min(max(round(number / total, 4), 0.0001), 0.9999)

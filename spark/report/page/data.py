@@ -1,4 +1,4 @@
-"""What the page says, as plain values in the order in which they are read: numbers and sentences, and no markup."""
+"""The data of the page in reading order: numbers and sentences, without markup."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 Tone = Literal["good", "bad", "doubt", "plain"]
-"""How a thing is meant, for a colour and a sign beside the words."""
+"""The meaning of a value, shown as a colour and a sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do about all that have one verdict."""
+    """The action for all messages with one verdict."""
 
     name: str
     number: int
     of: str
-    """What was counted: messages, offsets, keys."""
+    """The counted things: messages, offsets, keys."""
     tone: Tone
     meaning: str
     action: str
@@ -112,7 +112,7 @@ class BooksData:
 
 @dataclass(frozen=True, slots=True)
 class ProducedRow:
-    """What became of the records that were produced to one partition, as one group reads it; `orphans` were not produced."""
+    """The accounts of the records produced to one partition, as one group reads it; `orphans` were not produced."""
 
     group: str
     partition: str
@@ -127,7 +127,7 @@ class ProducedRow:
 
 @dataclass(frozen=True, slots=True)
 class ProducedData:
-    """What was produced against what was consumed."""
+    """Produced records compared with consumed ones."""
 
     sentences: Sequence[str]
     tone: Tone
@@ -137,7 +137,7 @@ class ProducedData:
 
 @dataclass(frozen=True, slots=True)
 class RetryRow:
-    """What became of the copies of one handler's messages that were sent back at one attempt."""
+    """The fates of one handler's copies that were sent back at one attempt."""
 
     group: str
     handler: str
@@ -177,7 +177,7 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True)
 class LateClass:
-    """How many retries were late by so much; `share` of the fullest class, 0 to 1."""
+    """The number of retries in one class of lateness; `share` of the fullest class, 0 to 1."""
 
     label: str
     number: int
@@ -187,7 +187,7 @@ class LateClass:
 
 @dataclass(frozen=True, slots=True)
 class DelayRow:
-    """How late the retries of one handler came: half of them by `p50` or less, and so on."""
+    """The lateness of one handler's retries: half of them by `p50` or less, and so on."""
 
     group: str
     handler: str
@@ -201,7 +201,7 @@ class DelayRow:
 
 @dataclass(frozen=True, slots=True)
 class DelaysData:
-    """How late retries came."""
+    """The lateness of retries."""
 
     sentence: str
     classes: Sequence[LateClass]
@@ -210,7 +210,7 @@ class DelaysData:
 
 @dataclass(frozen=True, slots=True)
 class ReasonRow:
-    """How many dead letters of one handler have one reason; `share` of all, 0 to 1."""
+    """The number of one handler's dead letters with one reason; `share` of all, 0 to 1."""
 
     group: str
     handler: str
@@ -234,7 +234,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class TimelineData:
-    """When it happened; `times` are the beginnings of the buckets."""
+    """The verdicts over time; `times` are the beginnings of the buckets."""
 
     sentence: str
     begin: str
@@ -280,7 +280,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, slots=True)
 class MatrixData:
-    """How many of each kind there are of each topic."""
+    """The number of each kind by topic."""
 
     columns: Sequence[str]
     rows: Sequence[MatrixRow]
@@ -289,7 +289,7 @@ class MatrixData:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Which share of one topic's messages took longer, in a drawing of 400 by 230: `path` is what is drawn."""
+    """The share of one topic's messages that took longer, in a drawing of 400 by 230: `path` is its line."""
 
     name: str
     path: str
@@ -306,7 +306,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
-    """How long the messages of one topic took: half of them `p50` or less, and so on."""
+    """The latency of one topic's messages: half of them `p50` or less, and so on."""
 
     group: str
     topic: str
@@ -334,7 +334,7 @@ class LatencyData:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """What became of all messages that reached one attempt; `share` of all messages."""
+    """The endings of all messages that reached one attempt; `share` of all messages."""
 
     attempt: int
     reached: int
@@ -375,7 +375,7 @@ class StripRow:
 
 @dataclass(frozen=True, slots=True)
 class StripsData:
-    """Where it happened."""
+    """The strips of the partitions."""
 
     sentence: str
     rows: Sequence[StripRow]
@@ -403,7 +403,7 @@ class StuckData:
 
 @dataclass(frozen=True, slots=True)
 class ExportLane:
-    """What one writer exported: the height of each bar from 0 to 100, and in which buckets events are missing."""
+    """The exported events of one writer: the height of each bar from 0 to 100, and the buckets with missing events."""
 
     writer: str
     client: str
@@ -466,7 +466,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """What a plan does of one kind."""
+    """The steps of a plan that are of one kind."""
 
     action: str
     steps: int
@@ -476,7 +476,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class PlanData:
-    """What would mend what was found."""
+    """The repair plan in short."""
 
     sentence: str
     rows: Sequence[PlanRow]
@@ -484,7 +484,7 @@ class PlanData:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """Everything on the page, from top to bottom."""
+    """The whole page, from top to bottom."""
 
     title: str
     headline: str
@@ -494,7 +494,7 @@ class ReportData:
     tone: Tone
     exit_code: int
     subject: str
-    """Which groups, and when."""
+    """The groups and the time."""
     answers: Sequence[Answer]
     actions: Sequence[Action]
     waiting: str

@@ -1,11 +1,11 @@
-"""What each writer exported over time, and where events are missing."""
+"""The lanes of the writers: exported events over time, and where events are missing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from ackwise.spark.fold.facts import Fate
+from ackwise.spark.fold.facts import WriterFate
 from ackwise.spark.report.exports import Exports
 from ackwise.spark.report.page.data import ExportLane, ExportsData, Tone
 from ackwise.spark.report.page.words import are, counted, duration, span_of
@@ -20,10 +20,12 @@ _LOWEST_BAR: Final = 6
 
 
 def exports_data(exports: Sequence[Exports], time: Buckets) -> ExportsData | None:
-    """Those of which events are missing first, then those that died."""
+    """Return the lanes: writers with missing events first, then dead ones."""
     if not exports:
         return None
-    ordered = sorted(exports, key=lambda each: (-sum(each.missing), not each.writer.tail_is_unknown, each.writer.fate is not Fate.DEAD))
+    ordered = sorted(
+        exports, key=lambda each: (-sum(each.missing), not each.writer.tail_is_unknown, each.writer.fate is not WriterFate.DEAD)
+    )
     missing, incomplete = sum(sum(each.missing) for each in exports), sum(1 for each in exports if any(each.missing))
     said = f"{counted(missing, 'event')} of {counted(incomplete, 'writer')} {are(missing)} missing" if missing else "no event is missing"
     everything = f"{counted(sum(map(_written, exports)), 'event')} of {counted(len(exports), 'writer')}"
@@ -33,6 +35,10 @@ def exports_data(exports: Sequence[Exports], time: Buckets) -> ExportsData | Non
     )
     begin, middle, end = span_of(time)
     return ExportsData(sentence, begin, middle, end, [_lane(each) for each in ordered[:_MOST_ROWS]], max(0, len(ordered) - _MOST_ROWS))
+
+
+def _worst_first(each: Exports) -> tuple[int, bool, bool]:
+    return -sum(each.missing), not each.writer.tail_is_unknown, each.writer.fate is not WriterFate.DEAD
 
 
 def _written(each: Exports) -> int:

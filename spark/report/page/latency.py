@@ -1,4 +1,4 @@
-"""How long messages took: as curves of the share that took longer, where the tail is seen, and as a table."""
+"""The latency section: a curve of the share that took longer, and a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIMES: Final = (
 
 
 def latency_data(latencies: Sequence[Latency], limit: int) -> LatencyData:
-    """All of them, those with the most messages first."""
+    """Return all latencies, those with the most messages first."""
     ordered = sorted(latencies, key=lambda each: (-each.messages, each.group, each.topic))
     drawn = [each for each in ordered if len(each.survival()) > 0][:_MOST_CURVES]
     grid, is_one_group = _Grid(drawn), len({each.group for each in latencies}) == 1
@@ -47,7 +47,7 @@ def latency_data(latencies: Sequence[Latency], limit: int) -> LatencyData:
 
 
 class _Grid:
-    """Where a time and a share are in the drawing: both by their logarithms."""
+    """The grid of the drawing: times and shares by their logarithms."""
 
     def __init__(self, drawn: Sequence[Latency]) -> None:
         ends = [micros for each in drawn for micros, _ in each.survival()] or [_SECOND]

@@ -1,4 +1,4 @@
-"""Numbers by topic: which verdicts messages have, and with which errors runs failed."""
+"""The matrices by topic: verdicts of messages, and errors of failed runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The repair plan in short: what would be done, and how to have it done."""
+"""The repair plan in short, with the command that applies it."""
 
 from __future__ import annotations
 

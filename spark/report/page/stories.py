@@ -1,4 +1,4 @@
-"""What happened to each of the worst messages, step by step."""
+"""The stories of the worst messages, step by step."""
 
 from __future__ import annotations
 

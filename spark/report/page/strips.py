@@ -1,4 +1,4 @@
-"""Where in each partition it happened: its offsets from left to right, with marks for what is not done."""
+"""The strips of the partitions: offsets from left to right, with a mark where one is lost, unknown or open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ROWS: Final = 60
 
 
 def strips_data(strips: Sequence[Strip]) -> StripsData | None:
-    """Those with the most anomalies first; None without any offset."""
+    """Return the strips, most anomalies first; None without any offset."""
     there = [strip for strip in strips if strip.book.expected]
     if not there:
         return None
@@ -66,7 +66,7 @@ def _marks(bins: Mapping[int, Mapping[Verdict, int]]) -> list[Mark]:
 
 
 def _tone(verdicts: Mapping[Verdict, int]) -> Tone | None:
-    """That of the worst; what was settled some other way needs no mark."""
+    """Return the tone of the worst verdict, or None if no mark is needed."""
     for kinds, tone in _TONES.items():
         if any(number and verdict in kinds for verdict, number in verdicts.items()):
             return tone

@@ -1,4 +1,4 @@
-"""How a verdict or a flag is meant: what calls for somebody is bad, what leaves a question is doubtful."""
+"""The tone of a verdict or a flag: bad if it calls for somebody, doubtful if it leaves a question."""
 
 from __future__ import annotations
 

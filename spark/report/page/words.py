@@ -68,7 +68,7 @@ def duration(micros: int) -> str:
 
 
 def late(milliseconds: int) -> str:
-    """How late something came; with a minus if it was early."""
+    """Return a lateness, with a minus if it was early."""
     return f"-{duration(-milliseconds * 1000)}" if milliseconds < 0 else duration(milliseconds * 1000)
 
 
@@ -103,7 +103,7 @@ def moment(micros: int, step: int, *, with_day: bool) -> str:
 
 
 def span_of(time: Buckets) -> tuple[str, str, str]:
-    """What stands below the beginning, the middle and the end of a row of buckets."""
+    """Return the labels below the beginning, the middle and the end of a row of buckets."""
     starts = [time.begin + place * time.width for place in (0, time.number // 2, time.number)]
     with_day = starts[-1] - starts[0] > _DAY
     begin, middle, end = (moment(start, time.width, with_day=with_day) for start in starts)

@@ -9,7 +9,7 @@ import pytest
 
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import Logs
-from ackwise.spark.fold.facts import ROLES, Facts, Fate, KeyCollision, SurveyRow, establish
+from ackwise.spark.fold.facts import ROLES, Facts, KeyCollision, SurveyRow, WriterFate, establish
 
 SECOND = 1_000_000
 CONFIG = ReconcileConfig(writer_timeout=600)
@@ -25,7 +25,7 @@ def said(writer_id: int = 1, **values: Any) -> SurveyRow:
     return SurveyRow(**(row | values))
 
 
-def fates(facts: Facts) -> dict[int, Fate]:
+def fates(facts: Facts) -> dict[int, WriterFate]:
     return {writer.writer_id: writer.fate for writer in facts.writers}
 
 
@@ -41,13 +41,13 @@ def test_now_is_the_newest_event_of_the_slowest_writer_that_lives() -> None:
 
 def test_a_writer_that_fell_silent_does_not_hold_time_back() -> None:
     facts = establish([said(1, last_ts=399 * SECOND), said(2, last_ts=1000 * SECOND)], CONFIG)
-    assert fates(facts) == {1: Fate.DEAD, 2: Fate.LIVE}
+    assert fates(facts) == {1: WriterFate.DEAD, 2: WriterFate.LIVE}
     assert facts.as_of == 1000 * SECOND
 
 
 def test_a_writer_that_ended_does_not_hold_time_back() -> None:
     facts = establish([said(1, last_ts=900 * SECOND, ended=1), said(2, last_ts=1000 * SECOND)], CONFIG)
-    assert fates(facts) == {1: Fate.ENDED, 2: Fate.LIVE}
+    assert fates(facts) == {1: WriterFate.ENDED, 2: WriterFate.LIVE}
     assert facts.as_of == 1000 * SECOND
 
 
@@ -57,7 +57,7 @@ def test_without_a_writer_that_lives_now_is_the_newest_event() -> None:
 
 def test_a_time_that_was_given_makes_writers_dead_that_were_silent_before_it() -> None:
     facts = establish([said(1, last_ts=1000 * SECOND)], ReconcileConfig(as_of=1601, writer_timeout=600))
-    assert (facts.as_of, fates(facts)) == (1601 * SECOND, {1: Fate.DEAD})
+    assert (facts.as_of, fates(facts)) == (1601 * SECOND, {1: WriterFate.DEAD})
 
 
 def test_a_writer_is_dead_once_others_have_all_its_partitions() -> None:
@@ -66,8 +66,8 @@ def test_a_writer_is_dead_once_others_have_all_its_partitions() -> None:
         said(1, pk=8, assigned_seq=2, assigned_ts=10, last_ts=20),
         said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40),
     ]
-    assert fates(establish(rows, CONFIG)) == {1: Fate.LIVE, 2: Fate.LIVE}
-    assert fates(establish([*rows, said(3, pk=8, assigned_seq=1, assigned_ts=30, last_ts=40)], CONFIG))[1] == Fate.DEAD
+    assert fates(establish(rows, CONFIG)) == {1: WriterFate.LIVE, 2: WriterFate.LIVE}
+    assert fates(establish([*rows, said(3, pk=8, assigned_seq=1, assigned_ts=30, last_ts=40)], CONFIG))[1] == WriterFate.DEAD
 
 
 def test_a_writer_that_gave_its_partitions_back_lives() -> None:
@@ -75,19 +75,19 @@ def test_a_writer_that_gave_its_partitions_back_lives() -> None:
         said(1, pk=7, assigned_seq=1, revoked_seq=2, assigned_ts=10, last_ts=20),
         said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40),
     ]
-    assert fates(establish(rows, CONFIG))[1] == Fate.LIVE
+    assert fates(establish(rows, CONFIG))[1] == WriterFate.LIVE
 
 
 def test_a_writer_that_still_holds_its_log_lives() -> None:
     rows = [said(1, pk=7, assigned_seq=1, assigned_ts=10, last_ts=20), said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40)]
-    assert fates(establish(rows, CONFIG))[1] == Fate.DEAD
+    assert fates(establish(rows, CONFIG))[1] == WriterFate.DEAD
     facts = establish(rows, CONFIG, Logs(held=frozenset({1})))
-    assert (fates(facts)[1], facts.as_of) == (Fate.LIVE, 20)
+    assert (fates(facts)[1], facts.as_of) == (WriterFate.LIVE, 20)
 
 
 def test_a_writer_that_still_speaks_after_the_take_over_lives() -> None:
     rows = [said(1, pk=7, assigned_seq=1, assigned_ts=10, last_ts=50), said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40)]
-    assert fates(establish(rows, CONFIG))[1] == Fate.LIVE
+    assert fates(establish(rows, CONFIG))[1] == WriterFate.LIVE
 
 
 @pytest.mark.parametrize(

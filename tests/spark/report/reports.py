@@ -7,7 +7,7 @@ from typing import Final
 
 from ackwise.middleware.repair import Action, Planned, Summary
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.fold.facts import Fate, Partition, Writer
+from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.judge.accounts import Orphans, ProducedBook, Production, Unpublished
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts
@@ -41,7 +41,7 @@ EMPTY: Final = RunReport(
 )  # fmt: skip
 
 
-def writer(number: int, group: str, fate: Fate, *, tail_is_unknown: bool = False) -> Writer:
+def writer(number: int, group: str, fate: WriterFate, *, tail_is_unknown: bool = False) -> Writer:
     mode = "async" if tail_is_unknown else "before_settle"
     return Writer(number, f"w{number}", ("c", group), NOW - 90 * SECOND, NOW - number * SECOND, 999, mode, fate, tail_is_unknown)
 
@@ -55,7 +55,7 @@ CLEAN: Final = replace(
     as_of=NOW,
     files=2,
     bytes=1_200_000,
-    writers=[writer(1, "billing", Fate.ENDED)],
+    writers=[writer(1, "billing", WriterFate.ENDED)],
     books=[Book(partition(number), 0, 500, False, {ONCE: 499}, {}, 1) for number in (0, 1)],
     tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 990), Tally("billing", "bill", "orders", ONCE, Flag.RETRIED, 8)],
     delays=[Delays("billing", "bill", {40: 3, 510: 4, 1200: 1})],
@@ -88,9 +88,9 @@ DETAILS: Final = Details(
         Failures("mail", HOSTILE, HOSTILE, HOSTILE, 3), Failures("mail", HOSTILE, HOSTILE, "", 1),
     ],
     exports=[
-        Exports(writer(1, "billing", Fate.DEAD), [500, 490, 0], [0, 10, 0]),
-        Exports(writer(2, "billing", Fate.LIVE), [0, 0, 1000], [0, 0, 0]),
-        Exports(writer(3, "mail", Fate.DEAD, tail_is_unknown=True), [1, 999, 0], [0, 0, 0]),
+        Exports(writer(1, "billing", WriterFate.DEAD), [500, 490, 0], [0, 10, 0]),
+        Exports(writer(2, "billing", WriterFate.LIVE), [0, 0, 1000], [0, 0, 0]),
+        Exports(writer(3, "mail", WriterFate.DEAD, tail_is_unknown=True), [1, 999, 0], [0, 0, 0]),
     ],
     time=Buckets(NOW - 90 * SECOND, 30 * SECOND, 3),
     stories=[
@@ -109,7 +109,7 @@ DETAILS: Final = Details(
 
 ANOMALIES: Final = replace(
     CLEAN,
-    writers=[writer(1, "billing", Fate.DEAD), writer(2, "billing", Fate.LIVE), writer(3, "mail", Fate.ENDED)],
+    writers=[writer(1, "billing", WriterFate.DEAD), writer(2, "billing", WriterFate.LIVE), writer(3, "mail", WriterFate.ENDED)],
     books=[
         Book(partition(0), 0, 500, True, {ONCE: 470, LOST: 4, MULTI: 6, DEAD: 12, STUCK: 1}, {NEVER: 5}, 2),
         Book(partition(1), 20, 520, False, {ONCE: 500}, {}, 0),
@@ -146,7 +146,7 @@ ANOMALIES: Final = replace(
 
 INCONCLUSIVE: Final = replace(
     CLEAN,
-    writers=[writer(1, "billing", Fate.DEAD, tail_is_unknown=True)],
+    writers=[writer(1, "billing", WriterFate.DEAD, tail_is_unknown=True)],
     missing_events=4,
     books=[Book(partition(0), 0, 500, False, {ONCE: 480}, {UNKNOWN: 20}, 0)],
     tallies=[Tally("billing", "bill", "orders", ONCE, Flag(0), 480)],
@@ -159,7 +159,7 @@ INCONCLUSIVE: Final = replace(
 
 REPEATED: Final = replace(
     CLEAN,
-    writers=[writer(number, "billing", Fate.DEAD) for number in range(1, 5)] + [writer(5, "billing", Fate.ENDED)],
+    writers=[writer(number, "billing", WriterFate.DEAD) for number in range(1, 5)] + [writer(5, "billing", WriterFate.ENDED)],
     tallies=[
         Tally("billing", "bill", "orders", ONCE, Flag(0), 798),
         Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC, 190),

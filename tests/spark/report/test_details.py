@@ -15,7 +15,7 @@ from tests.spark.report.reports import ANOMALIES, DETAILS, HOSTILE, NOW, partiti
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.repair import Action, Planned, Summary
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.fold.facts import Fate, establish
+from ackwise.spark.fold.facts import WriterFate, establish
 from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.attempts import Attempts, Ending
@@ -128,7 +128,7 @@ def test_strips_with_the_most_anomalies_come_first_and_a_page_does_not_grow_with
 
 
 def test_a_hole_is_shown_where_the_event_before_it_is_and_every_number_counts_once() -> None:
-    time, one = Buckets(NOW, 10, 3), writer(7, "billing", Fate.ENDED)
+    time, one = Buckets(NOW, 10, 3), writer(7, "billing", WriterFate.ENDED)
     written = [Written(7, 0, 0, 99), Written(7, 1, 100, 245), Written(7, 2, 240, 299)]
     (found,) = exports([one], [Hole(7, 200, 240)], written, time)
     assert (found.events, found.missing) == ([100, 106, 54], [0, 40, 0])

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.spark.report.reports import ORPHANED, PRODUCED
 
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.fold.facts import Fate, Partition, Writer
+from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
 from ackwise.spark.report.terminal import show
@@ -113,7 +113,7 @@ def test_whatever_makes_the_exit_code_other_than_0_has_an_action() -> None:
 FULL = replace(
     with_messages(Verdict.LOST, Flag.HAD_FAILURES),
     as_of=1_767_225_600_000_000,
-    writers=[Writer(0xAB, "w1", ("c", "g"), 0, 1_767_225_600_000_000, 9, "before_settle", Fate.DEAD, False)],
+    writers=[Writer(0xAB, "w1", ("c", "g"), 0, 1_767_225_600_000_000, 9, "before_settle", WriterFate.DEAD, False)],
     books=[Book(PARTITION, 0, 6, True, {Verdict.LOST: 3}, {Verdict.NEVER_SEEN: 2}, 1)],
     findings=[
         Finding("g", "bill", "orders", 0, offset, Verdict.LOST, Flag.HAD_FAILURES, 1, "FAILED", 1_767_225_600_000_000)
@@ -153,7 +153,7 @@ def test_the_tables_show_books_first_and_neighbours_as_a_range() -> None:
 
 DOUBT = replace(
     with_messages(Verdict.EXACTLY_ONCE, Flag.AMBIGUOUS_EXEC),
-    writers=[Writer(0xAB, "w1", ("c", "g"), 0, 9, 9, "before_settle", Fate.DEAD, False)],
+    writers=[Writer(0xAB, "w1", ("c", "g"), 0, 9, 9, "before_settle", WriterFate.DEAD, False)],
     doubtful=[Finding("g", "bill", "orders", 0, 7, Verdict.EXACTLY_ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", 9)],
 )
 
