@@ -18,7 +18,7 @@ from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import stops
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Outcome, Stale
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.wire import has_raw_names
 from ackwise.middleware.worker import Worker
 

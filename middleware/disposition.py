@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 
 __all__ = [
     "CONSUME_LATER",

@@ -9,7 +9,7 @@ from ackwise.middleware.entry import Entry
 from ackwise.middleware.log import Log
 from ackwise.middleware.retry import ConsumeLater, DelayRefused, SendBack
 from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 
 __all__ = ["decide", "ending", "is_last", "log_broken_policy", "log_spared"]
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Protocol
 from ackwise.middleware.disposition import Dead, Later, Reason
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.unanimous import leaves
+from ackwise.middleware.exceptiongroups import leaves
 
 __all__ = [
     "DEFAULT_LEVELS",

@@ -21,8 +21,8 @@ from ackwise.middleware.disposition import (
     Reject,
 )
 from ackwise.middleware.errors import InvalidHandlerResult
+from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.unanimous import leaves
 
 __all__ = ["STOPS", "Raised", "Returned", "dispositions_of", "stops"]
 

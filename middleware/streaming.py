@@ -22,7 +22,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.settlement import Assignment
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.worker import Worker
 
 __all__ = ["StreamingPipeline", "Stretch"]

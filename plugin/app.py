@@ -16,7 +16,7 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.around import Middleware, wrap
-from ackwise.plugin.group.needs import Group, group_of
+from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.observers import Observer

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import InvalidRuling
+from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.execution import Undecided, current_assignment
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, stops
-from ackwise.middleware.unanimous import leaves
 
 __all__ = ["Handover", "LoopBatch"]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Durable, Event, EventSink, durable_of
 from ackwise.middleware.log import Log
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.handler import is_async, name_of
 
 __all__ = ["Observed", "Observer", "check_observer", "is_observer"]

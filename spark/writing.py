@@ -10,8 +10,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from ackwise.middleware.repair import NAME as PLAN
-from ackwise.middleware.repair import Summary, Title, write_plan
+from ackwise.middleware.repairplan import NAME as PLAN
+from ackwise.middleware.repairplan import Summary, Title, write_plan
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import micros

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
-from ackwise.plugin.cli.repeats import Repeats
+from ackwise.plugin.cli.repeatedlines import Repeats
 
 __all__ = ["JsonLines", "LogFormat", "LogLevel", "print_log"]
 

@@ -17,12 +17,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import RepairStep, read_steps, read_title
+from ackwise.middleware.repairplan import RepairStep, read_steps, read_title
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group.needs import Group
+    from ackwise.plugin.group.group import Group
     from ackwise.plugin.repair.carrying import Carried
 
 __all__ = ["HELP", "apply", "show"]

@@ -16,7 +16,7 @@ from ackwise.plugin.cli.console import new_table, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group.needs import Group
+    from ackwise.plugin.group.group import Group
     from ackwise.plugin.group.topicplan import TopicReview
 
 __all__ = ["HELP", "check", "create"]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.closing import close_consumer
 
 __all__ = ["opened", "start"]
 
@@ -40,4 +40,4 @@ async def opened(client: ClientT) -> AsyncIterator[ClientT]:
         await asyncio.sleep(0)  # stopped before its tasks have begun, the client gives up half-way
         yield client
     finally:
-        await part_from(client, within=_CLOSE)
+        await close_consumer(client, within=_CLOSE)

@@ -13,7 +13,7 @@ from aiokafka.protocol.admin import ApiVersionRequest
 
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.doctor.finding import Finding
-from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.topicplan import TopicReview, review_topics
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.settings.addresses import Address

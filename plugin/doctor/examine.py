@@ -14,7 +14,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.doctor import machine, places
 from ackwise.plugin.doctor.extras import extras, needs
 from ackwise.plugin.doctor.finding import Finding, refused
-from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.inspect.application import Application
 from ackwise.plugin.settings.addresses import reach
 from ackwise.plugin.settings.hostsettings import HostSettings

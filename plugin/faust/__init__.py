@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ackwise.plugin.faust.app import App as App
     from ackwise.plugin.faust.handlers import handler as handler
-    from ackwise.plugin.faust.usage import use as use
+    from ackwise.plugin.faust.stockapp import use as use
     from ackwise.plugin.faust.work import current_batch as current_batch
 
 __all__ = ["App", "current_batch", "handler", "use"]
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return handler
     if name == "use":
-        from ackwise.plugin.faust.usage import use
+        from ackwise.plugin.faust.stockapp import use
 
         return use
     if name == "current_batch":

@@ -21,7 +21,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import stops
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.faust.stream import Stream, is_cancelled
 
 __all__ = ["Agent", "Feeder"]

@@ -11,7 +11,7 @@ import faust
 from ackwise.plugin.faust.handlers import HandlerT, handler
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.settings import Settings, put_in
-from ackwise.plugin.faust.usage import use
+from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.handler import HandlerOf
 
 if TYPE_CHECKING:

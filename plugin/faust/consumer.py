@@ -23,7 +23,7 @@ from faust.types.tuples import FutureMessage
 from mode import Service
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.client.consumerstate import has_stopped_sending
+from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
 

@@ -20,7 +20,7 @@ from ackwise.middleware.retry import ConsumeLater, Schedule
 from ackwise.plugin.demo.ledger import LedgerLine, LedgerWriter
 from ackwise.plugin.demo.scenario import LEVELS, MAX_BATCH, MAX_RECONSUME_TIMES
 from ackwise.plugin.faust.host import FaustHost
-from ackwise.plugin.faust.usage import use
+from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.faust.work import current_batch
 from ackwise.plugin.settings.config import Config, Given
 

@@ -27,7 +27,7 @@ class Fixup:
 
 def _use(app: faust.App, *things: Any, **settings: Any) -> None:
     """Use Ackwise on this app, from here on. See `ackwise.plugin.faust.use`."""
-    from ackwise.plugin.faust.usage import use  # an app that does not call it loads nothing
+    from ackwise.plugin.faust.stockapp import use  # an app that does not call it loads nothing
 
     use(app, *things, **settings)
 

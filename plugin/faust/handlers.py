@@ -19,10 +19,10 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, stops
 from ackwise.plugin.around import wrap
 from ackwise.plugin.faust.agent import Agent
-from ackwise.plugin.faust.declared import is_fed, undecoded
+from ackwise.plugin.faust.declaredagents import is_fed, undecoded
 from ackwise.plugin.faust.message import says_types
+from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.faust.stream import Stream, is_cancelled
-from ackwise.plugin.faust.usage import use
 from ackwise.plugin.faust.work import Work
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of
 

@@ -32,19 +32,19 @@ from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.consumer import ReliableConductor, ReliableConsumer, ReliableProducer
-from ackwise.plugin.faust.declared import Declared, declared, discover, is_fed
-from ackwise.plugin.faust.ending import bound
+from ackwise.plugin.faust.declaredagents import Declared, declared, discover, is_fed
 from ackwise.plugin.faust.intake import Intake
 from ackwise.plugin.faust.message import decoder, says_types
 from ackwise.plugin.faust.opening import Opening
-from ackwise.plugin.faust.patience import create, insist, let_recovery_wait
 from ackwise.plugin.faust.settings import origins, resolve
+from ackwise.plugin.faust.startretry import create, insist, let_recovery_wait
 from ackwise.plugin.faust.stream import Stream
 from ackwise.plugin.faust.thread import Cursor, Fetched
 from ackwise.plugin.faust.web import add_view
+from ackwise.plugin.faust.workerexit import bound
+from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.group.lane import Lane, LaneEntry
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.group.needs import Group, group_of
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.inspect.state import State, look

@@ -13,7 +13,7 @@ from faust.types import TP
 from ackwise.middleware.agent import Agent as Handler
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.pipeline import Pipeline
-from ackwise.plugin.faust.declared import never, undecoded
+from ackwise.plugin.faust.declaredagents import never, undecoded
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage, decoder, says_types
 from ackwise.plugin.faust.stream import Stream

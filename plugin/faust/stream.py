@@ -25,7 +25,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.log import Log
 from ackwise.middleware.rulings import stops
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.work import Work, current_work

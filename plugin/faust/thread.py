@@ -23,7 +23,8 @@ from mode.threads import QueueServiceThread
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer, ended
-from ackwise.plugin.client.consumerstate import (
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import (
     has_left_the_group,
     keep_awake,
     position_of,
@@ -31,9 +32,8 @@ from ackwise.plugin.client.consumerstate import (
     revive,
     stands_before_an_error,
 )
-from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import committed_by, offsets_of, reaches
-from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.faust.stream import is_cancelled
@@ -124,8 +124,8 @@ class ReliableThread(AIOKafkaConsumerThread):
         return Quarantine(self._clock)
 
     @cached_property
-    def _rarely(self) -> Rarely:
-        return Rarely(clock=self._clock)
+    def _throttle(self) -> LogThrottle:
+        return LogThrottle(clock=self._clock)
 
     @property
     def _reading(self) -> Reading:
@@ -224,7 +224,7 @@ class ReliableThread(AIOKafkaConsumerThread):
                 raise AckwiseError(
                     f"the group of app {self.app.conf.id!r} refuses this worker ({said(error)}); the worker stops, it has to be let in"
                 ) from error
-            if self._rarely.is_due("membership"):
+            if self._throttle.is_due("membership"):
                 log.warning(
                     "the worker can't join its group now, nothing is lost and it tries again", group=self.app.conf.id, error=said(error)
                 )
@@ -386,7 +386,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         again = max(_LOOK, now - asked)
         for partition in unknown:
             cursors[partition].look_at = now + again
-        if self._rarely.is_due():
+        if self._throttle.is_due():
             partition, error = min(unknown.items())
             log.warning(
                 "what logs hold can't be read now, their partitions wait and it is asked again",
@@ -447,7 +447,7 @@ class ReliableThread(AIOKafkaConsumerThread):
             await self._ask_again(unknown)
 
     async def _ask_again(self, unknown: Mapping[TopicPartition, KafkaError]) -> None:
-        if self._rarely.is_due("offsets"):
+        if self._throttle.is_due("offsets"):
             partition, error = min(unknown.items())
             log.warning(
                 "what Faust has to know of partitions can't be read now, it is asked again",
@@ -493,7 +493,7 @@ class ReliableThread(AIOKafkaConsumerThread):
     async def on_thread_stop(self) -> None:
         """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""
         await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)
-        if self._consumer is not None and (error := await part_from(self._consumer, within=_LEAVE)) is not None:
+        if self._consumer is not None and (error := await close_consumer(self._consumer, within=_LEAVE)) is not None:
             log.warning(
                 "the broker does not let the worker leave, its partitions are free when its session is over",
                 group=self.app.conf.id,

@@ -29,12 +29,12 @@ from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
-from ackwise.middleware.whereabouts import where_raised
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.client.bounded import answer, ended, until
-from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.lane import Lane, LaneEntry
@@ -42,7 +42,7 @@ from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
-from ackwise.plugin.process.life import THIS_PROCESS
+from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Client", "Member", "StoppedWhileStarting", "delivery_of", "owner_of"]
@@ -147,7 +147,7 @@ class Member:
         self._committing: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
         self._is_ending = False  #: from now on tasks are cancelled by us
         self._end_by: float | None = None
-        self._rarely = Rarely()
+        self._throttle = LogThrottle()
 
     # -- its parts
 
@@ -198,7 +198,7 @@ class Member:
             except Unavailable as error:
                 if limit and now() + _START_AGAIN > begun + limit:
                     raise
-                if self._rarely.is_due("start"):
+                if self._throttle.is_due("start"):
                     log.warning(
                         "the brokers are away, the worker waits for them",
                         group=self.settings.group,
@@ -519,7 +519,7 @@ class Member:
                 if self._committing.get(partition) is told:
                     del self._committing[partition]
             told.set_result(None)
-        self._rarely.over("commit")
+        self._throttle.reset("commit")
         for partition, (lanes, offset) in offsets.items():
             for lane in lanes:
                 lane.committed = offset
@@ -531,7 +531,7 @@ class Member:
         group = self.settings.group
         if not is_refusal(error):
             log.warning("a commit failed and is made good by the next one", group=group, partitions=partitions, error=said(error))
-        elif self._rarely.is_due("commit"):
+        elif self._throttle.is_due("commit"):
             log.error(
                 "Kafka refuses the commits of this worker, it goes on and tries each again; after a crash what is done comes again",
                 group=group,

@@ -14,8 +14,8 @@ from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable, S
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.transaction import OffsetsStore, Progress, take_over_all
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Asked, Standing
-from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.group.member import Member
 
 __all__ = ["ASK_AGAIN", "Position", "Positions"]
@@ -50,7 +50,7 @@ class Positions:
         self._ask = ask
         self._looks: Counter[TopicPartition] = Counter()
         self._reported: dict[TopicPartition, tuple[int, int]] = {}
-        self._rarely = Rarely()
+        self._throttle = LogThrottle()
 
     async def find(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """Where those of `partitions` go on of which that can be said now. Ask for the others again after `ASK_AGAIN` seconds.
@@ -83,8 +83,8 @@ class Positions:
         except KafkaError as raised:
             known, unknown = {}, dict.fromkeys(partitions, raised)
         if not unknown:
-            self._rarely.over("brokers")
-        elif self._rarely.is_due("brokers"):
+            self._throttle.reset("brokers")
+        elif self._throttle.is_due("brokers"):
             partition, error = min(unknown.items())
             log.warning(
                 "where partitions go on can't be read now, they wait and it is asked again",
@@ -150,7 +150,7 @@ class Positions:
         try:
             found = await self._take_over(offsets, positions)
         except StoreUnavailable as error:
-            if self._rarely.is_due("database"):
+            if self._throttle.is_due("database"):
                 log.warning(
                     "the offsets of partitions can't be taken over, trying again",
                     partitions=len(positions),
@@ -158,7 +158,7 @@ class Positions:
                     retry_in=ASK_AGAIN,
                 )
             return {}
-        self._rarely.over("database")
+        self._throttle.reset("database")
         progress = {
             partition: each
             for partition, each in found.items()
@@ -215,8 +215,8 @@ class Positions:
         try:
             await self._member.sink.flush()
         except EventLogUnavailable as error:
-            if self._rarely.is_due("events"):
+            if self._throttle.is_due("events"):
                 log.warning("what partitions have passed can't be exported, trying again", error=said(error), retry_in=ASK_AGAIN)
             return False
-        self._rarely.over("events")
+        self._throttle.reset("events")
         return True

@@ -13,10 +13,10 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.consumerstate import has_stopped_sending
-from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import has_stopped_sending
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import start
-from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["KafkaPublisher"]
@@ -45,7 +45,7 @@ class KafkaPublisher:
         self._settings = settings
         self._producer: AIOKafkaProducer | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self._rarely = Rarely()
+        self._throttle = LogThrottle()
 
     async def start(self) -> None:
         """Connect. Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
@@ -58,7 +58,7 @@ class KafkaPublisher:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
         if producer is not None:
-            await part_from(producer, within=_TIMEOUT)
+            await close_consumer(producer, within=_TIMEOUT)
 
     async def publish(self, copies: Sequence[Copy]) -> list[_Answer]:
         """Send all copies side by side; one answer for each, in order. Raises nothing but cancellation."""
@@ -90,14 +90,14 @@ class KafkaPublisher:
             raise PublishUnavailable(f"the brokers {self._settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
         finally:
             if not is_connected:
-                await part_from(producer, within=_CLOSE_TIMEOUT)
+                await close_consumer(producer, within=_CLOSE_TIMEOUT)
         return producer
 
     def _begin_anew(self, stopped: AIOKafkaProducer) -> None:
         """Nothing begins the client's own task that sends again: get another client, beside those that wait for it."""
         if self._renewing is not None and not self._renewing.done():
             return
-        if self._rarely.is_due():
+        if self._throttle.is_due():
             log.warning("the producer has stopped by itself, nothing is lost and another one is begun", group=self._settings.group)
         self._renewing = asyncio.create_task(self._renew(stopped), name="ackwise producer")
 
@@ -107,7 +107,7 @@ class KafkaPublisher:
         except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
             log.debug("another producer can't be begun now, it is tried again with the next copy", error=said(error))
             return
-        await part_from(stopped, within=_CLOSE_TIMEOUT)
+        await close_consumer(stopped, within=_CLOSE_TIMEOUT)
 
 
 async def _answer(producer: AIOKafkaProducer, copy: Copy) -> _Answer:

@@ -22,8 +22,8 @@ from ackwise.middleware.policies import Transactional
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.client.rawrecords import RawBatches, fetch_raw
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.member import owner_of
-from ackwise.plugin.group.needs import Group
 from ackwise.plugin.group.topics import connected
 
 __all__ = ["Passage", "Skipped", "parse_passage", "skip"]

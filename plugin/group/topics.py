@@ -18,7 +18,7 @@ from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.log import Log
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.bounded import is_asked_to_end
-from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
@@ -133,7 +133,7 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
             "check that they are Kafka, that they are not overloaded, and the credentials in client_options"
         ) from error
     finally:
-        await part_from(admin, within=_CLOSE_TIMEOUT)
+        await close_consumer(admin, within=_CLOSE_TIMEOUT)
 
 
 def _admin(settings: HostSettings) -> AIOKafkaAdminClient:

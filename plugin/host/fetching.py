@@ -19,7 +19,7 @@ from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaE
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.consumerstate import (
+from ackwise.plugin.client.internals import (
     has_answered,
     has_left_the_group,
     keep_awake,
@@ -29,7 +29,7 @@ from ackwise.plugin.client.consumerstate import (
     revive,
     stands_before_an_error,
 )
-from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.budget import size_of
@@ -104,7 +104,7 @@ class Fetching:
         self._has_joined = False  #: the group; nothing is fetched before
         #: The client's positions after the fetch that returned last. A lane that is gone is not kept by it, nor what it has in hand.
         self._left_at = WeakKeyDictionary[Lane, int]()
-        self._rarely = Rarely(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
 
     async def poll(self) -> None:
         """Feed the lanes until the member stops.
@@ -254,7 +254,7 @@ class Fetching:
         except Exception as error:
             raise _FetchFailed(error) from error
         self._has_joined = True
-        self._rarely.over()
+        self._throttle.reset()
         for partition, records in fetched.items():
             self._feed(partition, records, begun.get(partition))
         for partition, lane in begun.items():
@@ -348,7 +348,7 @@ class Fetching:
 
     async def _back_off(self, error: BaseException) -> None:
         """Rest, and say why: at once, and then once in a minute for as long as nothing is fetched."""
-        if self._rarely.is_due():
+        if self._throttle.is_due():
             group = self._member.settings.group
             if is_refusal(error):
                 log.error(

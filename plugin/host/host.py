@@ -24,8 +24,8 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
-from ackwise.plugin.client.consumerstate import missing_topics
-from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import missing_topics
 from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
@@ -194,13 +194,13 @@ class AiokafkaHost:
             raise Unavailable(f"the brokers {self._member.settings.brokers!r} do not answer a consumer ({type(error).__name__})") from error
         finally:
             if not is_connected:
-                await part_from(consumer, within=_LEAVE_TIMEOUT)
+                await close_consumer(consumer, within=_LEAVE_TIMEOUT)
         self._consumer = consumer
 
     async def _leave(self) -> None:
         """Leave the group. Everything is settled or given up by now: whatever the client does here ends nobody."""
         within = max(_LEAVE_TIMEOUT, self._member.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
-        if (error := await part_from(self._consumer, within=within)) is not None:
+        if (error := await close_consumer(self._consumer, within=within)) is not None:
             spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
             log.warning("the group could not be left in order, the broker misses this member when its session is over", error=spoken)
 

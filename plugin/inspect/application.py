@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.inspect.explain import Explanation
 
 __all__ = ["Application"]

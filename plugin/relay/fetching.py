@@ -19,7 +19,7 @@ from aiokafka.errors import (
 
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.consumerstate import buffered, has_left_the_group, has_stopped_fetching, position_of, stands_before_an_error
+from ackwise.plugin.client.internals import buffered, has_left_the_group, has_stopped_fetching, position_of, stands_before_an_error
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.group.member import delivery_of
 from ackwise.plugin.group.quarantine import Quarantine

@@ -16,11 +16,11 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.consumerstate import has_left_the_group, keep_awake
-from ackwise.plugin.client.leaving import part_from
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import has_left_the_group, keep_awake
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Asked, Standing, ask
 from ackwise.plugin.client.opening import start
-from ackwise.plugin.client.rarely import Rarely
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay.fetching import DelayFetch
@@ -80,7 +80,7 @@ class DelayMember(ConsumerRebalanceListener):
         self._ended: set[asyncio.Task[None]] = set()
         self._beyond_end: Counter[TopicPartition] = Counter()
         self._next_ask = self._next_commit = self._next_look = self._next_alarm = 0.0
-        self._rarely = Rarely(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
 
     async def relay(self) -> None:
         """Join, and feed the lines. Ends with an error only, whatever it is."""
@@ -130,7 +130,7 @@ class DelayMember(ConsumerRebalanceListener):
         finally:
             if self._asking is not None:
                 self._asking[1].cancel()
-            await part_from(self._consumer, within=_LEAVE_TIMEOUT)
+            await close_consumer(self._consumer, within=_LEAVE_TIMEOUT)
 
     # -- assignment
 
@@ -263,13 +263,13 @@ class DelayMember(ConsumerRebalanceListener):
             log.debug("the relay's commit failed, copies may come twice, which is told by their attempt", error=said(error))
             self._tell_refused(error, len(offsets))
             return
-        self._rarely.over()
+        self._throttle.reset()
         for partition, offset in offsets.items():
             lines[partition].committed = offset
 
     def _tell_refused(self, error: Exception, partitions: int) -> None:
         """A refusal lasts until somebody lifts it, and the next relay would move everything since the last commit again."""
-        if is_refusal(error) and self._rarely.is_due():
+        if is_refusal(error) and self._throttle.is_due():
             log.error(
                 "Kafka refuses the commits of the delay relay, it goes on and tries each again; a relay after it moves copies again",
                 group=self._names.relay_group,

@@ -17,8 +17,8 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import MAX_DELAY, DelayLevels
-from ackwise.middleware.whereabouts import where_raised
-from ackwise.plugin.client.rarely import Rarely
+from ackwise.middleware.tracebacks import where_raised
+from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.relaycounts import DelayCounts
@@ -62,7 +62,7 @@ class DelayRelay:
         self._counts = counts or DelayCounts()
         self._sink = sink
         self._clock = clock
-        self._rarely = Rarely()
+        self._throttle = LogThrottle()
 
     @classmethod
     def of(cls, member: Member) -> DelayRelay:
@@ -114,7 +114,7 @@ class DelayRelay:
 
     def _log_end(self, ended: BaseException, rest: float) -> None:
         if is_refusal(ended):
-            if self._rarely.is_due():
+            if self._throttle.is_due():
                 log.error(
                     "Kafka refuses the delay relay, copies wait and nothing is lost until it lets it in",
                     group=self._names.relay_group,

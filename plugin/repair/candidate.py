@@ -9,7 +9,7 @@ from typing import Final
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry
-from ackwise.middleware.repair import Action, RepairStep
+from ackwise.middleware.repairplan import Action, RepairStep
 
 __all__ = ["AGAIN", "OPEN", "REPLAY_ID", "Candidate", "RepairFate", "attempt_of", "is_replay", "open_ones"]
 

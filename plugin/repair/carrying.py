@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import Action, RepairStep, Title, read_steps, read_title
-from ackwise.plugin.group.needs import Group
+from ackwise.middleware.repairplan import Action, RepairStep, Title, read_steps, read_title
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.repair.candidate import OPEN, RepairFate
 from ackwise.plugin.repair.origins import reading
 from ackwise.plugin.repair.portions import Piece, Pieces

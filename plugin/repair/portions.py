@@ -12,9 +12,9 @@ from aiokafka import TopicPartition
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.entry import Entry
 from ackwise.middleware.message import Delivery
-from ackwise.middleware.repair import Action, RepairStep, Risk, Title
+from ackwise.middleware.repairplan import Action, RepairStep, Risk, Title
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.member import delivery_of
-from ackwise.plugin.group.needs import Group
 from ackwise.plugin.repair.candidate import REPLAY_ID, Candidate, RepairFate, attempt_of, is_replay
 from ackwise.plugin.repair.origins import Origins
 

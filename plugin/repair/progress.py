@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, TextIO
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import RepairStep, Title
+from ackwise.middleware.repairplan import RepairStep, Title
 from ackwise.plugin.repair.candidate import AGAIN, RepairFate
 
 __all__ = ["PlanProgress", "progress_path"]

@@ -14,10 +14,10 @@ from ackwise.middleware.disposition import Dead
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode, EventSink
 from ackwise.middleware.policies import Dedup, Transactional
-from ackwise.middleware.repair import Title
+from ackwise.middleware.repairplan import Title
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.topics import ensure_topics
 from ackwise.plugin.repair.candidate import Candidate, RepairFate, open_ones

@@ -21,7 +21,7 @@ from ackwise.stores.journal import recover
 from ackwise.stores.journal.sink import root_of
 
 if TYPE_CHECKING:
-    from ackwise.plugin.group.needs import Group
+    from ackwise.plugin.group.group import Group
 
 __all__ = ["Sent", "publish", "send"]
 

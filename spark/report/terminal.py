@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ackwise.middleware.repair import Summary
+from ackwise.middleware.repairplan import Summary
 from ackwise.spark.claims.findings import CLAIM_ANOMALIES, ClaimReport
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from ackwise.middleware.repair import Action, RepairStep
+from ackwise.middleware.repairplan import Action, RepairStep
 from ackwise.spark.fold.messages import RANK_BASE
 from ackwise.spark.results.tables import is_anomaly, last_event, name_of, with_names
 from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict

@@ -16,7 +16,7 @@ from tests.failures.hostile.trial import Trial, started
 from tests.failures.world import Member, Record, World
 
 from ackwise.plugin.client import offsets
-from ackwise.plugin.client.consumerstate import position_of
+from ackwise.plugin.client.internals import position_of
 from ackwise.plugin.faust import thread
 from ackwise.plugin.faust.thread import Fetched, ReliableThread
 from ackwise.plugin.relay import member as delaymember
@@ -115,7 +115,7 @@ async def test_a_relay_that_lets_the_cancellation_through_is_found_not_to_come_b
     async def close(consumer: Any, **_: Any) -> None:
         await consumer.stop()
 
-    monkeypatch.setattr(delaymember, "part_from", close)
+    monkeypatch.setattr(delaymember, "close_consumer", close)
     await fails(new_world, LEAKED, "not finished|ended the worker|ended with CancelledError")
 
 

@@ -97,7 +97,7 @@ async def test_a_relay_that_lets_the_cancellation_through_is_found_not_to_come_b
     async def close(consumer: Any, **_: Any) -> None:
         await consumer.stop()
 
-    monkeypatch.setattr(delaymember, "part_from", close)
+    monkeypatch.setattr(delaymember, "close_consumer", close)
     await fails(new_world, LEAKED, "not finished|ended the worker|ended with CancelledError")
 
 

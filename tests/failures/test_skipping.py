@@ -17,7 +17,7 @@ from tests.servers import RawKafka, connected
 from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
-from ackwise.plugin.group.needs import Group
+from ackwise.plugin.group.group import Group
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

@@ -12,7 +12,7 @@ from tests.plugin.repair.repairing import values
 from tests.servers import RawKafka
 
 from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.repair import Action, RepairStep, Title, write_plan
+from ackwise.middleware.repairplan import Action, RepairStep, Title, write_plan
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.middleware.wire import parse_copy
 from ackwise.plugin.faust import App

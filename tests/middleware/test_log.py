@@ -18,7 +18,7 @@ from ackwise.middleware.errors import AckwiseError, PublishUnavailable, StoreUna
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import Exchange
-from ackwise.middleware.whereabouts import where_raised
+from ackwise.middleware.tracebacks import where_raised
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -262,7 +262,7 @@ def test_an_error_without_user_code_is_put_where_it_was_raised() -> None:
 
 
 def test_an_app_that_is_installed_is_user_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.middleware.whereabouts._INSTALLED", ("/",))
+    monkeypatch.setattr("ackwise.middleware.tracebacks._INSTALLED", ("/",))
 
     def call() -> object:
         return json.loads("no json")

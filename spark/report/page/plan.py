@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ackwise.middleware.repair import NAME, SAFE, Action, Summary
+from ackwise.middleware.repairplan import NAME, SAFE, Action, Summary
 from ackwise.spark.report.page.data import PlanData, PlanRow
 from ackwise.spark.report.page.words import are, counted, messages
 

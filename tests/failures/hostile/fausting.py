@@ -20,8 +20,8 @@ from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.faust import current_batch
 from ackwise.plugin.faust.handlers import handler
+from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.faust.thread import ReliableThread
-from ackwise.plugin.faust.usage import use
 from ackwise.stores.sqlite import SQLiteStore
 
 __all__ = ["Declare", "by_handler", "by_take", "counted", "executions", "install", "with_table", "worker"]

@@ -16,7 +16,7 @@ import pytest
 
 from ackwise.middleware.log import Log
 from ackwise.plugin.cli.logs import JsonLines
-from ackwise.plugin.cli.repeats import AWAY_WITHIN, WITHIN, Repeats
+from ackwise.plugin.cli.repeatedlines import AWAY_WITHIN, WITHIN, Repeats
 
 WORKER = """
 from ackwise import App

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repair import Action, RepairStep, Title, read_title, write_plan
+from ackwise.middleware.repairplan import Action, RepairStep, Title, read_title, write_plan
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.repair.candidate import RepairFate
 from ackwise.plugin.repair.progress import PlanProgress, progress_path

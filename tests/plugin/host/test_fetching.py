@@ -30,7 +30,7 @@ from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.plugin.client.consumerstate import keep_awake
+from ackwise.plugin.client.internals import keep_awake
 from ackwise.plugin.client.offsets import Asked
 from ackwise.plugin.client.rawrecords import read_raw
 from ackwise.plugin.group.lane import LaneEntry
@@ -434,7 +434,7 @@ async def test_a_worker_that_can_t_join_now_says_so_and_tries_again(
 
 
 async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_inside_learns_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
     desk = Desk(Logs({}))
     client: Any = desk.logs
     client._md_update_waiter = asyncio.get_running_loop().create_future()
@@ -542,7 +542,7 @@ async def test_what_a_partition_had_in_hand_is_not_kept_once_it_is_gone() -> Non
 async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again_at_once_for_those_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
     client: Any = AIOKafkaClient(metadata_max_age_ms=10)
     asked, now = list[None](), asyncio.Event()
 
@@ -566,7 +566,7 @@ async def test_a_client_that_was_cancelled_as_it_learned_its_metadata_asks_again
 
 
 async def test_a_client_that_is_kept_awake_twice_learns_its_metadata_with_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.client.consumerstate._LEARN_AGAIN", 0.0)
+    monkeypatch.setattr("ackwise.plugin.client.internals._LEARN_AGAIN", 0.0)
     desk, begun = Desk(Logs({})), list[None]()
     client: Any = desk.logs
     client._md_update_waiter = asyncio.get_running_loop().create_future()

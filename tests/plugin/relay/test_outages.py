@@ -18,7 +18,7 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import Copy, retry_copy
-from ackwise.plugin.client import leaving as farewell
+from ackwise.plugin.client import closing as farewell
 from ackwise.plugin.client.rawrecords import RawRecords
 from ackwise.plugin.group import quarantine
 from ackwise.plugin.group.publisher import KafkaPublisher

@@ -23,7 +23,7 @@ from ackwise import Transactional
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.repair import Action
+from ackwise.middleware.repairplan import Action
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome
 from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
@@ -279,7 +279,7 @@ async def test_a_stop_ends_after_the_portion_in_hand_and_the_next_run_goes_on(sh
 
 
 async def test_two_cannot_carry_out_a_plan_at_once(shop: Shop) -> None:
-    from ackwise.middleware.repair import read_title
+    from ackwise.middleware.repairplan import read_title
 
     plan = shop.plan(shop.step(0, 1))
     with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ackwise.middleware.repair import Action, Planned, Summary
+from ackwise.middleware.repairplan import Action, Planned, Summary
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
 from ackwise.spark.judge.accounts import Orphans, ProducedBook, Production, Unpublished

@@ -13,7 +13,7 @@ from tests.spark.fold.test_facts import said
 from tests.spark.report.reports import ANOMALIES, DETAILS, HOSTILE, NOW, partition, writer
 
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.repair import Action, Planned, Summary
+from ackwise.middleware.repairplan import Action, Planned, Summary
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import WriterFate, establish
 from ackwise.spark.fold.gaps import Hole

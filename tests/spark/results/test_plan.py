@@ -16,7 +16,7 @@ from tests.spark.histories import NOW, SECOND, History, write_parquet
 from tests.spark.report.reports import ANOMALIES
 
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.repair import NAME, Action, Planned, RepairStep, Risk, Summary, Title, read_steps, read_title, write_plan
+from ackwise.middleware.repairplan import NAME, Action, Planned, RepairStep, Risk, Summary, Title, read_steps, read_title, write_plan
 from ackwise.spark.reference.oracle import message_of, rule
 from ackwise.spark.report.terminal import show
 from ackwise.spark.results.plan import ACTIONS

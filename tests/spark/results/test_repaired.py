@@ -17,7 +17,7 @@ from tests.servers import RawKafka
 
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.identity import Identity, business_id
-from ackwise.middleware.repair import NAME, Action, read_steps
+from ackwise.middleware.repairplan import NAME, Action, read_steps
 from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Release
 from ackwise.plugin.repair.candidate import RepairFate
 from ackwise.plugin.repair.carrying import carry_out

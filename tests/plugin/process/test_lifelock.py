@@ -20,8 +20,8 @@ from tests.databases.server import Server
 
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.store import Acquired, Busy, Claim, ClaimKey, Exchange
-from ackwise.plugin.process import life
-from ackwise.plugin.process.life import Life, is_local
+from ackwise.plugin.process import lifelock as life
+from ackwise.plugin.process.lifelock import Life, is_local
 from ackwise.plugin.registry import open_store
 from ackwise.stores.sqlite import SQLiteStore
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("CI") != "true" and not Life(FOLD
 WORKER = """
 import sys
 from pathlib import Path
-from ackwise.plugin.process.life import Life
+from ackwise.plugin.process.lifelock import Life
 life = Life(Path(sys.argv[1]))
 print(life.owner, flush=True)
 sys.stdin.read()
@@ -82,7 +82,7 @@ import asyncio, sys
 from pathlib import Path
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.store import Claim, ClaimKey
-from ackwise.plugin.process.life import Life
+from ackwise.plugin.process.lifelock import Life
 from ackwise.plugin.registry import open_store
 
 async def claim():

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
 
-__all__ = ["part_from"]
+__all__ = ["close_consumer"]
 
 log = Log()
 
@@ -23,7 +23,7 @@ _TASKS: Final = {
 }
 
 
-async def part_from(client: Any, *, within: float) -> BaseException | None:
+async def close_consumer(client: Any, *, within: float) -> BaseException | None:
     """Close a consumer, which leaves its group, a producer or an admin client, for at most `within` seconds and one more.
 
     Return what kept it from closing by itself, if anything did. Raise nothing of the client's.

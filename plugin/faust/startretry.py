@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError,
 from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.rarely import Rarely
+from ackwise.plugin.client.logthrottle import LogThrottle
 
 __all__ = ["create", "insist", "let_recovery_wait"]
 
@@ -32,7 +32,7 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
 
     Raise `Unavailable` where that lasts for longer than `limit` seconds; 0 is for as long as it takes.
     """
-    rarely, now = Rarely(), asyncio.get_running_loop().time
+    rarely, now = LogThrottle(), asyncio.get_running_loop().time
     begun = now()
     while True:
         try:
@@ -44,7 +44,7 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
                     f"the brokers of app {group!r} are away for longer than start_timeout, {limit:g} s ({said(error)}); check the app's "
                     "broker, or wait for longer"
                 ) from error
-            if rarely.is_due("start"):
+            if throttle.is_due("start"):
                 log.warning(
                     "the brokers are away, the worker of Faust waits for them",
                     group=group,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
-__all__ = ["Rarely"]
+__all__ = ["LogThrottle"]
 
 
-class Rarely:
+class LogThrottle:
     """Whether something is due to be said. `every` seconds it is, for each key by itself."""
 
     def __init__(self, every: float = 60.0, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -24,6 +24,6 @@ class Rarely:
         self._next[key] = now + self._every
         return True
 
-    def over(self, key: Hashable = None) -> None:
+    def reset(self, key: Hashable = None) -> None:
         """It has ended; if it begins again, that is said at once."""
         self._next.pop(key, None)
