@@ -169,8 +169,6 @@ class _World:
         )  # fmt: skip
         self.truth.hold_back(self.shape.topic(0), 10, START)
 
-    # -- workers
-
     def _places(self) -> Iterable[tuple[str, int, int]]:
         for group in self.shape.groups:
             for topic in range(self.shape.topics):
@@ -198,8 +196,6 @@ class _World:
     def _write(self, group: str, worker: int, rows: Sequence[Rows], now: _Slice, is_lost: bool = False) -> None:
         next_day = START + (now.day + 1) * DAY
         self.events += write_events(self.root, self._writers[group, worker], joined(rows), self._draw, next_day, is_lost)
-
-    # -- messages
 
     def _parts(self, group: str, worker: int, now: _Slice, is_lost: bool) -> list[_Part]:
         parts = []
@@ -271,8 +267,6 @@ class _World:
                 known = self._twins[group].get(hashed, ran)
                 self._twins[group][hashed] = min(*known, *ran), max(*known, *ran)
 
-    # -- the truth
-
     def _tell(self, group: str, worker: int, part: _Part, now: _Slice, is_lost: bool) -> None:
         where, is_blind = (group, self.shape.topic(part.topic), worker), group == self.shape.groups[-1]
         self._until[group, part.topic, worker] = part.until
@@ -326,8 +320,6 @@ class _World:
         """Whether the producer tells of each; of the last ones always, which is as far as its table can be trusted."""
         told: npt.NDArray[np.bool_] = (part.offset % _NOT_TOLD != 0) | (part.offset >= part.first + len(part.offset) - 100)
         return told
-
-    # -- events
 
     def _message_rows(self, group: str, worker: int, parts: Sequence[_Part], now: _Slice) -> Rows:
         topic = np.concatenate([np.full(len(part.offset), part.topic, np.int64) for part in parts])

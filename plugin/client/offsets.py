@@ -142,9 +142,6 @@ async def reaches(
     return known, unknown
 
 
-# -- what was committed
-
-
 async def committed_by(
     consumer: Any, group: str, partitions: Collection[TopicPartition], *, within: float = _WITHIN
 ) -> tuple[dict[TopicPartition, Committed | None], dict[TopicPartition, KafkaError]]:
@@ -187,9 +184,6 @@ async def _fetch_committed(
     if any(isinstance(each, _MOVED) for each in found.values()):
         coordinator.coordinator_dead()
     return found
-
-
-# -- from where to where a log reaches
 
 
 async def offsets_of(look: _Look, partitions: list[TopicPartition], *, within: float = _WITHIN) -> _Offsets:

@@ -111,8 +111,6 @@ class ReliableConsumer(Consumer):
         await super().stop()
         await self._host.close()
 
-    # -- fetch
-
     async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
         if active_partitions is None:
             return await super()._getmany(active_partitions, timeout)
@@ -130,8 +128,6 @@ class ReliableConsumer(Consumer):
             records = self._host.take(records)
             self._thread.give({tp: found for tp, found in records.items() if not self._host.reads(tp)}, left_at)
         return records, active
-
-    # -- acknowledge and commit
 
     def ack(self, message: Any) -> bool:
         """As Faust's; on a partition that Ackwise reads it says nothing about offsets."""
@@ -168,8 +164,6 @@ class ReliableConsumer(Consumer):
         if self._thread.should_stop:
             raise KafkaConnectionError("the thread of the app's consumer has stopped")
         return await self._thread.call_thread(ask, *args)
-
-    # -- assignment
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Settle what runs, commit, and give the partitions back."""

@@ -82,8 +82,6 @@ class FaustHost:
         self._is_relaying = False
         self._unsent: BaseException | None = None
 
-    # -- set up
-
     def install(self) -> None:
         """Make the app use our agents, streams and consumer. Raises `ConfigurationError` where that is too late or can't work."""
         app: Any = self.app
@@ -205,8 +203,6 @@ class FaustHost:
             self.channels.add(channel)
         stream.attach(intake, inlet)
 
-    # -- life
-
     async def open(self, consumer: ReliableConsumer) -> None:
         """Open what was used, and begin what goes on beside the agents. Raises `AckwiseError`."""
         if self.app.in_worker:
@@ -319,8 +315,6 @@ class FaustHost:
     def _explained(self) -> Explanation:
         return self.explain()
 
-    # -- assignment
-
     async def assigned(self, assigned: Iterable[TP]) -> None:
         """These partitions are ours now: those that agents read get lanes, at their committed offsets, as soon as those are known."""
         self._opened_member()
@@ -390,8 +384,6 @@ class FaustHost:
             self.cursors.pop(partition, None)
         await member.drain(partitions, timeout, stopping=stopping)
 
-    # -- fetch and commit
-
     @property
     def lanes(self) -> Mapping[TopicPartition, tuple[Lane, ...]]:
         """Those of the partitions that agents read."""
@@ -460,8 +452,6 @@ class FaustHost:
         """Commit what is settled."""
         if self._member is not None:
             await self._member.commit()
-
-    # -- what agents send
 
     def watch(self, sent: asyncio.Future[Any]) -> None:
         """`sent` belongs to no message, such as a table's change. If it fails, nothing that follows may count as done."""

@@ -87,8 +87,6 @@ class Stream(faust.Stream[Any]):
         self._first_processors = list(self._processors)
         self._forwarding = _Loop()  #: passes on what is read, for `through` and `group_by`
 
-    # -- one by one
-
     def __aiter__(self) -> AsyncIterator[Any]:
         if self.inlet is None:
             return super().__aiter__()
@@ -105,8 +103,6 @@ class Stream(faust.Stream[Any]):
                 self.events_total += 1
                 return value
             self._go_on(loop, skipped=True)
-
-    # -- batches
 
     async def take(self, max_: int, within: Seconds) -> AsyncIterator[Sequence[Any]]:  # type: ignore[override]  # a generator too
         """As Faust's; the batch is done when the loop goes on, and `current_batch()` rules on it."""
@@ -177,8 +173,6 @@ class Stream(faust.Stream[Any]):
                 yield values, [_event(member) for member in members]
             self._go_on(loop, acks=acks)
 
-    # -- handler functions
-
     async def works(self, *, together: bool) -> AsyncIterator[Work]:
         """What a handler function works on, one after the other: what was admitted together, or each message. Whoever asks concludes it.
 
@@ -198,8 +192,6 @@ class Stream(faust.Stream[Any]):
             self.events_total += len(work.members)
             yield work
             self._leave(loop)
-
-    # -- what becomes of it
 
     async def begin(self) -> None:
         """Begin to take. What an earlier loop left in the middle is undecided: it counts as failed."""
@@ -343,8 +335,6 @@ class Stream(faust.Stream[Any]):
     def _set_current(self, event: EventT[Any] | None) -> None:
         _current_event.set(None if event is None else weakref.ref(event))
         self.current_event = event
-
-    # -- streams from this one
 
     def clone(self, **kwargs: Any) -> Stream:
         """As Faust's. A clone with a channel of its own has an intake of its own."""

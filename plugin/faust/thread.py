@@ -251,8 +251,6 @@ class ReliableThread(AIOKafkaConsumerThread):
                 consumer.seek(partition, first if read is None else max(first, read + 1))
         self._given = {partition: given for partition, given in self._given.items() if partition not in asked}
 
-    # -- ask
-
     async def _ask(self, consumer: Any, partitions: Collection[Any], timeout: float | None, most: int | None) -> Mapping[Any, Any]:
         fetched = cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
         asked = (partition for partition in partitions if not stands_before_an_error(consumer, partition))
@@ -318,8 +316,6 @@ class ReliableThread(AIOKafkaConsumerThread):
             raise
         except Exception as error:
             raise _NotOurs(error) from error
-
-    # -- positions
 
     async def _stand(self, consumer: Any, partitions: Iterable[Any]) -> dict[TopicPartition, Cursor]:
         """The cursors of those of `partitions` that the client stands at; it is sought back where something moved it.
@@ -460,8 +456,6 @@ class ReliableThread(AIOKafkaConsumerThread):
             )
         await asyncio.sleep(_LOOK)
 
-    # -- errors
-
     async def _recover(self, consumer: Any, stood: Mapping[Any, int], error: BaseException) -> Fetched:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""
         was_searching = self._clock() < self._searching_until
@@ -478,8 +472,6 @@ class ReliableThread(AIOKafkaConsumerThread):
         else:
             log.warning("fetching failed, nothing is lost and partitions are asked singly", group=self.app.conf.id, error=_spoken(error))
         return Fetched()
-
-    # -- the rest
 
     async def on_start(self) -> None:
         """As Faust's, once there is a broker."""

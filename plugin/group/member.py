@@ -149,8 +149,6 @@ class Member:
         self._end_by: float | None = None
         self._throttle = LogThrottle()
 
-    # -- its parts
-
     @asynccontextmanager
     async def opened(self, sources: Collection[str] | None, *, others: Iterable[str] = ()) -> AsyncIterator[None]:
         """With everything that was used open, and the pipelines built; with `sources`, the group's topics are there as well.
@@ -252,8 +250,6 @@ class Member:
         if self.offsets is None:
             return TransactionalPipeline(agent, self.worker, self._inbox)
         return OffsetsPipeline(agent, self.worker, self.offsets, self.owner)
-
-    # -- background
 
     @asynccontextmanager
     async def working(self, client: Client) -> AsyncIterator[None]:
@@ -391,8 +387,6 @@ class Member:
             why = said(error)
         log.warning("the events of a commit are not durable yet", group=self.settings.group, error=why)
 
-    # -- lanes
-
     def lane(
         self,
         topic: str,
@@ -467,8 +461,6 @@ class Member:
         for start, end in sorted({gap for lane in lanes for gap in lane.offer(map(delivery_of, records))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
-
-    # -- commit
 
     def _progressed(self, lane: Lane) -> None:
         self.has_moved.set()
@@ -569,8 +561,6 @@ class Member:
             if passed is not None and passed != lanes[0].committed and not any(lane.cut_off for lane in lanes):
                 found[partition] = lanes, passed
         return found
-
-    # -- giving partitions back
 
     async def drain(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
         """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off.

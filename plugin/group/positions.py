@@ -75,8 +75,6 @@ class Positions:
         """Whether its offset is in the database."""
         return self._member.offsets is not None and partition.topic != self._member.names.retry
 
-    # -- what the brokers say
-
     async def _standings(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Standing]:
         try:
             known, unknown = await self._ask(partitions)
@@ -135,8 +133,6 @@ class Positions:
             return False
         del self._looks[partition]
         return True
-
-    # -- what the database says
 
     async def take_over(
         self, standings: Mapping[TopicPartition, Standing], positions: Mapping[TopicPartition, int]

@@ -261,8 +261,6 @@ class Fetching:
             self._remember(partition, lane)
         return bool(fetched)
 
-    # -- positions
-
     def _stand(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Lane]:
         """Return the lanes of `partitions`; the client stands where the last fetch left it, or where the lane is."""
         begun = {}
@@ -310,8 +308,6 @@ class Fetching:
             self._left_at[lane] = position
         else:
             self._left_at.pop(lane, None)
-
-    # -- errors
 
     async def _recover(self, error: BaseException) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""

@@ -80,8 +80,6 @@ class Opening:
         """Whether nothing must be fetched of it now, whatever room its lane has."""
         return partition in self._looked_after or partition in self._waiting
 
-    # -- lanes
-
     async def _open(self) -> int:
         """Open what can be opened now; answers how many lanes that made."""
         asked = {partition: self._assigned[partition] for partition in self._waiting}
@@ -117,8 +115,6 @@ class Opening:
 
     def _is_ours(self, partition: TopicPartition) -> bool:
         return partition in self._consumer.assignment()
-
-    # -- a position that the log does not have
 
     async def _look_after(self, partition: TopicPartition) -> None:
         try:

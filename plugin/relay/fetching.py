@@ -133,8 +133,6 @@ class DelayFetch:
             self._full.add(partition)
             self._consumer.pause(partition)
 
-    # -- room
-
     def _resume(self) -> None:
         for partition in [*self._full]:
             line = self._lines.get(partition)
@@ -142,8 +140,6 @@ class DelayFetch:
                 self._full.discard(partition)
                 if line is None or not self._quarantine.holds(partition, line):
                     self._consumer.resume(partition)
-
-    # -- positions
 
     def _compare(self) -> None:
         """Fetch again what the client has passed and did not give, whether it raised or not."""
@@ -167,8 +163,6 @@ class DelayFetch:
         for partition in [named] if isinstance(named, TopicPartition) else list(named):
             if partition in self._lines:
                 self._reopen(partition)
-
-    # -- partitions that can't be read
 
     def _search(self, error: Exception) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""

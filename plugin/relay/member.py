@@ -132,8 +132,6 @@ class DelayMember(ConsumerRebalanceListener):
                 self._asking[1].cancel()
             await close_consumer(self._consumer, within=_LEAVE_TIMEOUT)
 
-    # -- assignment
-
     def _begin_assignment(self) -> None:
         """No partition of before is one of after: what was known of them is forgotten."""
         self._lines = {}
@@ -245,8 +243,6 @@ class DelayMember(ConsumerRebalanceListener):
             if task is not None:
                 task.result()
                 raise AckwiseError("a line of the relay ended")
-
-    # -- commit
 
     async def _commit(self, lines: dict[TopicPartition, DelayLine]) -> None:
         """Commit what was acknowledged. A commit that fails is made good by the next one, or copies come twice and are stale."""

@@ -182,8 +182,6 @@ class _Court:
                 ruling.unpublished[topic] = ruling.unpublished.get(topic, 0) + 1
         return ruling
 
-    # -- writers
-
     def _last_ts(self, writer: int) -> int:
         return max(int(e["event_ts"]) for e in self.by_writer[writer])
 
@@ -285,8 +283,6 @@ class _Court:
     def _note(self, partition: Partition, before: list[Event], until: int) -> None:
         self.unread[partition].add((_max(map(_reached, before)) or 0, until))
         self.unsettled[partition].add((_max(map(_position, before)) or 0, until))
-
-    # -- partitions
 
     def _positions(self, partition: Partition) -> list[int]:
         """What was committed, one after the other."""
@@ -396,8 +392,6 @@ class _Court:
         received = {e["writer_id"] for e in self._ranges(partition, offset, E.RECEIVED_RANGE)}
         return any(e.get("proved") or e["writer_id"] in received for e in gaps), any(e.get("proved") is None for e in gaps)
 
-    # -- groups
-
     def _setting(self, group: tuple[str, str], name: str, default: float) -> int:
         said = getattr(self.config, name)
         sessions = _sessions(self.by_group[group])
@@ -421,8 +415,6 @@ class _Court:
             for p in delays
         ]
         return 0 if None in times else min(at for at in times if at is not None)
-
-    # -- messages
 
     def _judge(self, message: Message, events: list[Event]) -> tuple[Verdict, Flag]:
         (partition, _, _, offset), group = message, _group(events[0])

@@ -231,9 +231,6 @@ async def test_a_handler_that_hangs_blocks_its_own_partition_only(new_world: New
     assert world.ledger.runs() == dict.fromkeys(["hangs", *(f"m{number}" for number in range(12))], 1)
 
 
-# -- sizes
-
-
 async def _largest(world: World, limit: int) -> int:
     """Bytes of the largest value that the source takes, found by asking it."""
     producer = AIOKafkaProducer(bootstrap_servers=world.brokers, acks="all", max_request_size=2**31 - 1)
@@ -296,9 +293,6 @@ async def _alter(world: World, *topics: NewTopic, **largest: int) -> None:
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": str(size)})])
     finally:
         await admin.close()
-
-
-# -- disks, stores and brokers
 
 
 async def test_a_full_disk_for_events_holds_everything_until_there_is_room(new_world: NewWorld) -> None:

@@ -56,9 +56,6 @@ async def fails(new_world: NewWorld, plans: Sequence[str], why: str, *, may_end:
         assert re.search(why, str(found)), f"{plan}: {found}"
 
 
-# -- a fetch that raises
-
-
 async def test_a_fetch_that_raises_after_it_moved_loses_nothing_of_what_it_had_drained(new_world: NewWorld) -> None:
     await suffer(new_world, MOVED)
 
@@ -82,9 +79,6 @@ async def test_without_the_way_back_what_a_fetch_had_drained_is_found_to_be_lost
     await fails(new_world, MOVED[:1], "not finished|committed at|lost")
 
 
-# -- a coordinator that can't answer
-
-
 async def test_a_relay_that_gets_no_answer_begins_nowhere_and_moves_nothing_again(new_world: NewWorld) -> None:
     await suffer(new_world, SILENT)
 
@@ -100,9 +94,6 @@ async def test_a_relay_that_takes_no_answer_for_no_commit_is_found_to_move_copie
 
     monkeypatch.setattr(delaymember, "ask", overlook)
     await fails(new_world, SILENT[:1], "moved them again")
-
-
-# -- a client that cancels from inside
 
 
 async def test_a_relay_whose_client_leaks_cancellation_as_it_closes_comes_back(new_world: NewWorld) -> None:
@@ -124,9 +115,6 @@ async def test_a_fetch_that_lets_a_cancellation_of_the_client_through_is_found_t
 ) -> None:
     monkeypatch.setattr(thread, "is_cancelled", lambda: True)
     await fails(new_world, MOVED[2:], "not finished|ended the worker|ended with CancelledError|did not leave")
-
-
-# -- a group that can't be joined now
 
 
 async def test_a_client_that_could_not_join_or_keep_its_place_tries_again(new_world: NewWorld) -> None:
@@ -152,9 +140,6 @@ async def test_a_worker_that_does_not_see_its_client_leave_is_found_to_wait_for_
     await fails(new_world, LEFT, "not finished", may_end=True)
 
 
-# -- a record that the client can't read
-
-
 async def consume_past_an_unreadable_name(world: World) -> Member:
     """A worker that has done everything else that was sent."""
     await world.create()
@@ -178,9 +163,6 @@ async def test_a_worker_that_lets_the_error_through_is_found_to_end(new_world: N
     monkeypatch.setattr(ReliableThread, "_recover", recover)
     with pytest.raises(UnicodeDecodeError):
         await consume_past_an_unreadable_name(new_world())
-
-
-# -- a table whose changelog nobody tells the end of
 
 
 async def test_a_table_is_not_recovered_before_the_broker_tells_the_end_of_each_changelog(new_world: NewWorld) -> None:

@@ -49,9 +49,6 @@ async def fails(new_world: NewWorld, plans: Sequence[str], why: str) -> None:
         assert re.search(why, str(found)), f"{plan}: {found}"
 
 
-# -- a fetch that raises
-
-
 @pytest.mark.parametrize("join", [host, loop], ids=["host", "loop"])
 async def test_a_fetch_that_raises_after_it_moved_loses_nothing_of_what_it_had_drained(new_world: NewWorld, join: Join) -> None:
     await suffer(new_world, MOVED, join)
@@ -62,9 +59,6 @@ async def test_without_the_way_back_what_a_fetch_had_drained_is_found_to_be_lost
 ) -> None:
     monkeypatch.setattr(Fetching, "_return", lambda *_: None)
     await fails(new_world, MOVED[:1], "not finished|committed at|lost")
-
-
-# -- a coordinator that can't answer
 
 
 async def test_a_relay_that_gets_no_answer_begins_nowhere_and_moves_nothing_again(new_world: NewWorld) -> None:
@@ -84,9 +78,6 @@ async def test_a_relay_that_takes_no_answer_for_no_commit_is_found_to_move_copie
     await fails(new_world, SILENT, "moved them again")
 
 
-# -- a client that cancels from inside
-
-
 async def test_a_relay_whose_client_leaks_cancellation_as_it_closes_comes_back(new_world: NewWorld) -> None:
     await suffer(new_world, LEAKED)
 
@@ -99,9 +90,6 @@ async def test_a_relay_that_lets_the_cancellation_through_is_found_not_to_come_b
 
     monkeypatch.setattr(delaymember, "close_consumer", close)
     await fails(new_world, LEAKED, "not finished|ended the worker|ended with CancelledError")
-
-
-# -- a record that the client can't read
 
 
 async def test_a_header_name_that_is_not_utf8_stops_its_own_partition_alone(new_world: NewWorld) -> None:

@@ -220,9 +220,6 @@ async def test_A25_what_waits_behind_a_slow_message_is_not_begun_once_its_partit
         assert here.broker.commits[-1][here.orders] == 101
 
 
-# -- watermark
-
-
 def acknowledging(events: list[Any]) -> Declare:
     """A stock agent that leaves it to the test what is acknowledged when."""
 
@@ -276,9 +273,6 @@ async def test_everything_done_commits_the_offset_behind_it(monkeypatch: pytest.
         here.fetch(*[b"v"] * count)
         await here.until_passed(commit)
         assert await here.committed() == commit
-
-
-# -- send-back
 
 
 def failing(message: Message[bytes]) -> object:

@@ -44,9 +44,6 @@ def new_app(*things: Any) -> faust.App:
     return cast(faust.App, app)
 
 
-# -- what it is given
-
-
 async def test_a_batch_has_the_decoded_values_and_what_can_not_be_decoded_is_dead_and_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
@@ -186,9 +183,6 @@ async def test_faust_knows_in_a_handler_which_event_is_worked_on_so_that_tables_
     assert seen == [("orders", 3)]
 
 
-# -- who calls it
-
-
 async def test_it_is_returned_unchanged_and_called_by_an_agent_of_its_name() -> None:
     app: Any = new_app()
 
@@ -267,9 +261,6 @@ async def test_a_send_that_fails_fails_its_message_whatever_was_ruled(monkeypatc
         here.fetch(b"v")
         await here.until_passed(101)
         assert here.sent() == [("billing.delay.10s", b"v")]
-
-
-# -- what it raises
 
 
 @pytest.mark.parametrize(
@@ -391,9 +382,6 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_lea
             await begun.wait()
 
 
-# -- what wraps it
-
-
 async def test_middleware_wraps_the_handlers_of_its_kind_and_the_first_is_the_outermost(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -444,9 +432,6 @@ async def test_what_becomes_of_its_messages_is_in_the_events(monkeypatch: pytest
         await here.until_passed(102)
     outcomes = [(event.code, event.offset, event.handler) for event in events if event.exec_id is not None]
     assert outcomes == [(EventCode.SUCCEEDED, 100, "bill"), (EventCode.FAILED, 101, "bill")]
-
-
-# -- what is refused
 
 
 anything: Any = handler  # what no type checker would let pass

@@ -43,9 +43,6 @@ async def rest() -> None:
         await asyncio.sleep(0)
 
 
-# -- after the cut-off
-
-
 @pytest.mark.parametrize("dedup", [False, True])
 async def test_after_the_cut_off_a_message_handler_does_not_begin_the_rest_of_its_batch(make_spine: Any, dedup: bool) -> None:
     hand = Hand(at=101)
@@ -209,9 +206,6 @@ async def test_a_group_of_nothing_but_what_stops_a_program_is_no_failure_of_the_
     with pytest.raises(HandlerStopped) as stopped:
         await spine.run(entries)
     assert (stopped.value.error, entries[0].disposition, spine.sent()) == (error, None, [])
-
-
-# -- a key that succeeded here, or runs here
 
 
 def by_value(message: Any) -> str:

@@ -235,9 +235,6 @@ async def test_two_store_calls_per_batch_whatever_its_size(make_spine: Any, succ
     assert len(spine.store.trips) == 2
 
 
-# -- dedup
-
-
 async def test_K01_a_new_key_is_claimed_for_the_lease_and_completed_for_the_retention(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     await spine.run(spine.entries(1))
@@ -489,9 +486,6 @@ async def test_a_key_that_succeeded_here_is_completed_and_not_run_even_if_the_st
     assert spine.store.trips[-1].completes
 
 
-# -- leases and poison
-
-
 async def test_a_lease_that_is_lost_calls_the_handler_off_and_the_message_is_held(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         spine.clock.now += 15
@@ -609,9 +603,6 @@ async def test_a_message_that_killed_ten_workers_is_dead_and_its_neighbours_are_
     assert spine.watermark.commit == 102
 
 
-# -- send-back decisions
-
-
 async def test_S13_a_second_failure_keeps_the_origin_and_the_first_sight(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         raise ValueError
@@ -719,9 +710,6 @@ async def test_a_ruling_on_a_message_of_another_batch_raises_in_the_handler(make
 def test_the_batches_of_further_attempts_are_smaller_and_the_last_attempt_is_alone(make_spine: Any, limit: int, sizes: list[int]) -> None:
     spine = make_spine(None, later=ConsumeLater(limit))
     assert [spine.pipeline.batch_limit(spine.entry(100, attempt=attempt)) for attempt in range(1, len(sizes) + 1)] == sizes
-
-
-# -- keys of dead letters
 
 
 def _suppressed(caplog: pytest.LogCaptureFixture) -> list[str]:

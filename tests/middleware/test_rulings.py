@@ -164,9 +164,6 @@ def test_every_message_gets_one_ruling_and_only_success_makes_it_done(
         assert isinstance(ruling, Done) == single.get(index, index <= prefix)
 
 
-# -- what a level and a ruling without one say together
-
-
 @pytest.mark.parametrize("level_first", [True, False])
 def test_a_message_that_is_ruled_later_alone_comes_at_the_level_of_the_batch(level_first: bool) -> None:
     batch = batch_of(2)
@@ -184,9 +181,6 @@ def test_a_message_with_a_level_of_its_own_keeps_it_and_0_lets_the_policy_decide
     batch.later(batch[0], delay_level=0)
     batch.later(batch[1], delay="5m")
     assert dispositions_of(batch, Returned(None), handler="bill") == [Later(0), Later(0, 300.0)]
-
-
-# -- groups
 
 
 def said(*errors: Exception) -> Disposition:

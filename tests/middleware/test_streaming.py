@@ -147,9 +147,6 @@ async def test_a_second_decision_counts_for_nothing(loops: Any) -> None:
     assert loop.spine.sent() == [("billing.delay.10s", b"v100")]
 
 
-# -- taken back
-
-
 async def test_what_nobody_has_seen_is_taken_back_and_what_is_taken_is_waited_for(loops: Any) -> None:
     loop = loops(dedup=True)
     entries = loop.spine.entries(3)
@@ -290,9 +287,6 @@ async def test_a_key_that_a_loop_works_on_is_not_taken_beside_itself(loops: Any)
     await run
 
 
-# -- order
-
-
 async def test_batches_are_handed_over_in_order_though_the_store_answers_the_first_one_last(loops: Any) -> None:
     loop = loops(dedup=True)
     answer = asyncio.Event()
@@ -329,9 +323,6 @@ async def test_a_duplicate_in_the_batch_is_not_handed_over_and_settled_with_its_
     member.decide()
     await run
     assert (stages(entries), entries[1].disposition) == ([SETTLED] * 2, Duplicate(leader="orders/3/100"))
-
-
-# -- what the loop sent
 
 
 async def test_nothing_is_settled_before_what_the_loop_sent_is_acknowledged(loops: Any) -> None:
@@ -392,9 +383,6 @@ async def test_a_loop_that_does_not_come_back_is_told_about_by_its_first_message
         while "a handler does not come back" not in caplog.text:  # noqa: ASYNC110  # a log line wakes nobody
             await asyncio.sleep(0.001)
     assert "messages=2 topic=orders partition=3 offset=100" in caplog.text
-
-
-# -- what would die together
 
 
 def doomed(loop: Loop, *, unless: type[Exception] = ValueError) -> Exception:

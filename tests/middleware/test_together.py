@@ -173,9 +173,6 @@ async def test_the_log_says_that_they_run_again_and_of_the_one_that_is_dead(make
     assert said == ["a batch raised that would be dead letters, its messages run again in smaller batches", "messages are dead letters"]
 
 
-# -- in the hands of a loop, as `take` of an agent of Faust
-
-
 class Taking:
     """A loop that takes as many as it may, and fails with all of them if one is poison."""
 

@@ -348,9 +348,6 @@ async def test_held_copies_share_a_batch_only_as_each_of_them_allows() -> None:
     assert all(len(batch) <= 2 for batch in line.batches)
 
 
-# -- with the spine in it
-
-
 class Slow:
     """A handler of messages that waits at each of them until it may go on."""
 

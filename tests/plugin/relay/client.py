@@ -63,8 +63,6 @@ class Client:
         self.cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=self._state)))
 
-    # -- what a consumer does
-
     def subscribe(self, topics: list[str], listener: Any) -> None:
         self._listener = listener
 
@@ -129,8 +127,6 @@ class Client:
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         self._call("ends")
         return {partition: len(self._cluster.logs[partition]) for partition in partitions}
-
-    # -- what aiokafka keeps to itself
 
     def _state(self, partition: TopicPartition) -> Any:
         return SimpleNamespace(position=self.positions.get(partition), has_valid_position=partition in self.positions)

@@ -99,8 +99,6 @@ class Scene:
     def events(self) -> Path:
         return self.folder / "events"
 
-    # -- the producer
-
     async def create(self) -> None:
         """Make the source topic."""
         await self._world.create()
@@ -127,8 +125,6 @@ class Scene:
         schema = pa.schema({"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC")})
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
         return path
-
-    # -- the workers
 
     async def work(
         self,
@@ -223,8 +219,6 @@ class Scene:
         retries = {(topic, partition) for role, topic, partition, seen in looks if role == "retry" and seen > max(empty_since, default=at)}
         return len(delays) == len(LEVELS) * PARTITIONS and len(retries) == PARTITIONS
 
-    # -- the operator
-
     async def move_group(self, positions: Mapping[int, int]) -> None:
         """Let the group go on elsewhere, as `kafka-consumer-groups --reset-offsets` does; its members must be gone."""
         consumer = AIOKafkaConsumer(bootstrap_servers=self.orders.brokers, group_id=self.orders.group, enable_auto_commit=False)
@@ -265,8 +259,6 @@ class Scene:
             else _forget_in_sqlite(self.orders.store, claims)
         )
         assert gone == len(ids), f"the store knew {gone} of {len(ids)} orders"
-
-    # -- what really happened
 
     async def committed(self) -> dict[int, int]:
         """The group's position in each partition, as the broker knows it."""
