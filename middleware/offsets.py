@@ -1,8 +1,9 @@
-"""The spine of `Transactional(mode="offsets")`: a batch, what it wrote and the partition's next offset are one transaction.
+"""The two spines of `Transactional(mode="offsets")`: one for partitions of sources, one for those of the retry topic.
 
-One row per partition instead of one per message. Messages of a partition are passed in order: nothing after one that is
-not passed. A message that comes back has a row of its own, written by the transaction that passed it; a copy without
-such a row is one of a transaction that was rolled back, and does not run.
+On a source, a batch, what it wrote and the partition's next offset are one transaction: one row per partition instead of
+one per message. Messages of a partition are passed in order: nothing after one that is not passed. A message that comes
+back has a row of its own, written by the transaction that passed it. A copy without such a row is one of a transaction
+that was rolled back, and does not run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate, Later
@@ -22,20 +23,19 @@ from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction, Per
 from ackwise.middleware.transactional import RollBack, TransactionalPipeline, finish_of
 from ackwise.middleware.worker import Worker
 
-__all__ = ["OffsetsPipeline", "OwnedPartition"]
+__all__ = ["CopiesPipeline", "OffsetsPipeline", "OwnedPartition"]
 
 
 class OwnedPartition(Assignment, Protocol):
-    """What this spine asks of the partition that a batch came from."""
+    """The partition of a source that a batch came from; `generation` is that of its offset in the database."""
 
     topic: str
     partition: int
-    role: Literal["source", "retry"]
     generation: int
 
 
 class OffsetsPipeline(TransactionalPipeline):
-    """The spine for one handler, on `store`; `owner` is whose offsets they are: namespace, epoch and group."""
+    """The spine for one handler on its sources, in `store`; `owner` is whose offsets they are: namespace, epoch and group."""
 
     def __init__(self, agent: Agent, worker: Worker, store: OffsetsStore, owner: str) -> None:
         super().__init__(agent, worker, store)
@@ -44,9 +44,6 @@ class OffsetsPipeline(TransactionalPipeline):
 
     async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
-        if partition.role == "retry":
-            await super().__call__(entries, assignment)
-            return
         stopped = self._admission.prepare(entries)
         if stopped is None and await self._is_clear(entries, partition) and await self._may_begin(entries, assignment):
             await self._settle.publish([entry for entry in entries if entry.stage is Stage.RULED], partition)
@@ -90,8 +87,6 @@ class OffsetsPipeline(TransactionalPipeline):
         return True
 
     async def _transact(self, entries: Sequence[Entry], assignment: Assignment) -> BaseException | None:
-        if cast(OwnedPartition, assignment).role == "retry":
-            return await super()._transact(entries, assignment)
         fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
             return None
@@ -108,31 +103,13 @@ class OffsetsPipeline(TransactionalPipeline):
         return stopped
 
     async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
-        partition = cast(OwnedPartition, assignment)
-        if partition.role == "retry":
-            return await super()._claim(transaction, await self._permitted(transaction, fetched), assignment)
-        await self._lock(transaction, partition)
+        await self._lock(transaction, cast(OwnedPartition, assignment))
         for entry in fetched:
             entry.stage = Stage.ADMITTED
         return list(fetched)
 
-    async def _permitted(self, transaction: Transaction, fetched: Sequence[Entry]) -> list[Entry]:
-        keyed = [(entry, entry.key) for entry in fetched if entry.key is not None]
-        copies = [(key, entry.delivery.origin[:3]) for entry, key in keyed]
-        permits = await cast(OffsetsTransaction, transaction).permits(self._owner, copies) if copies else []
-        for (entry, _), permit in zip(keyed, permits, strict=True):
-            if permit is Permit.SUPERSEDED:
-                entry.rule(Duplicate(stale=True))
-            elif permit is Permit.PENDING:
-                self._worker.postpone([entry], "its original is not passed yet")
-        pending = {id(entry) for (entry, _), permit in zip(keyed, permits, strict=True) if permit is Permit.PENDING}
-        return [entry for entry in fetched if entry.stage is Stage.FETCHED and id(entry) not in pending]
-
     async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
-        if partition.role == "retry":
-            await super()._publish_and_mark(transaction, mine, assignment)
-            return
         await self._settle.publish(mine, partition)
         if any(entry.stage is not Stage.PUBLISHED for entry in mine):
             raise RollBack  # it can't be passed, and what was written for the others can't stay without it
@@ -152,9 +129,6 @@ class OffsetsPipeline(TransactionalPipeline):
 
     async def _mark_failed(self, entries: Sequence[Entry], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
-        if partition.role == "retry":
-            await super()._mark_failed(entries, assignment)
-            return
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 await self._lock(transaction, partition)
@@ -181,6 +155,29 @@ class OffsetsPipeline(TransactionalPipeline):
 
     def _is_passed(self, entry: Entry) -> bool:
         return entry.stage >= Stage.PUBLISHED and entry not in self._in_doubt
+
+
+class CopiesPipeline(TransactionalPipeline):
+    """The spine for one handler on the retry topic: copies whose originals were passed, each with the row that passed it."""
+
+    def __init__(self, agent: Agent, worker: Worker, store: OffsetsStore, owner: str) -> None:
+        super().__init__(agent, worker, store)
+        self._owner = owner
+
+    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
+        return await super()._claim(transaction, await self._permitted(transaction, fetched), assignment)
+
+    async def _permitted(self, transaction: Transaction, fetched: Sequence[Entry]) -> list[Entry]:
+        keyed = [(entry, entry.key) for entry in fetched if entry.key is not None]
+        copies = [(key, entry.delivery.origin[:3]) for entry, key in keyed]
+        permits = await cast(OffsetsTransaction, transaction).permits(self._owner, copies) if copies else []
+        for (entry, _), permit in zip(keyed, permits, strict=True):
+            if permit is Permit.SUPERSEDED:
+                entry.rule(Duplicate(stale=True))
+            elif permit is Permit.PENDING:
+                self._worker.postpone([entry], "its original is not passed yet")
+        pending = {id(entry) for (entry, _), permit in zip(keyed, permits, strict=True) if permit is Permit.PENDING}
+        return [entry for entry in fetched if entry.stage is Stage.FETCHED and id(entry) not in pending]
 
 
 def _before_the_first_that_waits(entries: Sequence[Entry]) -> list[Entry]:

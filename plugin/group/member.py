@@ -24,7 +24,7 @@ from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
-from ackwise.middleware.offsets import OffsetsPipeline
+from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
@@ -105,7 +105,7 @@ class Member:
 
     leases: Leases | None
     worker: Worker
-    pipelines: dict[str, Pipeline]  #: by the name of their agent
+    pipelines: dict[str, Pipeline]  #: by the name of their agent, for its sources; for copies as well, where those need no other
     _client: Client
 
     def __init__(
@@ -242,7 +242,7 @@ class Member:
             clock_skew=self.settings.clock_skew,
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
-        self.routes = Routes(self.worker, self.pipelines)
+        self.routes = Routes(self.worker, self.pipelines, self._pipelines_of_copies())
 
     def _pipeline(self, agent: Agent) -> Pipeline:
         if self._inbox is None:
@@ -250,6 +250,12 @@ class Member:
         if self.offsets is None:
             return TransactionalPipeline(agent, self.worker, self._inbox)
         return OffsetsPipeline(agent, self.worker, self.offsets, self.owner)
+
+    def _pipelines_of_copies(self) -> dict[str, Pipeline]:
+        offsets = self.offsets
+        if offsets is None:
+            return self.pipelines
+        return {agent.name: CopiesPipeline(agent, self.worker, offsets, self.owner) for agent in self._agents}
 
     @asynccontextmanager
     async def working(self, client: Client) -> AsyncIterator[None]:

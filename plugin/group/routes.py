@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Failure, Reason
 from ackwise.middleware.entry import Entry
@@ -16,11 +18,11 @@ __all__ = ["Routes"]
 
 
 class Routes:
-    """The pipelines of one worker, by the name of their agent."""
+    """The pipelines of one worker, by the name of their agent: those for records of sources, and those for copies."""
 
-    def __init__(self, worker: Worker, pipelines: dict[str, Pipeline]) -> None:
+    def __init__(self, worker: Worker, pipelines: Mapping[str, Pipeline], of_copies: Mapping[str, Pipeline]) -> None:
         self._worker = worker
-        self._pipelines = pipelines
+        self._of_copies = of_copies
         self._by_topic = {topic: pipeline for pipeline in pipelines.values() for topic in pipeline.agent.topics}
 
     def from_source(self, delivery: Delivery) -> LaneEntry:
@@ -37,12 +39,13 @@ class Routes:
             return LaneEntry(entry, None)
         except ForeignCopy as error:
             return self._undeliverable(delivery, Reason.FOREIGN_COPY, error)
-        if copy.handler not in self._pipelines:
-            known = ", ".join(sorted(self._pipelines))
+        pipeline = self._of_copies.get(copy.handler or "")
+        if pipeline is None:
+            known = ", ".join(sorted(self._of_copies))
             return self._undeliverable(
                 copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}")
             )
-        pipeline, entry = self._pipelines[copy.handler], Entry(copy)
+        entry = Entry(copy)
         return LaneEntry(entry, pipeline, pipeline.batch_limit(entry))
 
     def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> LaneEntry:

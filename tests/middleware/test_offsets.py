@@ -15,7 +15,7 @@ from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import ConfigurationError, Fenced, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.offsets import OffsetsPipeline
+from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Permit, Place, Progress
@@ -81,9 +81,9 @@ class OpenOffsets(Open):
 class Owned:
     """A partition that is ours."""
 
-    def __init__(self, role: str = "source", generation: int = 1) -> None:
+    def __init__(self, generation: int = 1) -> None:
         self.cut_off = self.is_stopping = False
-        self.topic, self.partition, self.role, self.generation = "orders", 3, role, generation
+        self.topic, self.partition, self.generation = "orders", 3, generation
 
     def pass_settled(self, entries: Any) -> None: ...
 
@@ -239,7 +239,7 @@ async def returning(batch: Batch[Any]) -> object:
 async def test_a_copy_runs_once_its_original_was_passed_with_it(make: Any, database: Offsets) -> None:
     spine = make(returning)
     await spine.run(spine.entries(1))
-    spine.partition = Owned("retry")
+    spine.pipeline = CopiesPipeline(spine.agent, spine.worker, database, OWNER)
     assert await spine.run([spine.returned(spine.publisher.sent[0])]) == [Stage.SETTLED]
     assert await spine.run([spine.returned(spine.publisher.sent[0], offset=1)]) == [Stage.SETTLED]
     assert database.effects == [(b"v100", 0), (b"v100", 1)]
@@ -256,7 +256,7 @@ async def test_a_copy_of_a_transaction_that_was_rolled_back_waits_and_is_then_dr
     database.fail = lambda at: False
 
     retry = make(write)
-    retry.partition = Owned("retry")
+    retry.pipeline = CopiesPipeline(retry.agent, retry.worker, database, OWNER)
     premature = retry.returned(copy)
     assert await retry.run([premature]) == [Stage.FETCHED], "its original will tell"
     spine.clock.now += 60
