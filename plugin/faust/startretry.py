@@ -32,7 +32,7 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
 
     Raise `Unavailable` where that lasts for longer than `limit` seconds; 0 is for as long as it takes.
     """
-    rarely, now = LogThrottle(), asyncio.get_running_loop().time
+    throttle, now = LogThrottle(), asyncio.get_running_loop().time
     begun = now()
     while True:
         try:
