@@ -1,4 +1,4 @@
-"""Admit: decode, find the dedup key, and ask the store once for the whole batch who may run."""
+"""Admission, the first phase: decodes messages, finds their dedup keys, and asks the store once for the whole batch who may run."""
 
 from __future__ import annotations
 

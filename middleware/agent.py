@@ -1,4 +1,4 @@
-"""A handler and what the pipeline needs to know of it, resolved when the app starts."""
+"""`Agent`: a handler with what the pipeline needs to know of it, resolved when the app starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch that a handler sees, and the rulings that it makes on it."""
+"""`Batch`: the messages that a handler gets together, and the rulings that it makes on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata of a commit: what a member leaves beside the offset for whoever takes the partition over. Pure.
+"""Metadata of a commit: what a member leaves beside the offset for the next owner of the partition. Pure.
 
     ackwise1:{crc32 of the rest, 8 hexadecimal digits}:{a JSON object in ASCII}
 

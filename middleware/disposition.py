@@ -1,4 +1,4 @@
-"""What becomes of one message: a closed union, so that a new kind fails to type-check wherever it matters.
+"""Dispositions: what becomes of a message. A closed union, so that a new kind fails to type-check wherever it matters.
 
 No disposition at all means: not committed. `ConsumeLater` and `Reject` say the same from inside a handler.
 """

@@ -1,4 +1,4 @@
-"""One message on its way from fetch to commit: the object that visibly changes while it passes the pipeline."""
+"""`Entry`: one message on its way from fetch to commit, the object that visibly changes while it passes the pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error that Ackwise raises, in one tree.
+"""Errors of Ackwise, in one tree.
 
 AckwiseError
 ├── ConfigurationError       you did it; refused at start, before anything is consumed

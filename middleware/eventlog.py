@@ -1,4 +1,4 @@
-"""The event log: how events stand in a file, as bytes.
+"""Event log format: events as the bytes of a file.
 
 A file is a header block and then event blocks, each `magic | payload length | first seq | count | crc32 | payload`,
 little-endian; the checksum covers everything in the block but itself. The header's payload is a JSON object with the

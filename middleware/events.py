@@ -1,4 +1,4 @@
-"""What happened to a message, as events: codes, columns, and what the pipeline asks of a sink.
+"""Events: their codes and columns, and the sink that the pipeline gives them to.
 
 The Spark half judges by these alone. Codes are stable for ever. Message events carry the coordinates of the *origin*
 record; partition-level events (code >= 20) carry physical ones.

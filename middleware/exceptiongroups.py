@@ -1,4 +1,4 @@
-"""What a group of exceptions says: what all of them say, if they say the same. Pure."""
+"""Exception groups, flattened to the exceptions in them. Pure."""
 
 from __future__ import annotations
 

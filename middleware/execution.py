@@ -1,4 +1,4 @@
-"""Execute: call the handler; a failure becomes a disposition here and only here."""
+"""Execution, the second phase: calls the handler. A failure becomes a disposition here and only here."""
 
 from __future__ import annotations
 

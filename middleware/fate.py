@@ -1,4 +1,4 @@
-"""From a disposition to what it means for this message: how late it comes back, that it came too often, how its claim ends."""
+"""Consequences of a disposition: when a message comes back, when it is a dead letter, how its claim ends."""
 
 from __future__ import annotations
 

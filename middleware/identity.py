@@ -1,4 +1,4 @@
-"""Who a message is, for deduplication: the claim key, and the hash that the events carry. Pure.
+"""Identity of a message for deduplication: its claim key, and the hash that events carry. Pure.
 
 The dedup id is the business key, else the message id in a header that was named, else the origin coordinates with the
 record's timestamp, so that a topic that was deleted and made again does not look as if it had been seen.

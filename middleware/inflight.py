@@ -1,4 +1,4 @@
-"""A message that was handed to a loop which decides on it in its own time, and a batch of those."""
+"""Messages in the hands of a loop, which takes them and decides on them in its own time, one by one or in a batch."""
 
 from __future__ import annotations
 

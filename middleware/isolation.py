@@ -1,4 +1,4 @@
-"""Who may run beside whom: a message that killed workers runs as the only claim of this worker."""
+"""Isolation: a message that killed workers runs as the only claim of its worker."""
 
 from __future__ import annotations
 

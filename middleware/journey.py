@@ -1,4 +1,4 @@
-"""How a message that fails every time travels: its delays in order and its end, as the policy itself decides. Pure."""
+"""Journey of a message that fails every time: its delays in order and its end, as the retry policy decides. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The claims that this worker holds: taken, renewed while work goes on, and given back.
+"""Leases: the claims of this worker. It takes them, renews them while work goes on, and gives them back.
 
 Every deadline here is local and monotonic; what counts in the end is the store's answer.
 """

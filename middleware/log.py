@@ -1,4 +1,4 @@
-"""The log: what Ackwise tells whoever runs it, as fixed events with named fields.
+"""Log: fixed events with named fields, the only way to the logger.
 
 Nothing of a message stands in it, and nothing that user code says: of a user's exception its class and its place.
 `docs/logging.md` lists every event.

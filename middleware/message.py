@@ -1,4 +1,4 @@
-"""A message as the host fetched it (`Delivery`) and as a handler sees it (`Message`)."""
+"""`Delivery`, a message as the host fetched it, and `Message`, the same as a handler sees it."""
 
 from __future__ import annotations
 

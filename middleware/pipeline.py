@@ -1,4 +1,4 @@
-"""The spine: admit, execute, settle. What a batch of entries goes through between fetch and commit.
+"""Pipeline, the spine: admit, execute, settle. A batch of entries goes through it between fetch and commit.
 
 Nothing here commits. The host looks at the stage of each entry afterwards: SETTLED ones move the watermark, all
 others are held and come up again at `not_before`, from the stage that they reached. So an error in our own machinery

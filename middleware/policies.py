@@ -1,4 +1,4 @@
-"""What a user gives to `app.use`: one frozen policy per slot. `ConsumeLater` is in `retry.py`."""
+"""Policies for `app.use`: one frozen policy per slot. `ConsumeLater` is in `retry.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pipeline asks of a publisher of copies."""
+"""Protocol of a publisher of copies."""
 
 from __future__ import annotations
 

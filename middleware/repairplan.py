@@ -1,4 +1,4 @@
-"""The repair plan: what would mend each anomaly that a reconciliation found, as lines of JSON that both halves read.
+"""Repair plan: a step for each anomaly that a reconciliation found, as lines of JSON that writer and reader share.
 
 The first line says which run it is of, each other one is a step. Steps are made in order and read one by one, so a plan may be
 larger than the memory.

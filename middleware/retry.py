@@ -1,4 +1,4 @@
-"""When a message that failed comes back: RocketMQ's delay levels and the policies beside them. Pure.
+"""Retry policies: RocketMQ's delay levels and the policies beside them, which say when a failed message comes back. Pure.
 
 Rules from RocketMQ 5.3: `MessageStoreConfig.messageDelayLevel`, `AbstractSendMessageProcessor.consumerSendMsgBack`,
 `ExponentialRetryPolicy`, `CustomizedRetryPolicy`.

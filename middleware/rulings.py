@@ -1,4 +1,6 @@
-"""From what a handler did to one disposition per message. Pure; the only place where user code's failure becomes a decision.
+"""Rulings: one disposition per message, from what a handler returned, raised or ruled.
+
+Pure; the only place where a failure of user code becomes a decision.
 
 Source: RocketMQ `ConsumeMessageConcurrentlyService.processConsumeResult`, and `docs/semantics.md` where it differs.
 """

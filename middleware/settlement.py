@@ -1,4 +1,4 @@
-"""Settle: publish copies, make events durable, tell the store; each step is repeated alone if it fails."""
+"""Settlement, the last phase: publishes copies, makes events durable, updates the store. A step that fails is repeated alone."""
 
 from __future__ import annotations
 

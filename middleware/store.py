@@ -1,4 +1,4 @@
-"""What the pipeline asks of a claim store: one call, `exchange`, for a whole batch.
+"""Protocol of a claim store: one call, `exchange`, for a whole batch.
 
 A store keeps one record per claim key and decides every transition atomically on its own clock (the transition
 table is in `docs/store-protocol.md`). Everything is idempotent by token: repeating an exchange whose answer was

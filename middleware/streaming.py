@@ -1,4 +1,4 @@
-"""The spine around a loop that takes messages in its own time, such as the agent of a stream processor.
+"""Streaming pipeline: the spine around a loop that takes messages in its own time, such as an agent of a stream processor.
 
     admit a batch → hand it over → settle what comes back, as it comes back
 

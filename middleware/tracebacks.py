@@ -1,4 +1,4 @@
-"""Where an exception was raised, as far as its user can do something about it."""
+"""Tracebacks: the line of user code where an exception was raised."""
 
 from __future__ import annotations
 

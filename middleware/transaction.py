@@ -1,4 +1,4 @@
-"""What the pipeline asks of a database in which the handler's writes and the mark "done" are one transaction.
+"""Protocol of a transactional store: the writes of a handler and the mark "done" are one transaction of its database.
 
 Two ways to remember what is done. The inbox: one row per key, inserted at the start of the transaction. Its lock is the
 claim, so there is no lease and no token: who comes second waits for the first, and then finds the key finished or free.

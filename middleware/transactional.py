@@ -1,4 +1,6 @@
-"""The spine with the database's own transaction in its middle: what the handler writes and "done" come true together, or not at all.
+"""Transactional pipeline: the spine around a transaction of the database.
+
+What the handler writes and "done" come true together, or not at all.
 
     begin → claim the keys → run the handler → publish copies → mark what is finished → commit → settle
 

@@ -1,4 +1,4 @@
-"""The offset that may be committed for one partition: everything below it is finished. Pure.
+"""Watermark: the offset of a partition that may be committed. Everything below it is finished. Pure.
 
 Rule: the smallest unfinished offset, else the last one seen + 1; it never decreases. Only offsets that were really
 fetched count, so gaps left by compaction and transaction markers are passed with the offset that follows them.

@@ -1,4 +1,4 @@
-"""How a copy says in its headers where it comes from. Pure; the table of headers is in `docs/wire.md`.
+"""Wire format: the headers by which a copy says where it comes from. Pure; the table of headers is in `docs/wire.md`.
 
 Our headers are one block at the end of the header list that starts with `ackwise-version`. What stands before the
 last such header is the producer's, whatever it is called: a handler that forwards headers can't poison anybody.

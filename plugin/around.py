@@ -1,4 +1,4 @@
-"""The user's middleware around a handler. What nobody says is not decided: a middleware can't turn a failure into success by silence."""
+"""User middleware around a handler. Silence decides nothing: a middleware can't turn a failure into success by returning nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler wants: its first annotation says the kind (batch, message or value) and the type of the payload."""
+"""Signature of a handler: its first annotation says the kind (batch, message or value) and the type of the payload."""
 
 from __future__ import annotations
 

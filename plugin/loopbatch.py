@@ -1,4 +1,4 @@
-"""Hands batches from the pipelines to a loop of the user's own, and what the loop decided back."""
+"""`LoopBatch`: a batch in a loop of the user's own, and the hand-over between pipeline and loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user gave to `use`: one policy per slot, middleware in the order of use, and observers."""
+"""Slots: what the user gave to `use`. One policy per slot, middleware in the order of use, and observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the command line prints: results to stdout, everything else to stderr."""
+"""Consoles of the command line: results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ackwise run` prints of the log: text for people, or one JSON object per line for machines."""
+"""Log output of `ackwise run`: text for people, or one JSON object per line for machines."""
 
 from __future__ import annotations
 

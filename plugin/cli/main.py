@@ -1,4 +1,4 @@
-"""Where the command line begins. Nothing heavy is imported before an interrupt is heeded."""
+"""Entry point of the command line. Nothing heavy is imported before an interrupt is heeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ackwise plan show` and `apply`: what would repair what reconcile found, and doing it."""
+"""`ackwise plan show` and `apply`: print a repair plan, and carry it out."""
 
 from __future__ import annotations
 

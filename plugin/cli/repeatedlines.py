@@ -1,4 +1,4 @@
-"""Lines of the Kafka client that say the same thing over and over, as thousands a second do when a topic was deleted."""
+"""Repeated lines of the Kafka client, thinned out: a deleted topic makes it log thousands a second."""
 
 from __future__ import annotations
 

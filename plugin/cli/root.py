@@ -1,4 +1,4 @@
-"""The root of the command line: our commands, and those that other distributions add by entry point."""
+"""Root of the command line: our commands, and those that other distributions add by entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app that the user names as MODULE:APP, and what to say where it can't be had."""
+"""The app that the user names as MODULE:APP, and the error where it is missing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Calls of the Kafka client, each in bounded time, and what the client keeps to itself."""
+"""Kafka client access: calls in bounded time, and the private parts of aiokafka that the hosts read."""

@@ -1,4 +1,4 @@
-"""Calls of a client that may never answer, or be cancelled from inside of it: none of them holds anybody up, or passes for our own end."""
+"""Bounded calls: a client that never answers, or cancels from inside, holds nobody up and does not look like our own end."""
 
 from __future__ import annotations
 

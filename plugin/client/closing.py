@@ -1,4 +1,4 @@
-"""How a client of aiokafka is let go: in bounded time, whatever it does meanwhile."""
+"""Closing a consumer of aiokafka in bounded time, whatever it does meanwhile."""
 
 from __future__ import annotations
 

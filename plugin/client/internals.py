@@ -1,4 +1,4 @@
-"""What aiokafka's consumer keeps to itself and the host must know: where it stands, and whether it still works."""
+"""Private parts of aiokafka's consumer that the host needs: its position, its tasks, its buffered records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would be said again and again while it lasts: the first time, and then once in a while."""
+"""Log throttle: a line that would repeat while a state lasts is logged the first time, and then once in a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the brokers say of partitions: what their group committed, and from where to where each log reaches.
+"""Offsets on the brokers: what the group committed, and the first and last offset of each log.
 
 It is the one way to ask where to begin. An answer that did not come, came short or was an error is never "nothing was
 committed", and nobody may begin anywhere on it.

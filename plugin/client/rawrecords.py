@@ -1,4 +1,4 @@
-"""Records that aiokafka's parser refuses for the name of a header alone: read from the broker once more, and parsed without that rule.
+"""Raw records: what aiokafka's parser refuses for the name of a header alone, read from the broker again and parsed without that rule.
 
 Kafka's header names are UTF-8 by agreement only; no broker looks. aiokafka decodes them strictly, and one that can't be decoded
 hides every record of its batch.

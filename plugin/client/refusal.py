@@ -1,4 +1,4 @@
-"""Which errors of Kafka's are a refusal, that stays until somebody changes something, and which may pass."""
+"""Refusals: the errors of Kafka that stay until somebody changes something, apart from those that may pass."""
 
 from __future__ import annotations
 

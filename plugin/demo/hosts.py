@@ -1,4 +1,4 @@
-"""The hosts that the demo is played on: what runs as its worker, and how much that has in flight."""
+"""Hosts of the demo: the command that runs the worker on each, and how many messages that has in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of the demo: an append-only file, durable before the handler says that it succeeded. Nothing of Ackwise is in it.
+"""Ledger of the demo: an append-only file, durable before the handler succeeds. Nothing of Ackwise is in it.
 
 One JSON line per order that was billed, from any number of workers. A line that a crash tore is not an entry.
 """

@@ -1,4 +1,4 @@
-"""What came of it: the demo's own judgement, from the producer's delivery reports, the ledger and the dead-letter topic. Pure.
+"""Outcome of the demo: its own judgement, from the producer's delivery reports, the ledger and the dead-letter topic. Pure.
 
 Nothing here was written or counted by Ackwise. It fails on an order that was lost, on books that do not balance, and
 on more repeats than were in flight at the kill.

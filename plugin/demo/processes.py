@@ -1,4 +1,4 @@
-"""The processes of the demo: workers and the reconciliation, each a Python of its own with a log."""
+"""Processes of the demo: workers and the reconciliation, each a Python of its own with a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shop sends: seeded orders with everything that goes wrong in production. Pure.
+"""Scenario of the demo: seeded orders with everything that goes wrong in production. Pure.
 
 The same number of messages and the same seed give the same messages.
 """

@@ -1,4 +1,4 @@
-"""The two ends of the demo on Kafka that are not the worker: the shop that sends, and an observer that looks on."""
+"""The shop that sends orders, and the observer that watches the topics: both ends of the demo on Kafka."""
 
 from __future__ import annotations
 

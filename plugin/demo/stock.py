@@ -1,4 +1,4 @@
-"""The worker of the demo without Ackwise, on orders of its own: what stock Faust does with them, for comparison.
+"""Stock Faust in the demo: the same worker without Ackwise, on orders of its own, for comparison.
 
 It gets no bytes that are no order: at each of those it would rest for five seconds, before it bills any other.
 """

@@ -1,1 +1,1 @@
-"""`ackwise doctor`: whether this machine, these brokers and this app can work together."""
+"""`ackwise doctor`: checks that this machine, these brokers and this app can work together."""

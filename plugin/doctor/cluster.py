@@ -1,4 +1,4 @@
-"""What the doctor asks the brokers: whether they are there, what they can do, and what they let this app do."""
+"""Checks of the brokers: that they answer, what they can do, and what they allow this app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One examination: every look in turn, of which none hides another."""
+"""An examination by the doctor: every check in turn, of which none hides another."""
 
 from __future__ import annotations
 

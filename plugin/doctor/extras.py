@@ -1,4 +1,4 @@
-"""The extras of Ackwise: which are installed, and which of them an app can't do without."""
+"""Checks of the extras of Ackwise: which are installed, and which of them an app needs."""
 
 from __future__ import annotations
 

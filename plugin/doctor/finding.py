@@ -1,4 +1,4 @@
-"""What one look of the doctor found."""
+"""`Finding`: the result of one check of the doctor."""
 
 from __future__ import annotations
 

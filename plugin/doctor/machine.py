@@ -1,4 +1,4 @@
-"""What the doctor looks at on this machine: Python and its packages, Java, the clock, limits and space."""
+"""Checks of this machine: Python and its packages, Java, the clock, limits and space."""
 
 from __future__ import annotations
 

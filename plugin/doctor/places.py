@@ -1,4 +1,4 @@
-"""Where an app keeps claims and events, and whether it can write there."""
+"""Checks of the places where an app keeps claims and events, and whether it can write there."""
 
 from __future__ import annotations
 

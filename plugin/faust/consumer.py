@@ -1,4 +1,4 @@
-"""Faust's consumer, conductor and producer, as far as they must know that Ackwise decides what is consumed and committed.
+"""Faust's consumer, conductor and producer, changed so that Ackwise decides what is consumed and committed.
 
 Faust counts a jump between two records as a hole in the log, and holes as acknowledged. But a poll is dropped where
 the flow stops or the generation changes, and the client's position has moved on by then: the jump is lost messages. Here an

@@ -1,4 +1,4 @@
-"""The agents of an app of Faust as they were declared: what can be said of them before they run."""
+"""Declared agents of an app of Faust: what is known of them before they run."""
 
 from __future__ import annotations
 

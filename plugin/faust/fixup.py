@@ -1,4 +1,4 @@
-"""Gives every `faust.App` the methods `use` and `handler`, through Faust's entry point for such extensions; both do nothing uncalled."""
+"""Fixup of Faust: gives every `faust.App` the methods `use` and `handler`, which do nothing until they are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages that wait for the streams on one channel; several actors may take from it."""
+"""Inlet of one channel: the messages that wait for its streams. Several actors may take from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages reach one agent, or one of the streams that it derived: its pipeline, and the inlets that it takes from."""
+"""Intake of one agent, or of one stream that it derived: its pipeline, and the inlets that it takes messages from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens what the group gave to this worker: each partition waits until it is known where it goes on; then it has lanes.
+"""Opening of the partitions that Faust was assigned: each waits until its position is known, and then has lanes.
 
 The callback only notes what came, since aiokafka shows the group no sign of life while it runs. Each assignment of a partition has an
 epoch, so that no answer to a question that was asked before it opens anything.

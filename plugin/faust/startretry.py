@@ -1,4 +1,4 @@
-"""Waiting for brokers that are away while a worker starts: Faust would give up at the first of them."""
+"""Start of a worker while brokers are away: it waits for them, where Faust would give up at the first."""
 
 from __future__ import annotations
 

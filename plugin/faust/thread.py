@@ -1,4 +1,4 @@
-"""The thread that Faust's consumer fetches in: from where Ackwise stands, whatever has moved the client's position meanwhile.
+"""Thread that Faust's consumer fetches in. It fetches from where Ackwise stands, whatever moved the client's position meanwhile.
 
 A poll that Faust dropped and a fetch that raised may have moved the position over what nobody was given. So no fetch begins anywhere but
 where the one before it ended that arrived; and a hole is passed only if such a fetch proved that the log has nothing there.

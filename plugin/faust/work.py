@@ -1,4 +1,4 @@
-"""What a stream works on: one message or a batch, what was sent because of it, and what becomes of it."""
+"""Work of a stream: one message or a batch, what was sent because of it, and its dispositions."""
 
 from __future__ import annotations
 

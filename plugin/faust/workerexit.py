@@ -1,4 +1,4 @@
-"""The end of a worker process: it comes soon after it was asked for, whatever hangs.
+"""Exit of a worker process of Faust: it comes soon after it was asked for, whatever hangs.
 
 Faust waits for its consumer, its producer and its streams, for as long as they take: with a broker that does not answer a minute
 and a half, now and then for ever.

@@ -1,4 +1,4 @@
-"""How many raw bytes of fetched and unsettled messages a process may hold, over all its partitions."""
+"""Budget of raw bytes: how many fetched and unsettled ones a process may hold, over all its partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app needs of Kafka and of this machine: its group, what it reads, and the topics, claims and events of its own."""
+"""Group: what an app needs of Kafka and of this machine. What it reads, and its own topics, claims and events."""
 
 from __future__ import annotations
 

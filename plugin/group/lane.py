@@ -1,4 +1,4 @@
-"""One assigned partition: what was fetched and is not settled, and the task that works on it.
+"""Lane: one assigned partition with the messages that are fetched and unsettled, and the task that works on it.
 
 A lane lives as long as the assignment. It feeds the pipeline batch by batch, keeps what comes back undecided, and
 tells its watermark what is settled. One lane never waits for another.

@@ -1,4 +1,4 @@
-"""One member of a consumer group, whatever client fetches for it: its parts, its lanes, and what is committed of them.
+"""Member of a consumer group, whatever client fetches for it: its parts, its lanes, and what is committed of them.
 
 A host fetches and says which partitions it has; everything between the fetch and the commit is here. Nothing is
 committed that a watermark did not pass, and a commit always names its offsets.

@@ -1,4 +1,4 @@
-"""Where an assigned partition goes on: at what the group committed, at what the database has passed, or at the start that is configured."""
+"""Start positions of assigned partitions: what the group committed, what the database has passed, or the configured start."""
 
 from __future__ import annotations
 

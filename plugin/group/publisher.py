@@ -1,4 +1,4 @@
-"""Publishes copies and dead letters with acks=all, and says of each whether it is there."""
+"""Publisher of copies and dead letters, with acks=all and an answer for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Partitions that the client can't read: each is left alone, alarmed, and asked again with a back-off. Nothing else waits for them."""
+"""Quarantine: partitions that the client can't read.
+
+Each is left alone, alarmed, and tried again with a back-off, while all others go on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay of one worker has counted."""
+"""Counts of the relay of one worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pipeline a delivery goes to: that of its topic's agent, or that which a copy names."""
+"""Routes from a delivery to its pipeline: that of its topic's agent, or that of the handler that a copy names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passing what nobody can read, on purpose: a named range within one record batch, while its group has no members.
+"""Skipping unreadable records on purpose: a named range within one record batch, while the group has no members.
 
 What is passed is recorded as SKIPPED and durable first, then passed in the database where offsets are kept there, then in the broker.
 A kill in between leaves the rest to the next call.

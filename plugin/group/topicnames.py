@@ -1,4 +1,4 @@
-"""What the topics of a group are called."""
+"""Names of the topics of a group."""
 
 from __future__ import annotations
 

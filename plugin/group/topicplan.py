@@ -1,4 +1,4 @@
-"""What the topics of a group have to be so that no copy is lost in them, and what is to be done about those that are not. Pure."""
+"""Topic plan: how the topics of a group must be so that no copy is lost in them, and what to change where they differ. Pure."""
 
 from __future__ import annotations
 

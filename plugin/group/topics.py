@@ -1,4 +1,4 @@
-"""The topics of a group: that they are there, wide enough and large enough, before anything is consumed.
+"""Topics of a group: they exist, wide enough and large enough, before anything is consumed.
 
 What is to be done is decided in `topicplan.py`; `ensure_topics` carries it out and looks again, until nothing is left to do.
 """

@@ -1,1 +1,1 @@
-"""The host on aiokafka: opens and closes it, fetches, and takes and gives back partitions."""
+"""Host on aiokafka: fetches, and takes and gives back partitions."""

@@ -1,4 +1,4 @@
-"""What the host fetches with aiokafka, and from where: it feeds its member's lanes, as far as they have room.
+"""Fetching with aiokafka: positions, polls and quarantine. It feeds the member's lanes, as far as they have room.
 
 A fetch that raises may have moved the client's position over what it drained and never gave. So the position is remembered after
 each fetch that returned, and no fetch begins anywhere else: what moved meanwhile is sought back to its lane's own position.

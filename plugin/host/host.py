@@ -1,4 +1,4 @@
-"""The host on aiokafka: opens and closes it, and takes and gives back partitions in order.
+"""Host on aiokafka: opens and closes the client, and takes and gives back partitions in order.
 
 aiokafka's own `commit()` and deserializers are never used: the first commits what was merely fetched, the second block
 a partition for ever.

@@ -1,4 +1,4 @@
-"""Opens what a client was assigned: each partition waits, paused, until it is known where it goes on; then it has a lane.
+"""Opening of assigned partitions: each waits, paused, until its position is known, and then has a lane.
 
 The client's callbacks only note what came and what went, since aiokafka shows the group no sign of life while they run.
 Each assignment of a partition has an epoch, so that no answer to a question that was asked before opens anything.

@@ -1,4 +1,4 @@
-"""What commands ask of an app, whatever its host."""
+"""Protocol of an app, whatever its host, as the commands see it."""
 
 from __future__ import annotations
 

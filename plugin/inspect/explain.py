@@ -1,4 +1,4 @@
-"""What an app does with its messages: its chain, its settings with their sources, its topics, and what each failure leads to.
+"""Explanation of an app: its chain, its settings with their sources, its topics, and the consequence of each failure.
 
 Nothing is connected to or asked.
 """

@@ -1,4 +1,4 @@
-"""What each kind of failure leads to, computed by the rulings and the policy that run, so that the two can't differ. Pure."""
+"""Failure paths: the consequence of each kind of failure, computed by the rulings and the policy that run, so both agree. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of one worker: what it has in hand, how far it is, and what it waits for. Nothing of a message is in it."""
+"""State of one worker: what it has in hand, how far it is, and what it waits for. No message is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a worker as a page: tables alone, without scripts and without anything from elsewhere."""
+"""State page: the state of a worker as tables alone, without scripts and without anything from elsewhere."""
 
 from __future__ import annotations
 

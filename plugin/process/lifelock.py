@@ -1,4 +1,4 @@
-"""The life of this process, as others on its host can tell: a file that it keeps locked until it ends, however it ends.
+"""Life lock: a file that this process keeps locked until it ends, however it ends, so that others on its host can prove its death.
 
 The kernel gives the lock up with the process, or when something in it closes the file; so the file says which process it is, and one that
 can be locked proves a death if that process is not to be seen. That holds on one host and on a local file system only; where either is in

@@ -1,4 +1,4 @@
-"""Ends a process that is to end and does not: a thread or a task that hangs would keep it for ever."""
+"""Watchdog: ends a process that was asked to end and hangs, for a thread or a task would keep it for ever."""
 
 from __future__ import annotations
 

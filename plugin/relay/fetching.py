@@ -1,4 +1,4 @@
-"""What the relay takes from its client for the lines of one assignment: all that there is, also where the client drops some of it."""
+"""Fetching for the relay: all records of its delay topics, also where the client drops some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a copy on a delay topic: it waits, or moves on. Pure; times are epoch milliseconds."""
+"""Next hop of a copy on a delay topic: it waits, or moves on. Pure; times are epoch milliseconds."""
 
 from __future__ import annotations
 

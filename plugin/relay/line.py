@@ -1,4 +1,4 @@
-"""One assigned partition of a delay topic: what is in hand, and the task that moves it on when it is due.
+"""Delay line: one assigned partition of a delay topic, and the task that moves its records on when they are due.
 
 A topic holds one level, so the order in it is the order of being due, and its head alone is looked at.
 """

@@ -1,4 +1,4 @@
-"""One stay of the relay in its group, from joining to leaving: a line for each assigned partition, fed and committed."""
+"""Member of the relay's group: one stay from joining to leaving, with a line for each assigned partition."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Carrying out a repair plan: what reconciliation found lost is sent again, and nothing else is."""
+"""Repair: carries out a plan. Lost messages are sent again, and nothing else is."""

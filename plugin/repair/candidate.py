@@ -1,4 +1,4 @@
-"""One message that a step of a plan is about, for one handler, and what became of it."""
+"""Candidate: one message that a step of a plan is about, for one handler, and what became of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out a repair plan: each record is looked up, asked about, sent again, and said to be, in portions that can be repeated."""
+"""Carrying out a repair plan, in portions that can be repeated: each record is looked up, guarded, sent again and recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a repair from doing a message twice: its key is claimed, as a worker does that sends a message back.
+"""Guards of a repair: the key of a message is claimed before it is sent again, so that nothing is done twice.
 
 The claim is of the attempt that ended. While it is held no worker begins the message; once the copy is acknowledged it is
 released for the next attempt, so that an older delivery is stale from then on. Nothing is asked of a store that workers don't ask.

@@ -1,4 +1,4 @@
-"""Reads the records that a plan is about where their producers wrote them, in no group and without committing anything."""
+"""Origins: reads the records that a plan is about where their producers wrote them, in no group and without commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks up what the steps of a plan are about, piece by piece: at most so many records of one step."""
+"""Portions of a plan: the records of its steps, piece by piece, at most so many at once."""
 
 from __future__ import annotations
 

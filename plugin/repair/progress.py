@@ -1,4 +1,4 @@
-"""How far a plan was carried out, in a file beside it: a second run goes on where the first one ended, however that ended."""
+"""Progress of a plan, in a file beside it: a second run goes on where the first one ended, however that ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends copies of messages as a worker does that sends them back, and writes down for the next reconciliation what became of each."""
+"""Sender of a repair: sends copies as a worker sends messages back, and records each for the next reconciliation."""
 
 from __future__ import annotations
 

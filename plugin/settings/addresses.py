@@ -1,4 +1,4 @@
-"""The addresses of brokers: how they are written, and whether anybody listens there."""
+"""Addresses of brokers: how they are written, and a check that somebody listens there."""
 
 from __future__ import annotations
 

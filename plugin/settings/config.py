@@ -1,4 +1,4 @@
-"""What a file and the environment set, each value with its source, and what becomes of the code's settings with it.
+"""Configuration from a file and the environment: each value with its source, and its effect on the settings in code.
 
 Precedence: the code < `ackwise.toml`, or `[tool.ackwise]` in `pyproject.toml` < variables `ACKWISE_…`.
 """

@@ -1,4 +1,4 @@
-"""The entries that a file or the environment may set: a name, a kind, a default and a meaning each, read from the fields that they set."""
+"""Entries that a file or the environment may set: a name, a kind, a default and a meaning each, from the fields that they set."""
 
 from __future__ import annotations
 

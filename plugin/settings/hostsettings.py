@@ -1,4 +1,4 @@
-"""How one group talks to Kafka: the settings of a host, checked when they are made."""
+"""`HostSettings`: how one group talks to Kafka, checked when they are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be shown of a text that can hold a password."""
+"""Redaction: a text that may hold a password, without it."""
 
 from __future__ import annotations
 
