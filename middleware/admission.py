@@ -54,7 +54,7 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     def prepare(self, entries: Sequence[Entry]) -> BaseException | None:
-        """Decode values and find keys, once per message; answers what stops the app if user code raised that."""
+        """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
         unidentified: list[tuple[Entry, BaseException]] = []
         broken: list[Exception] = []
         for entry in entries:

@@ -163,7 +163,7 @@ class Execution:
                 return  # what is left goes back, no attempt is counted, and it comes up again in parts as small
 
     async def _handle_batch(self, ready: Sequence[Entry], run: HandlerRun) -> list[Entry] | None:
-        """Answers what would be dead only because it was together with others; `None` if nobody decided."""
+        """Return what would be dead only because it was together with others; `None` if nobody decided."""
         messages = [cast(Message[Any], entry.message) for entry in ready]
         batch = self._agent.batch(messages)
         if run.transaction is not None:
@@ -241,7 +241,7 @@ class Execution:
     async def _handle_message(
         self, entry: Entry, ready: Sequence[Entry], run: HandlerRun, raised: dict[Entry, BaseException], broken: list[Exception]
     ) -> bool:
-        """Answers whether those behind it may begin; adds what the handler and the retry policy raised."""
+        """Return whether those behind it may begin; adds what the handler and the retry policy raised."""
         message = cast(Message[Any], entry.message)
         if run.transaction is not None:
             message.connection = run.transaction.connection
@@ -282,7 +282,7 @@ class Execution:
         self._log_outcomes(ready, raised, self._decide(ready, batch, result))
 
     def _decide(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> list[Exception]:
-        """Rule on all of `ready`; answers what the retry policy raised."""
+        """Rule on all of `ready`; returns what the retry policy raised."""
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
         broken: list[Exception] = []

@@ -45,9 +45,9 @@ class Isolation:
 
     @asynccontextmanager
     async def exclusive(self, seconds: float) -> AsyncIterator[bool]:
-        """Keep others from starting for at most `seconds`; answers whether the worker was idle in that time.
+        """Keep others from starting for at most `seconds`; returns whether the worker was idle in that time.
 
-        When it answers `False` nothing may run: the others did not come to an end. After `seconds` the others go
+        When it returns `False` nothing may run: the others did not come to an end. After `seconds` the others go
         on beside it, so that a message that hangs can't stop a worker.
         """
         while not self._open.is_set():

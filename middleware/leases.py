@@ -236,7 +236,7 @@ class Leases:
         return until is not None and self._clock() < until
 
     async def renew(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Renew the claims of `entries`; answers those that are lost. Raises `StoreUnavailable`.
+        """Renew the claims of `entries`; returns those that are lost. Raises `StoreUnavailable`.
 
         An answer about a claim that an entry does not have any more says nothing of the one that it has by then.
         """

@@ -153,7 +153,7 @@ class Summary:
 
 
 def write_plan(path: Path, title: Title, steps: Iterable[RepairStep]) -> list[Planned]:
-    """Write a plan, all of it or nothing; answers what is in it. Raises `OSError`."""
+    """Write a plan, all of it or nothing; returns what is in it. Raises `OSError`."""
     number, offsets = Counter[Action](), Counter[Action]()
     unfinished = path.with_name(f".{path.name}")
     with unfinished.open("w", encoding="utf-8") as file:

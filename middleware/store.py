@@ -189,7 +189,7 @@ class Maintained(Protocol):
         ...
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, in bounded steps beside running workers; answers how many records."""
+        """Delete what is forgotten, in bounded steps beside running workers; returns how many records."""
         ...
 
 

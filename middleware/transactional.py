@@ -51,7 +51,7 @@ class TransactionalPipeline(Pipeline):
             raise HandlerStopped(stopped)
 
     async def _transact(self, entries: Sequence[Entry], assignment: Assignment) -> BaseException | None:
-        """Take `entries` as far as a commit, in as many transactions as it needs; answers what stops the app."""
+        """Take `entries` as far as a commit, in as many transactions as it needs; returns what stops the app."""
         fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
             return None

@@ -18,7 +18,7 @@ from ackwise.plugin.handler import first_parameter, is_async, name_of
 __all__ = ["Around", "CallNext", "Middleware", "inspect_middleware", "wrap"]
 
 CallNext = Callable[[Any], Awaitable[object]]
-"""What a middleware goes on with: takes the message or the batch, and answers what the handler said."""
+"""What a middleware goes on with: takes the message or the batch, and returns what the handler said."""
 
 Middleware = Callable[[Message[Any], CallNext], Coroutine[Any, Any, object]] | Callable[[Batch[Any], CallNext], Coroutine[Any, Any, object]]
 """Around the handlers of messages, or around those of batches."""

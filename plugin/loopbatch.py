@@ -85,7 +85,7 @@ class LoopBatch(Batch[T_co]):
             self._decide(Returned(result))
 
     async def decision(self) -> object:
-        """Wait for what the loop decides: answers what it returned, raises what it raised, or `Undecided`."""
+        """Wait for what the loop decides: returns what it returned, raises what it raised, or `Undecided`."""
         match await self._decided:
             case Returned(value):
                 return value
@@ -93,7 +93,7 @@ class LoopBatch(Batch[T_co]):
                 raise error
 
     def leave_undecided(self, *, unless_opened: bool = False) -> bool:
-        """Nobody will decide it any more; answers whether that is so."""
+        """Nobody will decide it any more; returns whether that is so."""
         if self.is_over or (unless_opened and self._opened):
             return False
         self._decide(Raised(Undecided("its loop left it undecided")))

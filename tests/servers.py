@@ -107,7 +107,7 @@ class RawKafka:
     async def produce(
         self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0, headers: Sequence[tuple[str, bytes]] = ()
     ) -> list[int]:
-        """Write values in order, acknowledged by all replicas; answers their offsets."""
+        """Write values in order, acknowledged by all replicas; returns their offsets."""
         producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all")
         await producer.start()
         try:

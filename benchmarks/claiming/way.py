@@ -15,7 +15,7 @@ BASE: Final = "classic"
 """Whom all others are compared with: a message at a time, as people write it."""
 
 Step = Callable[[], Awaitable[int]]
-"""Handles some messages, each from its claim to its completion, and answers how many; one task calls it again and again."""
+"""Handles some messages, each from its claim to its completion, and returns how many; one task calls it again and again."""
 
 
 class Way(NamedTuple):

@@ -77,7 +77,7 @@ class Meter:
         self._started = self._ended = _Look(0.0, 0.0, 0.0)
 
     def count(self, messages: int) -> bool:
-        """So many more are handled; answers whether these were the last."""
+        """So many more are handled; returns whether these were the last."""
         if self._seen == 0:
             self._first = messages
             self._started = _look()

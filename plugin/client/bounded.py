@@ -23,7 +23,7 @@ def is_asked_to_end() -> bool:
 
 
 async def answer(call: Coroutine[Any, Any, T], *, within: float) -> T:
-    """What `call` answers.
+    """Return what `call` returns.
 
     Raises what it raises, `KafkaTimeoutError` after `within` seconds, and `KafkaConnectionError` if it was cancelled though nobody
     here asked for that. A call that was given up is cancelled, and not waited for: it may not end either.
@@ -46,7 +46,7 @@ async def ended(work: Awaitable[object], *, within: float) -> bool:
 
 
 async def until(stop: asyncio.Event, work: Awaitable[T], *, grace: float) -> tuple[T] | None:
-    """What `work` answers, in a tuple; `None` if `stop` was set first, and it did not end within `grace` seconds of that.
+    """Return what `work` returns, in a tuple; `None` if `stop` was set first, and it did not end within `grace` seconds of that.
 
     Raises what it raises; what did not end is cancelled and left behind.
     """

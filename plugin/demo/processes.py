@@ -80,6 +80,6 @@ async def start(*arguments: str, log: Path, environment: Mapping[str, str] | Non
 
 
 async def run_to_end(*arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> int:
-    """`ackwise` with `arguments`; answers its exit code."""
+    """`ackwise` with `arguments`; returns its exit code."""
     async with start("ackwise.plugin.cli", *arguments, log=log, environment=environment) as process:
         return await process.wait()

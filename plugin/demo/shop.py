@@ -53,7 +53,7 @@ async def _admin(brokers: str) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def send(brokers: str, topic: str, records: Sequence[PlannedRecord], progress: Callable[[int], None]) -> list[tuple[int, int]]:
-    """Send `records` in order, acks=all; answers where the broker says that each one stands: partition and offset."""
+    """Send `records` in order, acks=all; returns where the broker says that each one stands: partition and offset."""
     positions: list[tuple[int, int]] = []
     producer = AIOKafkaProducer(bootstrap_servers=brokers, acks="all", linger_ms=5)
     async with opened(producer):

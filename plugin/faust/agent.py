@@ -94,7 +94,7 @@ class Agent(faust.Agent):
             coro = self._begin_again(aref, root)
 
     async def _fail(self, root: Stream, error: BaseException, rest: float) -> float:
-        """What was out of its streams has failed. Where nothing was, it rests for longer than `rest`; answers for how long."""
+        """What was out of its streams has failed. Where nothing was, it rests for longer than `rest`; returns for how long."""
         if sum(stream.fail(error) for stream in _chain(root)):
             return 0.0
         rest = min(_LONGEST_REST, rest * 2 or _FIRST_REST)

@@ -78,7 +78,7 @@ class HostCalls(Reading, Protocol):
         """Until that may have changed, for at most `seconds`."""
 
     def take(self, fetched: Fetched) -> dict[Any, Any]:
-        """Take what agents read; answers the rest."""
+        """Take what agents read; returns the rest."""
         ...
 
     async def insist(self, start: Callable[[], Awaitable[object]], undo: Callable[[], Awaitable[object]]) -> None:

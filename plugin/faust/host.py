@@ -417,7 +417,7 @@ class FaustHost:
                 await moved.wait()
 
     def take(self, fetched: Fetched) -> dict[Any, Any]:
-        """Give what agents read to their lanes; answers the rest, which is Faust's.
+        """Give what agents read to their lanes; returns the rest, which is Faust's.
 
         What was fetched from elsewhere than where its partition stands is forgotten; it is fetched again from there.
         """

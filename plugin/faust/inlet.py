@@ -118,7 +118,7 @@ class Inlet:
                 waker.set_result(None)
 
     async def _breathe(self) -> float:
-        """Let others run; answers what time it is then."""
+        """Let others run; returns what time it is then."""
         await asyncio.sleep(0)
         now = self._clock()
         self._breathe_at = now + _STRETCH

@@ -24,7 +24,7 @@ class AckedMessage(FaustMessage):
     acknowledge: Callable[[], None] | None
 
     def ack(self, consumer: Any, n: int = 1) -> bool:
-        """The agent says that it is done. Answers whether that counts, which it does once."""
+        """The agent says that it is done. Returns whether that counts, which it does once."""
         if self.acked or self.acknowledge is None:
             return False
         self.acked = True

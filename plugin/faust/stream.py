@@ -211,7 +211,7 @@ class Stream(faust.Stream[Any]):
             self._leave(loop)
 
     def fail(self, error: BaseException) -> int:
-        """The agent raised `error`: what it has of this stream failed. Answers how many messages that is.
+        """The agent raised `error`: what it has of this stream failed. Returns how many messages that is.
 
         What is being passed on to another topic is in other hands.
         """
@@ -226,7 +226,7 @@ class Stream(faust.Stream[Any]):
         return count
 
     def halt(self, error: BaseException) -> bool:
-        """The agent raised `error`, which stops the app: nothing is decided. Answers whether something was out, whose lane says so."""
+        """The agent raised `error`, which stops the app: nothing is decided. Returns whether something was out, whose lane says so."""
         works = self._out(self._loops)
         for work in works:
             work.stop(error)

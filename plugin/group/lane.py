@@ -115,7 +115,7 @@ class Lane:
         return self.task
 
     def offer(self, deliveries: Iterable[Delivery]) -> list[tuple[int, int]]:
-        """Take what was fetched, in order; answers `(from, to)` for each range of offsets that the log does not have."""
+        """Take what was fetched, in order; returns `(from, to)` for each range of offsets that the log does not have."""
         gaps, taken = [], 0
         for delivery in deliveries:
             if delivery.offset > self.position:

@@ -596,7 +596,7 @@ class Member:
         await self._release(_each_of(drained), within=max(_AT_LEAST, by - now()))
 
     async def _let_go_ready(self, drained: _Lanes, cut_at: float, by: float) -> _Lanes:
-        """Let each partition go as soon as nothing runs there and all is settled; answers those of which that is not so in time."""
+        """Let each partition go as soon as nothing runs there and all is settled; returns those of which that is not so in time."""
         now = asyncio.get_running_loop().time
         left = dict(drained)
         while left:

@@ -192,7 +192,7 @@ class Fetching:
                     await self._member.has_moved.wait()
 
     async def _ask_singly(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Ask each of `partitions` by itself: the one that raises can't be read. Answers whether one had anything."""
+        """Ask each of `partitions` by itself: the one that raises can't be read. Returns whether one had anything."""
         await self._ask(_NOBODYS, timeout_ms=0)
         came = False
         for partition in partitions:
@@ -240,7 +240,7 @@ class Fetching:
         return True
 
     async def _ask(self, *partitions: TopicPartition, timeout_ms: int, most: int = _FETCHED) -> bool:
-        """Take what the client has of `partitions`, or of all; answers whether it had anything. Raises `_FetchFailed`."""
+        """Take what the client has of `partitions`, or of all; returns whether it had anything. Raises `_FetchFailed`."""
         self._require_membership()
         begun = self._stand(partitions or self._member.lanes)
         try:

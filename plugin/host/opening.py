@@ -81,7 +81,7 @@ class Opening:
         return partition in self._looked_after or partition in self._waiting
 
     async def _open(self) -> int:
-        """Open what can be opened now; answers how many lanes that made."""
+        """Open what can be opened now; returns how many lanes that made."""
         asked = {partition: self._assigned[partition] for partition in self._waiting}
         found = await self._positions.find(asked) if asked else {}
         opened = 0

@@ -106,7 +106,7 @@ class DelayFetch:
             self._search(error)
 
     async def _take(self, *partitions: TopicPartition, wait: float = 0.0, most: int = _FETCH) -> bool:
-        """Take what the client has of `partitions`, or of all; answers whether it had anything."""
+        """Take what the client has of `partitions`, or of all; returns whether it had anything."""
         begun = {partition: position_of(self._consumer, partition) for partition in self._jumped}
         fetched, left_at = await answer(self._drain(*partitions, wait=wait, most=most), within=_FETCH_TIMEOUT)
         for partition, records in fetched.items():

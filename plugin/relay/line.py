@@ -138,7 +138,7 @@ class DelayLine:
             return
 
     async def turn(self) -> float:
-        """Move what is due at the head; the answer is the seconds until it is worth looking again.
+        """Move what is due at the head; returns the seconds until it is worth looking again.
 
         What could not be moved is tried again, the same records first: what follows them waits, and none is skipped.
         """

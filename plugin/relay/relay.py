@@ -98,7 +98,7 @@ class DelayRelay:
             stopping.cancel()
 
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
-        """One membership, from joining to leaving; the answer is what ended it, `None` if that was the stop.
+        """One membership, from joining to leaving; returns what ended it, `None` if that was the stop.
 
         It has a task of its own: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
         """

@@ -66,7 +66,7 @@ class Config:
     """What files (`file`) and variables (`variables`) set, by the path of the entry; empty unless `read_config` made it.
 
     Every way into Ackwise resolves its settings the same way: `host_settings` when it is made, `Slots(config)` for the
-    policies, `agents` when all agents are known. `of` answers what was set in a table, for those who show sources.
+    policies, `agents` when all agents are known. `of` returns what was set in a table, for those who show sources.
     """
 
     def __init__(self, file: Mapping[_Path, Given] | None = None, variables: Mapping[_Path, Given] | None = None) -> None:

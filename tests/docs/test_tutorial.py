@@ -35,7 +35,7 @@ class Terminal:
             )
 
     def type(self, commands: str) -> tuple[str, int]:
-        """Run commands to their end; answers what they printed and the exit code of the last one."""
+        """Run commands to their end; returns what they printed and the exit code of the last one."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         self._shell.stdin.write(f"{commands}\necho; echo end of commands $?\n")

@@ -34,7 +34,7 @@ AT_ONCE = 8
 
 
 async def finish(world: World, fault: Fault | None) -> Member:
-    """Consume all of it, with workers one after the other as each ends; answers the first."""
+    """Consume all of it, with workers one after the other as each ends; returns the first."""
     first = member = world.join(fault=fault)
     finished = asyncio.create_task(world.wait_until_committed())
     while True:
@@ -51,7 +51,7 @@ async def finish(world: World, fault: Fault | None) -> Member:
 
 
 async def _leave(member: Member) -> Exception | None:
-    """Let `member` leave; answers the error with which it ended, one that says what happened."""
+    """Let `member` leave; returns the error with which it ended, one that says what happened."""
     try:
         await member.leave()
     except (AckwiseError, KafkaError) as error:

@@ -62,7 +62,7 @@ async def take_over(world: World, first: Member, handler: Any = None) -> Member:
 
 
 async def finish(world: World, *members: Member) -> Counter[object]:
-    """Consume the rest, leave, and assert what holds after any rebalance; answers what ran and how often."""
+    """Consume the rest, leave, and assert what holds after any rebalance; returns what ran and how often."""
     await world.wait_until_committed()
     await asyncio.gather(*(member.leave() for member in members))
     runs, dead = expected(world.sent)

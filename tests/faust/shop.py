@@ -90,7 +90,7 @@ def _executions(order: Order) -> int:
 
 
 def _append(name: str, text: str, *, durable: bool = False) -> int:
-    """Append to a file that all workers share; answers how long it is then."""
+    """Append to a file that all workers share; returns how long it is then."""
     file = os.open(FOLDER / name, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     try:
         os.write(file, text.encode())

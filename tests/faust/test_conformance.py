@@ -317,7 +317,7 @@ async def test_where_a_message_goes_that_fails(
 
 
 async def fail_until_dead(here: Desk) -> list[Copy]:
-    """One message fails and comes back until it is a dead letter; answers what was sent."""
+    """One message fails and comes back until it is a dead letter; returns what was sent."""
     here.fetch(b"v100", headers=(("trace", b"t"),))
     await here.until_passed(101)
     while (last := here.publisher.sent[-1]).topic != "billing.dlq":

@@ -217,7 +217,7 @@ class Relay:
         self.dead: Counter[int] = Counter()
 
     def turn(self, ordered: int) -> bool:
-        """Answers whether all that was `ordered`, and all that came of it, is settled."""
+        """Return whether all that was `ordered`, and all that came of it, is settled."""
         for copy in self._here.publisher.sent[self._brought :]:
             if copy.topic == "billing.dlq":
                 self.dead[json.loads(copy.value or b"")["id"]] += 1

@@ -55,7 +55,7 @@ class Worker:
     log: Path
 
     async def stop(self) -> int:
-        """Let it leave in order; answers its exit code, and fails if it does not leave."""
+        """Let it leave in order; returns its exit code, and fails if it does not leave."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return await asyncio.wait_for(self.process.wait(), DEADLINE)

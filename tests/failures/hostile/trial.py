@@ -100,7 +100,7 @@ class Trial:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _meanwhile(self, member: Member, plan: Plan, waiting: Coroutine[Any, Any, None]) -> Member:
-        """Work while `waiting` goes on; the answer is the worker that runs then."""
+        """Work while `waiting` goes on; returns the worker that runs then."""
         wait = asyncio.create_task(waiting)
         try:
             while True:

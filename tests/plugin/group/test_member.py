@@ -241,7 +241,7 @@ async def test_what_is_fetched_of_a_partition_that_is_gone_is_forgotten(world: A
 
 
 async def _commit_one(here: Any, offset: int = 100) -> str:
-    """Settle one offset, commit, and answer what was left beside the commit."""
+    """Settle one offset, commit, and return what was left beside the commit."""
     here.offer(offset)
     for lane in (0, 1):
         here.finish(lane, offset)

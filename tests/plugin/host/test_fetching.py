@@ -456,7 +456,7 @@ async def test_a_client_whose_task_that_learns_the_metadata_is_cancelled_from_in
 
 
 def refused(patch: pytest.MonkeyPatch, desk: Desk, error: KafkaError, times: int) -> list[KafkaError]:
-    """The next fetches of `desk` raise `error`, as aiokafka does once that has ended its heartbeats; answers what is left of them."""
+    """The next fetches of `desk` raise `error`, as aiokafka does once that has ended its heartbeats; returns what is left of them."""
     left = [error] * times
 
     def check() -> None:
