@@ -3,7 +3,7 @@
     ackwise1:{crc32 of the rest, 8 hexadecimal digits}:{a JSON object in ASCII}
 
 The broker keeps a string of at most `LIMIT` bytes for each partition and understands nothing of it. Whoever reads it may
-find anything there, or nothing: what is not ours, damaged or of another version is none, and the next commit overwrites it.
+find anything there, or nothing: metadata that is foreign, damaged or of another version is ignored, and the next commit overwrites it.
 Names in the object that this version does not know are passed over, so a later one may add some.
 """
 

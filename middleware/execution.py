@@ -84,9 +84,9 @@ class Execution:
         return run
 
     def begin(self, ready: Sequence[Entry], transaction: Transaction | None = None) -> list[Entry]:
-        """Those of `ready` whose execution begins now.
+        """Return those of `ready` whose execution begins now.
 
-        Not what succeeded here since it was granted, nor what runs here already, nor what waited until its claim had run out.
+        Left out: what succeeded here since it was granted, what runs here already, and what waited until its claim had run out.
         """
         beginning = list(ready) if self._leases is None else [entry for entry in ready if self._may_begin(entry, self._leases)]
         now = self._worker.monotonic()

@@ -43,7 +43,7 @@ def decide(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: 
 def ending(entry: Entry, key: ClaimKey) -> Complete | Release:
     """How the claim of `entry` ends, once it is decided.
 
-    What did not run completes nothing, but for a key that succeeded in this process.
+    Only what ran completes a claim, or a key that succeeded in this process.
     """
     match entry.disposition:
         case (

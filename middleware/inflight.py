@@ -77,7 +77,7 @@ class InFlight(HandlerRun):
             self._return()
 
     def stop(self, error: BaseException) -> None:
-        """The loop raised `error`, which stops the app: nobody decides on it, and those with it that nobody has seen are not begun."""
+        """The loop raised `error`, which stops the app: it stays undecided, and those with it that are still waiting are taken back."""
         self.stopped, flight = error, self._flight
         self.leave_undecided()
         if flight is not None:

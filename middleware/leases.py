@@ -238,7 +238,7 @@ class Leases:
     async def renew(self, entries: Sequence[Entry]) -> list[Entry]:
         """Renew the claims of `entries`; returns those that are lost. Raises `StoreUnavailable`.
 
-        An answer about a claim that an entry does not have any more says nothing of the one that it has by then.
+        An answer counts only for the claim that was asked about: an entry may have another one by then.
         """
         asked_at = self._clock()
         owned = [(entry, Renew(entry.key, entry.token)) for entry in entries if entry.key is not None and entry.token]

@@ -92,9 +92,9 @@ class Pipeline:
         assignment.pass_settled(finished)
 
     async def _may_begin(self, entries: Sequence[Entry], assignment: Assignment) -> bool:
-        """Nothing is begun once the partition is gone, nor while the event log is out of order.
+        """Return whether a batch may begin: the partition is still ours, and the event log works.
 
-        It could not be settled then, and a kill would repeat all of it. Where nobody claims anything, that it was received must be
+        Otherwise it could not be settled, and a kill would repeat all of it. Where nobody claims anything, that it was received must be
         durable first: after a kill nothing else would say that it may have run.
         """
         if assignment.cut_off or not (self._worker.outage.is_on or self._worker.dedup is None):

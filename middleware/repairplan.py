@@ -167,7 +167,7 @@ def write_plan(path: Path, title: Title, steps: Iterable[RepairStep]) -> list[Pl
 
 
 def read_title(path: Path) -> Title:
-    """The first line of a plan. Raises `ConfigurationError` for a file that is none, or of a version that is not known."""
+    """The first line of a plan. Raises `ConfigurationError` for another kind of file, or an unknown version."""
     with _lines(path) as lines:
         try:
             found = json.loads(next(lines, "") or "null")

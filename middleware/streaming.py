@@ -83,7 +83,7 @@ class StreamingPipeline(Pipeline):
             raise HandlerStopped(stopped)
 
     async def _admit(self, entries: Sequence[Entry], stretch: Stretch) -> Flight:
-        """Claim and hand over; nothing is handed over for a partition that takes nothing new by then."""
+        """Claim and hand over; a partition that is stopping by then is handed nothing."""
         flight = Flight(())
         await self._admission.claim(entries)
         admitted = [entry for entry in entries if entry.stage is Stage.ADMITTED]

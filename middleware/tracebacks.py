@@ -16,7 +16,7 @@ _INSTALLED: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib
 def where_raised(error: BaseException) -> str | None:
     """`file:line` of the innermost frame of user code; of the innermost frame at all where there is none.
 
-    User code is what is not Ackwise and not installed, and of what is installed the package that Ackwise called: an app
+    User code is what belongs to neither Ackwise nor an installed package, and the installed package that Ackwise called: an app
     may be installed itself. `None` for an exception without a traceback.
     """
     frames = list(tracebacks.walk_tb(error.__traceback__))

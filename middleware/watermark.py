@@ -28,7 +28,7 @@ class Watermark:
         return True
 
     def finish(self, offset: int) -> None:
-        """The message is done, parked or dead. An offset that is not held changes nothing."""
+        """The message is done, parked or dead. An untracked offset is ignored."""
         self._unfinished.pop(offset, None)
 
     @property

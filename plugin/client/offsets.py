@@ -207,7 +207,7 @@ async def _awaited(look: _Look, partitions: list[TopicPartition]) -> Mapping[Top
 
 
 def _each_of(said: Mapping[TopicPartition, int | None], partitions: list[TopicPartition]) -> _Offsets:
-    """An offset below zero, or none, is not one."""
+    """A missing offset, or one below zero, counts as none."""
     silent = KafkaConnectionError("the broker's answer leaves out the partition")
     return {partition: offset if (offset := said.get(partition)) is not None and offset >= 0 else silent for partition in partitions}
 

@@ -156,7 +156,7 @@ def _refuse_those_of_faust(config: Config) -> None:
 
 
 def origins(app: faust.App) -> dict[str, str]:
-    """Where the settings come from that neither `HostSettings` nor a file or the environment decided."""
+    """The sources of the settings that Faust decides, and not `HostSettings`, a file or the environment."""
     found = {name: f"{fausts} of the app" for name, fausts in _FAUSTS.items()}
     conf = cast(Any, app.conf)
     if "revoke_timeout" not in _said(app) and _default("revoke_timeout", conf) != ENTRIES[("revoke_timeout",)].default:

@@ -79,7 +79,7 @@ class Work:
         self.conclude(Raised(error))
 
     def conclude(self, result: Returned | Raised, *, keep_ack_index_on_error: bool = False) -> None:
-        """The agent did this with it; what it ruled on holds as in a handler. Where nothing can be done, nothing is waited for."""
+        """The agent did this with it; what it ruled on holds as in a handler. It waits for what was sent only if a message can be done."""
         then = partial(self._conclude, result=result, keep_ack_index_on_error=keep_ack_index_on_error)
         if isinstance(result, Raised) and not keep_ack_index_on_error and (self._batch is None or not self._batch.rulings):
             then(None)

@@ -1,7 +1,7 @@
 """Member of a consumer group, whatever client fetches for it: its parts, its lanes, and what is committed of them.
 
-A host fetches and says which partitions it has; everything between the fetch and the commit is here. Nothing is
-committed that a watermark did not pass, and a commit always names its offsets.
+A host fetches and says which partitions it has; everything between the fetch and the commit is here. Only what
+a watermark has passed is committed, and a commit always names its offsets.
 """
 
 from __future__ import annotations

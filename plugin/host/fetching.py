@@ -102,7 +102,7 @@ class Fetching:
         self._answer: asyncio.Future[bool] | None = None  #: to that
         self._missing: Sequence[str] = ()  #: topics that the log has named as missing
         self._has_joined = False  #: the group; nothing is fetched before
-        #: The client's positions after the fetch that returned last. A lane that is gone is not kept by it, nor what it has in hand.
+        #: The client's positions after the fetch that returned last. It keeps no lane alive that is gone.
         self._left_at = WeakKeyDictionary[Lane, int]()
         self._throttle = LogThrottle(clock=clock)
 

@@ -92,7 +92,7 @@ class AiokafkaHost:
         It has returned ten seconds later at the latest, whatever hangs; what is left behind then is cancelled and commits nothing.
 
         Raises `ConfigurationError` or another `AckwiseError` if it can't start or Kafka refuses it, what a handler stopped
-        the app with, and any error in Ackwise's own machinery; nothing that is not settled is committed then.
+        the app with, and any error in Ackwise's own machinery; only what is settled is committed then.
         """
         running = asyncio.create_task(self._outcome(), name="ackwise host")
         stopping = asyncio.create_task(stop.wait())

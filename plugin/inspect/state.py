@@ -31,8 +31,8 @@ class HeldMessages:
 class LaneState:
     """How far one agent is with one partition. `agent` is `None` where a lane is not one agent's.
 
-    `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. What the broker
-    was not told, or did not tell, is `None`. `unreadable` is why nothing can be read from `position` on, where that is so.
+    `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. Offsets are
+    `None` while they are unknown. `unreadable` is why nothing can be read from `position` on, where that is so.
     """
 
     topic: str

@@ -123,7 +123,7 @@ class LocalKafka:
                     raise
 
     def stop(self) -> None:
-        """Let the broker shut down in order; kill it if it does not. Does nothing if it does not run."""
+        """Let the broker shut down in order; kill it if it does not. Return at once if it is down."""
         if self._running is not None:
             self._running.process.terminate()
             self._running.process.send_signal(signal.SIGCONT)  # a paused one would not hear
@@ -131,7 +131,7 @@ class LocalKafka:
             self._unlock()
 
     def kill(self) -> None:
-        """End the broker at once, in the midst of what it does (`SIGKILL`). Does nothing if it does not run."""
+        """End the broker at once, in the midst of what it does (`SIGKILL`). Return at once if it is down."""
         self._bury(patience=0.0)
         self._unlock()
 

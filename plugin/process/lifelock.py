@@ -175,7 +175,7 @@ def _boot() -> str:
 
 
 def is_local(file: int, mounts: Path = _MOUNTS) -> bool:
-    """Whether the file system of `file` is known to keep locks on this host alone; NFS and what is not known is not."""
+    """Whether the file system of `file` is known to keep locks on this host alone; NFS and unknown ones are remote."""
     device = os.fstat(file).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

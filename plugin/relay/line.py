@@ -119,7 +119,7 @@ class DelayLine:
             self._woken.set()
 
     def is_full(self, *, paused: bool) -> bool:
-        """Whether the partition should not be fetched from, given that it is `paused` or not."""
+        """Whether fetching from the partition should pause, or stay `paused`."""
         share = 0.5 if paused else 1.0
         return len(self._waiting) + len(self._moving) >= _MAX_RECORDS * share or self._bytes >= _MAX_BYTES * share
 

@@ -234,7 +234,7 @@ class DelayMember(ConsumerRebalanceListener):
         )
 
     def _require_lines(self) -> None:
-        """A line that ended though nobody told it to moves nothing any more: everything begins anew."""
+        """A line that ended by itself moves nothing any more: everything begins anew."""
         if not self._ended:
             return
         ended = {line.task for line in self._lines.values()} & self._ended
