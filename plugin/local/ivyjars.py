@@ -145,6 +145,9 @@ def _key_store(certificates: list[bytes]) -> bytes:
     """Certificates in Java's own format, JKS version 2.
 
     Its trailing digest, with a fixed word in it, guards against accidents only and is not checked without a password.
+
+    Written here and by no library: `keytool` imports one certificate for each start of a JVM, of which there are some 140, and a small
+    Java does not bring it; `cryptography` would be a compiled dependency of everybody who runs the demo, for these lines.
     """
     entries = b"".join(
         struct.pack(">I", 2)  # a trusted certificate
