@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetMetadataTooLargeError
+from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.commitmetadata import CommitMetadata, decode
+from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
-from ackwise.middleware.events import Event, EventCode, EventSink, durable_of
+from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Origin
@@ -35,12 +35,13 @@ from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.budget import Budget
+from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.lane import Lane, LaneEntry
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
+from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -50,8 +51,6 @@ __all__ = ["Client", "Member", "StoppedWhileStarting", "delivery_of", "owner_of"
 log = Log()
 
 _Lanes = Mapping[TopicPartition, tuple[Lane, ...]]
-
-_Offsets = Mapping[TopicPartition, tuple[tuple[Lane, ...], int]]
 
 #: Seconds after a handler was cancelled until its partition is given up; it may not come back at all.
 _GRACE = 4.0
@@ -70,9 +69,6 @@ _CLOSE_TIMEOUT = 5.0
 
 #: Seconds until brokers that are away at the start are asked again, and for which an attempt may go on after a stop.
 _START_AGAIN, _START_GRACE = 2.0, 1.0
-
-#: Seconds until a task of ours begins anew that something else has cancelled.
-_BEGIN_ANEW = 1.0
 
 #: Seconds that whoever asks for the state of a worker waits for the broker; the rest of it is known without.
 _LOOK_TIMEOUT = 2.0
@@ -141,11 +137,9 @@ class Member:
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._refuses_metadata = False  # the broker, with a lower limit than others have
+        self._tasks = Tasks(settings.group, self._fail)
+        self._commits = Commits(settings.group, sink, lambda offsets: self._client.commit(offsets))
         self._foreign = 0  # partitions that came with metadata of others
-        self._committing: dict[TopicPartition, asyncio.Future[None]] = {}  #: what the broker was told and has not answered
-        self._is_ending = False  #: from now on tasks are cancelled by us
         self._end_by: float | None = None
         self._throttle = LogThrottle()
 
@@ -268,66 +262,27 @@ class Member:
         try:
             yield
         finally:
-            self._is_ending = True
+            self._tasks.expect_end()
             self.abandon_lanes()
-            for task in (tasks := set(self._tasks)):
-                task.cancel()
-            if tasks:
-                _, left = await asyncio.wait(tasks, timeout=_AT_LEAST)
-                if left:
-                    names = ", ".join(sorted(task.get_name() for task in left))
-                    log.warning("tasks did not end when they were cancelled, they are left behind", group=self.settings.group, tasks=names)
+            await self._tasks.end(within=_AT_LEAST)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Do `work` beside the rest, until `working` ends at the latest."""
-        task = asyncio.create_task(work, name=f"ackwise {name}")
-        self.detach(task)
-        return task
+        return self._tasks.spawn(work, name)
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Do `work` beside the rest, anew whenever something else than we has cancelled it: a client may leak a cancellation of its own."""
-        self.spawn(self._lasting(work, name), name)
+        """Do `work` beside the rest, anew whenever something else than we has cancelled it."""
+        self._tasks.keep(work, name)
 
-    def detach(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for `task`; its failure stops the member all the same."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._ended)
-
-    async def _lasting(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        while True:
-            task = asyncio.create_task(work(), name=f"ackwise {name}")
-            try:
-                await asyncio.wait({task})
-            finally:
-                task.cancel()
-            if not task.cancelled():
-                return task.result()
-            log.warning(
-                "a task was cancelled by something else than Ackwise, it begins anew",
-                group=self.settings.group,
-                task=task.get_name(),
-                retry_in=_BEGIN_ANEW,
-            )
-            await asyncio.sleep(_BEGIN_ANEW)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task of ours that fails stops the worker: what it did for the others would silently be missing.
-
-        One that was cancelled, and not by us, has failed as well.
-        """
-        if self._is_ending and task.cancelled():
-            return
-        error: BaseException | None = _Cancelled(task.get_name()) if task.cancelled() else task.exception()
-        if error is None:
-            return
+    def _fail(self, error: BaseException, task: str) -> None:
+        """A task of ours that fails stops the worker: what it did for the others would silently be missing."""
         cause = error.error if isinstance(error, HandlerStopped) else error
         self.fatal = self.fatal or cause
         ours = isinstance(cause, AckwiseError | KafkaError | OSError)  # of any other nobody knows whose words its text has
         log.error(
             "the worker stops, nothing unsettled is committed",
             group=self.settings.group,
-            task=task.get_name(),
+            task=task,
             error=said(cause) if ours else type(cause).__name__,
             at=where_raised(cause),
         )
@@ -432,7 +387,7 @@ class Member:
             lane.committed = from_commit
             task = lane.start()
             task.add_done_callback(partial(self._has_ended, lane))
-            self.detach(task)
+            self._tasks.detach(task)
         found = decode(metadata)
         self._foreign += bool(metadata) and found is None
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
@@ -481,92 +436,15 @@ class Member:
         """
         by = asyncio.get_running_loop().time() + within
         if partitions is None:
-            partitions = [partition for partition in self.lanes if partition not in self._committing]
+            partitions = [partition for partition in self.lanes if not self._commits.is_under_way(partition)]
         else:
             partitions = list(partitions)
-            await self._await_commits(partitions, by)
-        await self._commit(self._to_commit(partitions), by)
+            await self._commits.wait(partitions, by)
+        await self._commit(to_commit(self.lanes, partitions), by)
 
-    async def _await_commits(self, partitions: Collection[TopicPartition], by: float) -> None:
-        """Until no commit of these is under way: what is committed next must not overtake it."""
-        now = asyncio.get_running_loop().time
-        while now() < by and (under_way := {self._committing[partition] for partition in partitions if partition in self._committing}):
-            await asyncio.wait(under_way, timeout=by - now())
-
-    async def _commit(self, offsets: _Offsets, by: float) -> None:
-        if not offsets:
-            return
-        now, told = asyncio.get_running_loop().time, asyncio.get_running_loop().create_future()
-        self._committing.update(dict.fromkeys(offsets, told))
-        try:
-            telling = self._commit_with_metadata({partition: offset for partition, (_, offset) in offsets.items()})
-            await answer(telling, within=max(_AT_LEAST, by - now()))
-        except (CommitFailedError, IllegalStateError) as error:
-            log.warning(
-                "a commit was refused since the partitions moved, the next owner goes on from the last one",
-                group=self.settings.group,
-                partitions=len(offsets),
-                error=said(error),
-            )
-            return
-        except (KafkaError, OSError) as error:
-            self._tell_failed_commit(error, len(offsets))
-            return
-        finally:
-            for partition in offsets:
-                if self._committing.get(partition) is told:
-                    del self._committing[partition]
-            told.set_result(None)
-        self._throttle.reset("commit")
-        for partition, (lanes, offset) in offsets.items():
-            for lane in lanes:
-                lane.committed = offset
-            self.record(Event(EventCode.COMMITTED, *partition, range_end=offset))
-        await self._flush_events(within=max(_AT_LEAST, by - now()))
-
-    def _tell_failed_commit(self, error: KafkaError | OSError, partitions: int) -> None:
-        """A refusal lasts until somebody lifts it: it is an alarm, and said once a minute. What fails otherwise may pass."""
-        group = self.settings.group
-        if not is_refusal(error):
-            log.warning("a commit failed and is made good by the next one", group=group, partitions=partitions, error=said(error))
-        elif self._throttle.is_due("commit"):
-            log.error(
-                "Kafka refuses the commits of this worker, it goes on and tries each again; after a crash what is done comes again",
-                group=group,
-                partitions=partitions,
-                error=said(error),
-            )
-
-    async def _commit_with_metadata(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit with what the next owner is to know; a broker that allows less gets the bare offsets from then on."""
-        try:
-            await self._client.commit({partition: OffsetAndMetadata(offset, self._metadata()) for partition, offset in offsets.items()})
-        except OffsetMetadataTooLargeError as error:
-            if self._refuses_metadata:
-                raise
-            self._refuses_metadata = True
-            log.warning(
-                "the broker refuses the metadata of a commit, from now on this worker commits without",
-                group=self.settings.group,
-                error=said(error),
-            )
-            await self._commit_with_metadata(offsets)
-
-    def _metadata(self) -> str:
-        if self._refuses_metadata:
-            return ""
-        durable = durable_of(self.sink)
-        return (CommitMetadata() if durable is None else CommitMetadata(*durable)).encode()
-
-    def _to_commit(self, partitions: Iterable[TopicPartition]) -> _Offsets:
-        """The lanes and the next offset of each partition that has moved since the broker was told."""
-        found = {}
-        for partition in partitions:
-            lanes = self.lanes.get(partition, ())
-            passed = _passed(lanes)
-            if passed is not None and passed != lanes[0].committed and not any(lane.cut_off for lane in lanes):
-                found[partition] = lanes, passed
-        return found
+    async def _commit(self, offsets: Offsets, by: float) -> None:
+        if offsets and await self._commits.commit(offsets, by):
+            await self._flush_events(within=max(_AT_LEAST, by - asyncio.get_running_loop().time()))
 
     async def drain(self, partitions: Iterable[TopicPartition], timeout: float, *, stopping: bool = False) -> None:
         """Stop taking, let what runs finish and settle for at most `timeout` seconds, commit; then cut off.
@@ -613,7 +491,7 @@ class Member:
 
     async def _cut_off(self, late: _Lanes, by: float, *, stopping: bool) -> None:
         """From here on `late` publishes nothing, and commits only what it had settled before."""
-        running, offsets = _tasks_of(_each_of(late)), self._to_commit(late)
+        running, offsets = _tasks_of(_each_of(late)), to_commit(self.lanes, late)
         for lane in _each_of(late):
             lane.cut()
             if stopping:
@@ -628,7 +506,7 @@ class Member:
         for partition, its_lanes in drained.items():
             if self.lanes.get(partition) is its_lanes:
                 del self.lanes[partition]
-                self.record(Event(EventCode.REVOKED, *partition, _passed(its_lanes)))
+                self.record(Event(EventCode.REVOKED, *partition, passed(its_lanes)))
                 for lane in its_lanes:
                     lane.cut()
 
@@ -670,13 +548,6 @@ class Member:
         await self._flush_events()
 
 
-class _Cancelled(AckwiseError):
-    """A task of ours was cancelled by something else than Ackwise."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__(f"something else than Ackwise has cancelled {task!r}; the worker stops, and what is not settled comes again")
-
-
 def _each_of(drained: _Lanes) -> list[Lane]:
     return [lane for lanes in drained.values() for lane in lanes]
 
@@ -684,12 +555,6 @@ def _each_of(drained: _Lanes) -> list[Lane]:
 def _tasks_of(lanes: Iterable[Lane]) -> set[asyncio.Task[None]]:
     """Those that have not ended."""
     return {lane.task for lane in lanes if lane.task is not None and not lane.task.done()}
-
-
-def _passed(lanes: Sequence[Lane]) -> int | None:
-    """The next offset to give to the broker: every lane has settled everything below it. `None` while one knows nothing."""
-    passed = [offset for lane in lanes if (offset := lane.watermark.commit) is not None]
-    return min(passed, default=None) if len(passed) == len(lanes) else None
 
 
 def owner_of(policy: Transactional, group: str) -> str:

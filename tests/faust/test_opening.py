@@ -109,7 +109,7 @@ async def test_what_is_not_ours_any_more_is_opened_by_no_answer(monkeypatch: pyt
 
 
 async def test_what_opens_begins_anew_with_what_waits_when_something_else_has_cancelled_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.member._BEGIN_ANEW", 0.0)
+    monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
     partition = MANY[0]
     async with desk(monkeypatch, declare) as here:
         coordinator = Coordinator(here)

@@ -186,7 +186,7 @@ async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_senten
 
 
 async def test_a_task_that_a_client_cancels_from_inside_begins_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.member._BEGIN_ANEW", 0.0)
+    monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
     begun: list[int] = []
 
     async def cancelled_twice() -> None:

@@ -219,7 +219,7 @@ async def test_a_position_is_looked_after_without_the_one_who_fetches_and_a_brok
 async def test_partitions_are_opened_though_something_else_has_cancelled_the_task_that_opens_them(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.member._BEGIN_ANEW", 0.0)
+    monkeypatch.setattr("ackwise.plugin.group.tasks._BEGIN_ANEW", 0.0)
     find, leaks = scene.opening._positions.find, [asyncio.CancelledError()]
 
     async def leaking(partitions: Collection[TopicPartition]) -> Any:
