@@ -257,13 +257,13 @@ class DelayMember(ConsumerRebalanceListener):
             await answer(self._consumer.commit(offsets), within=_COMMIT_TIMEOUT)
         except Exception as error:  # noqa: BLE001  # whatever the client raises, the next commit makes it good
             log.debug("the relay's commit failed, copies may come twice, which is told by their attempt", error=said(error))
-            self._tell_refused(error, len(offsets))
+            self._log_refused(error, len(offsets))
             return
         self._throttle.reset()
         for partition, offset in offsets.items():
             lines[partition].committed = offset
 
-    def _tell_refused(self, error: Exception, partitions: int) -> None:
+    def _log_refused(self, error: Exception, partitions: int) -> None:
         """A refusal lasts until somebody lifts it, and the next relay would move everything since the last commit again."""
         if is_refusal(error) and self._throttle.is_due():
             log.error(
