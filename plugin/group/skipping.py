@@ -69,6 +69,12 @@ async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
     Raises `ConfigurationError` if it is more than what can't be read, or if the group has members, and another `AckwiseError` if
     the brokers or the database do not answer.
     """
+    if passage.topic in group.names.delays:
+        raise ConfigurationError(
+            f"{passage.topic!r} is a delay topic, read by the relay in group {group.names.relay_group!r}; stop all workers, and move "
+            f"that group to {passage.last + 1} on partition {passage.partition} with kafka-consumer-groups.sh --reset-offsets. "
+            "What is passed there is found by `ackwise reconcile` as lost retries, if the app has Events"
+        )
     if passage.topic not in (*group.sources, group.names.retry):
         raise ConfigurationError(
             f"group {group.settings.group!r} reads no topic {passage.topic!r}; it reads {', '.join([*group.sources, group.names.retry])}"
