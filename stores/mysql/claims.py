@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from asyncmy.errors import MySQLError
 
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.mysql import checking, schema
-from ackwise.stores.mysql import maintenance as cleanup
+from ackwise.stores.mysql import checking, maintenance, schema
 from ackwise.stores.mysql.connections import Connections
 from ackwise.stores.mysql.exchanging import exchange_on
 from ackwise.stores.mysql.failures import FAILURES, is_broken, is_conflict
@@ -87,22 +86,19 @@ class MySQLStore:
     async def init(self) -> None:
         """Create the tables that are missing, and the column that older versions did not have. Doing it twice changes nothing."""
         async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, self._address)
+            await schema.create(connection, self._tables, CLAIMS, self._address)
             await schema.add_holder(connection, self._tables, self._address, instant=False)
 
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
-            return await checking.complaints(connection, self._tables, self._address)
+            return await checking.claims_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, beside running workers; gives how many records."""
         async with self._connections.maintain() as connection:
-            found = await schema.version(connection, self._tables)
-            if found is None:
-                raise ConfigurationError(f"{self._address}: the tables of the claim store are missing; run `ackwise store init URL`")
-            schema.require_version(found, self._address)
-            return await cleanup.clean(connection, self._tables, self._address)
+            await schema.require_tables(connection, self._tables, CLAIMS, self._address)
+            return await maintenance.clean_claims(connection, self._tables, self._address)
 
     async def _exchange(self, pool: Pool, exchange: Exchange, conflicts: list[Exception]) -> ExchangeResult:
         replaced = False
@@ -121,9 +117,8 @@ class MySQLStore:
 
     async def _prepare(self, connection: Connection) -> None:
         schema.require_server(connection, self._address)
-        await schema.create(connection, self._tables, self._address)
-        if missing := await checking.missing_rights(connection, self._tables, "SELECT", "INSERT", "UPDATE"):
-            raise ConfigurationError(f"{self._address}: {missing[0]}")
+        await schema.create(connection, self._tables, CLAIMS, self._address)
+        await checking.require_rights(connection, self._tables, self._address)
         with contextlib.suppress(MySQLError, StoreUnavailable):  # goes on without, as where it may not alter tables
             await schema.add_holder(connection, self._tables, self._address, instant=True)
         self._keeps_owners = await schema.keeps_owners(connection, self._tables)

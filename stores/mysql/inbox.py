@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.transaction import Progress
-from ackwise.stores.mysql import inboxschema as schema
-from ackwise.stores.mysql import offsets
+from ackwise.stores.mysql import checking, maintenance, offsets, schema
 from ackwise.stores.mysql.connections import Connections
 from ackwise.stores.mysql.failures import FAILURES, is_broken
 from ackwise.stores.mysql.tables import Tables
@@ -104,17 +103,18 @@ class MySQLInbox:
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
         async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, self._address)
+            await schema.create(connection, self._tables, INBOX, self._address)
 
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
-            return await schema.complaints(connection, self._tables, self._address)
+            return await checking.inbox_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, beside running workers; gives how many records."""
         async with self._connections.maintain() as connection:
-            return await schema.clean(connection, self._tables, self._address)
+            await schema.require_tables(connection, self._tables, INBOX, self._address)
+            return await maintenance.clean_inbox(connection, self._tables, self._address)
 
     async def _begin(self, pool: Pool, retention: float) -> OpenTransaction:
         replaced = False
@@ -143,8 +143,8 @@ class MySQLInbox:
                 return opened
 
     async def _prepare(self, connection: Connection) -> None:
-        await schema.create(connection, self._tables, self._address)
-        await schema.require_rights(connection, self._tables)
+        await schema.create(connection, self._tables, INBOX, self._address)
+        await checking.require_inbox_rights(connection, self._tables)
 
 
 def _session(timeout: float) -> str:

@@ -1,4 +1,4 @@
-"""The store's tables: made and looked at."""
+"""The tables of the claim store and of the inbox, and their versions: looked up, and created."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.mysql import offsets
 from ackwise.stores.mysql.failures import NO_RIGHT, NO_SUCH_COLUMN, NO_SUCH_TABLE
 from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.protocol.purpose import CLAIMS, Purpose
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["TIMEOUT", "VERSION", "add_holder", "changed", "create", "keeps_owners", "require_server", "require_version", "rows", "version"]
+__all__ = ["TIMEOUT", "VERSION", "add_holder", "changed", "create", "keeps_owners", "require_server", "require_tables", "rows", "version"]
 
 TIMEOUT = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
 
 VERSION = 1
-"""Of the claims' table."""
+"""Of the claims' table, and of the inbox's."""
 
 _EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
 """The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
@@ -44,6 +46,18 @@ CREATE TABLE IF NOT EXISTS {} (
     step TINYINT NOT NULL,
     {},
     PRIMARY KEY (day, k)
+) ENGINE = InnoDB"""
+
+_INBOX = """
+CREATE TABLE IF NOT EXISTS {} (
+    k BINARY(16) NOT NULL PRIMARY KEY,
+    outcome TINYINT NOT NULL,
+    next_attempt INT NOT NULL,
+    origin_topic VARBINARY(249) NOT NULL,
+    origin_partition INT NOT NULL,
+    origin_offset BIGINT NOT NULL,
+    exec_id BIGINT NOT NULL,
+    kept_until DATETIME(6) NOT NULL
 ) ENGINE = InnoDB"""
 
 # It came later, so older versions must do without it: they insert what they know.
@@ -90,10 +104,10 @@ def require_server(connection: Connection, address: str) -> None:
         )
 
 
-async def version(connection: Connection, tables: Tables) -> int | None:
-    """Which version the tables have; `None` if they are missing."""
+async def version(connection: Connection, tables: Tables, purpose: Purpose) -> int | None:
+    """Return the version of the tables; `None` if they are missing."""
     try:
-        found = await rows(connection, f"SELECT version FROM {tables.versions} WHERE part = 'claims'")
+        found = await rows(connection, f"SELECT version FROM {tables.versions} WHERE part = '{purpose.part}'")
     except MySQLError as error:
         if error.args[0] == NO_SUCH_TABLE:
             return None
@@ -101,24 +115,28 @@ async def version(connection: Connection, tables: Tables) -> int | None:
     return int(found[0][0]) if found else None
 
 
-def require_version(found: int, address: str) -> None:
-    """Raises `ConfigurationError` for a version that only a newer Ackwise knows."""
-    if found > VERSION:
-        raise ConfigurationError(
-            f"{address}: its claims have version {found}, and this Ackwise knows version {VERSION}; upgrade, or choose another prefix"
-        )
+async def require_tables(connection: Connection, tables: Tables, purpose: Purpose, address: str) -> None:
+    """Raise `ConfigurationError` for tables that are missing, or that only a newer Ackwise knows."""
+    found = await version(connection, tables, purpose)
+    if found is None:
+        raise ConfigurationError(purpose.not_there(address))
+    purpose.require_version(found, VERSION, address)
 
 
-async def create(connection: Connection, tables: Tables, address: str) -> None:
-    """Create what is missing; any number may do so at once. Raises `ConfigurationError` if a newer Ackwise was here."""
+async def create(connection: Connection, tables: Tables, purpose: Purpose, address: str) -> None:
+    """Create what is missing; any number may do so at once. Raise `ConfigurationError` if a newer Ackwise was here."""
     require_server(connection, address)
-    found = await version(connection, tables)
-    if found is not None:
-        require_version(found, address)
+    if (found := await version(connection, tables, purpose)) is not None:
+        purpose.require_version(found, VERSION, address)
         return
-    await changed(connection, _CLAIMS.format(tables.claims, _HOLDER))
+    if purpose is CLAIMS:
+        await changed(connection, _CLAIMS.format(tables.claims, _HOLDER))
+    else:
+        await changed(connection, _INBOX.format(tables.named("inbox")))
+        await changed(connection, offsets.TABLE.format(tables.named("offsets")))
     await changed(connection, _VERSIONS.format(tables.versions))
-    await changed(connection, f"INSERT INTO {tables.versions} VALUES ('claims', {VERSION}) ON DUPLICATE KEY UPDATE version = version")
+    insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {VERSION}) ON DUPLICATE KEY UPDATE version = version"
+    await changed(connection, insert)
 
 
 async def keeps_owners(connection: Connection, tables: Tables) -> bool:

@@ -10,11 +10,11 @@ import asyncpg
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult
-from ackwise.stores.postgres import checking, schema
-from ackwise.stores.postgres import maintenance as cleanup
+from ackwise.stores.postgres import checking, maintenance, schema
 from ackwise.stores.postgres.connections import Connections
 from ackwise.stores.postgres.exchanging import exchange_on
 from ackwise.stores.postgres.failures import FAILURES, is_broken, is_conflict
+from ackwise.stores.postgres.partitions import may_alter
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
 from ackwise.stores.protocol.purpose import CLAIMS
@@ -114,19 +114,19 @@ class PostgresStore:
     async def init(self) -> None:
         """Create the tables and partitions that are missing, and the columns that older versions did not have; twice changes nothing."""
         async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, self._address)
+            await schema.create(connection, self._tables, CLAIMS, self._address)
             await schema.add_holder(connection, self._tables, self._address)
 
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
-            return await checking.complaints(connection, self._tables, self._address)
+            return await checking.claims_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, beside running workers, and make the partitions of the days to come; gives how many records."""
         async with self._connections.maintain() as connection:
-            await self._require_tables(connection)
-            return await cleanup.clean(connection, self._tables, self._address)
+            await schema.require_tables(connection, self._tables, CLAIMS, self._address)
+            return await maintenance.clean_claims(connection, self._tables, self._address)
 
     async def _exchange(self, pool: Pool, exchange: Exchange) -> ExchangeResult:
         replaced = False
@@ -148,25 +148,18 @@ class PostgresStore:
         return result
 
     async def _prepare(self, connection: PoolConnectionProxy) -> None:
-        found = await schema.version(connection, self._tables)
+        found = await schema.version(connection, self._tables, CLAIMS)
         if found is not None:
-            schema.require_version(found, self._address)
+            CLAIMS.require_version(found, schema.VERSION, self._address)
         if await connection.fetchval("SHOW transaction_read_only") == "on":
             raise asyncpg.ReadOnlySQLTransactionError("read-only")
-        if found is None or await schema.may_alter(connection, self._tables):
-            await schema.create(connection, self._tables, self._address)
+        if found is None or await may_alter(connection, self._tables):
+            await schema.create(connection, self._tables, CLAIMS, self._address)
             with contextlib.suppress(StoreUnavailable, asyncpg.InsufficientPrivilegeError):  # goes on without
                 await schema.add_holder(connection, self._tables, self._address)
         self._keeps_owners = await schema.keeps_owners(connection, self._tables)
         used = (self._tables.claims, self._tables.daily_claims)
-        if missing := await checking.missing_rights(connection, used, "SELECT", "INSERT", "UPDATE"):
-            raise ConfigurationError(f"{self._address}: {missing[0]}")
-
-    async def _require_tables(self, connection: Connection | PoolConnectionProxy) -> None:
-        found = await schema.version(connection, self._tables)
-        if found is None:
-            raise ConfigurationError(f"{self._address}: the tables of the claim store are missing; run `ackwise store init URL`")
-        schema.require_version(found, self._address)
+        await checking.require_rights(connection, used, self._address)
 
 
 def from_url(url: str) -> PostgresStore:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.transaction import Progress
-from ackwise.stores.postgres import inboxschema as schema
-from ackwise.stores.postgres import offsets
+from ackwise.stores.postgres import checking, maintenance, offsets, schema
 from ackwise.stores.postgres.connections import Connections
 from ackwise.stores.postgres.failures import FAILURES, is_broken
 from ackwise.stores.postgres.tables import Tables
@@ -120,17 +119,18 @@ class PostgresInbox:
     async def init(self) -> None:
         """Create the table if it is missing. Doing it twice changes nothing."""
         async with self._connections.maintain() as connection:
-            await schema.create(connection, self._tables, self._address)
+            await schema.create(connection, self._tables, INBOX, self._address)
 
     async def check(self) -> list[str]:
         """What is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
-            return await schema.complaints(connection, self._tables, self._address)
+            return await checking.inbox_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, beside running workers; gives how many records."""
         async with self._connections.maintain() as connection:
-            return await schema.clean(connection, self._tables, self._address)
+            await schema.require_tables(connection, self._tables, INBOX, self._address)
+            return await maintenance.clean_inbox(connection, self._tables, self._address)
 
     async def _begin(self, pool: Pool, retention: float) -> OpenTransaction:
         replaced = False
@@ -154,11 +154,11 @@ class PostgresInbox:
                 return opened
 
     async def _prepare(self, connection: PoolConnectionProxy) -> None:
-        await schema.require_durable(connection, self._address)
-        if await schema.version(connection, self._tables) is None:
-            await schema.create(connection, self._tables, self._address)
-        await schema.require_table(connection, self._tables, self._address)
-        await schema.require_rights(connection, self._tables, self._address)
+        await checking.require_durable(connection, self._address)
+        if await schema.version(connection, self._tables, INBOX) is None:
+            await schema.create(connection, self._tables, INBOX, self._address)
+        await schema.require_tables(connection, self._tables, INBOX, self._address)
+        await checking.require_rights(connection, (self._inbox, self._offsets), self._address)
 
 
 def from_url(url: str) -> PostgresInbox:

@@ -1,4 +1,4 @@
-"""What is forgotten, deleted: whole partitions where every record is, and single records where some are."""
+"""The cleanup of a claim store or an inbox: forgotten records are deleted, whole partitions where every record is forgotten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from ackwise.stores.postgres import schema
+from ackwise.stores.postgres.partitions import may_alter, partition_ahead, partitions, today
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.serverclock import refuse_jumped
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["believed_now", "clean", "forget"]
+__all__ = ["clean_claims", "clean_inbox"]
 
 _PAGES_AT_ONCE = 128
 """Pages of one step, 1 MiB: some five thousand records."""
@@ -52,31 +52,36 @@ DELETE FROM {table} r USING forgotten f WHERE {same_key}
 """
 
 
-async def believed_now(connection: Connection | PoolConnectionProxy, address: str) -> datetime:
+async def _believed_now(connection: Connection | PoolConnectionProxy, address: str) -> datetime:
     """The server's clock. Raises `StoreUnavailable` if it jumped."""
     now: datetime = await connection.fetchval("SELECT clock_timestamp()")
     refuse_jumped(now.timestamp(), address)
     return now
 
 
-async def clean(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
+async def clean_claims(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
     """Delete what is forgotten and make the partitions of the days to come; gives how many records it deleted.
 
     A user who does not own the tables deletes records one by one, and partitions stay. Raises `StoreUnavailable` if the server's
     clock jumped; one that jumps from now on deletes no more than is forgotten now.
     """
-    now = await believed_now(connection, address)
-    owner = await schema.may_alter(connection, tables)
+    now = await _believed_now(connection, address)
+    owner = await may_alter(connection, tables)
     deleted = 0
     if owner:
-        await schema.partition_ahead(connection, tables)
+        await partition_ahead(connection, tables)
         deleted += await _retire_partitions(connection, tables, now)
-    deleted += await forget(connection, tables.claims, now, *_KEY)
+    deleted += await _forget(connection, tables.claims, now, *_KEY)
     rest = tables.other_days if owner else tables.daily_claims
-    return deleted + await forget(connection, rest, now, *_DAILY_KEY)
+    return deleted + await _forget(connection, rest, now, *_DAILY_KEY)
 
 
-async def forget(connection: Connection | PoolConnectionProxy, table: str, now: datetime, *key: str) -> int:
+async def clean_inbox(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
+    """Delete what is forgotten, some pages at a time, beside running workers; return how many records. Raise as `clean_claims`."""
+    return await _forget(connection, tables.named("inbox"), await _believed_now(connection, address), *_KEY)
+
+
+async def _forget(connection: Connection | PoolConnectionProxy, table: str, now: datetime, *key: str) -> int:
     """Delete the records of `table`, with the primary key `key`, that are kept until `now` at the latest; gives how many."""
     same_key = " AND ".join(f"r.{column} = f.{column}" for column in key)
     statement = _FORGET.format(table=table, key=", ".join(key), same_key=same_key)
@@ -89,9 +94,9 @@ async def forget(connection: Connection | PoolConnectionProxy, table: str, now: 
 
 
 async def _retire_partitions(connection: Connection | PoolConnectionProxy, tables: Tables, now: datetime) -> int:
-    before = await schema.today(connection) - _YOUNGEST
+    before = await today(connection) - _YOUNGEST
     deleted = 0
-    for day, partition in sorted((await schema.partitions(connection, tables)).items()):
+    for day, partition in sorted((await partitions(connection, tables)).items()):
         if day >= before:
             break
         records = await _count_if_forgotten(connection, partition, now)
@@ -126,5 +131,5 @@ async def _retire(connection: Connection | PoolConnectionProxy, tables: Tables, 
         return 0
     except asyncpg.QueryCanceledError:
         # Too large for a look while the workers wait. Once it is empty and vacuumed, it is dropped the next time.
-        return await forget(connection, partition, now, *_DAILY_KEY)
+        return await _forget(connection, partition, now, *_DAILY_KEY)
     return records

@@ -1,4 +1,4 @@
-"""`Purpose`: what a database's connections are for, in the words of its errors; and the settings that both purposes share."""
+"""`Purpose`: the words of errors that differ between a claim store and an inbox of one database, and the checks that do not."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ class Purpose(NamedTuple):
     """What a worker does with it again and again."""
     timed: str
     """What `timeout` bounds."""
+    part: str
+    """Of the schema, as the table of versions names it."""
+    missing: str
+    """The sentence for a database that is not set up."""
+    has: str
+    """What begins the sentence about a version."""
 
     def require_sense(self, database: str, example: str, url: str | None, pool: object | None, timeout: float, max_size: int) -> None:
         """Raise `ConfigurationError` for settings that can't work; `example` is a URL of `database`."""
@@ -35,6 +41,33 @@ class Purpose(NamedTuple):
         """The text for a call before `open` or after `close`."""
         return f"{address}: the {self.name} is not open; open it before the first {self.unit}"
 
+    def not_there(self, address: str) -> str:
+        """The text for tables that are missing."""
+        return f"{address}: {self.missing}; run `ackwise store init URL`"
 
-CLAIMS: Final = Purpose("store", "claim store", "exchange", "an exchange")
-INBOX: Final = Purpose("inbox", "inbox", "batch", "a statement of the inbox")
+    def require_version(self, found: int, known: int, address: str) -> None:
+        """Raise `ConfigurationError` for a version that only a newer Ackwise knows."""
+        if found > known:
+            raise ConfigurationError(
+                f"{address}: its {self.has} version {found}, and this Ackwise knows version {known}; upgrade, or choose another prefix"
+            )
+
+
+CLAIMS: Final = Purpose(
+    name="store",
+    tables="claim store",
+    unit="exchange",
+    timed="an exchange",
+    part="claims",
+    missing="the tables of the claim store are missing",
+    has="claims have",
+)
+INBOX: Final = Purpose(
+    name="inbox",
+    tables="inbox",
+    unit="batch",
+    timed="a statement of the inbox",
+    part="inbox",
+    missing="the table of the inbox is missing",
+    has="inbox has",
+)
