@@ -45,11 +45,11 @@ class Purpose(NamedTuple):
         """The text for tables that are missing."""
         return f"{address}: {self.missing}; run `ackwise store init URL`"
 
-    def require_version(self, found: int, known: int, address: str) -> None:
+    def require_version(self, found: int, known: int, address: str, otherwise: str = "choose another prefix") -> None:
         """Raise `ConfigurationError` for a version that only a newer Ackwise knows."""
         if found > known:
             raise ConfigurationError(
-                f"{address}: its {self.has} version {found}, and this Ackwise knows version {known}; upgrade, or choose another prefix"
+                f"{address}: its {self.has} version {found}, and this Ackwise knows version {known}; upgrade, or {otherwise}"
             )
 
 

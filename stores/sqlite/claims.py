@@ -9,75 +9,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult, Outcome
+from ackwise.stores.protocol.purpose import CLAIMS
 from ackwise.stores.protocol.transitions import Place, Record, decide
-from ackwise.stores.sqlite.clock import TABLE as _CLOCK
 from ackwise.stores.sqlite.clock import Clocks, FileClock, clocks_of
-from ackwise.stores.sqlite.file import Part, clean, complaints, forget_some
+from ackwise.stores.sqlite.file import File, result_code
+from ackwise.stores.sqlite.maintenance import clean, complaints, forget_some
+from ackwise.stores.sqlite.schema import CLAIMS as _PART
+from ackwise.stores.sqlite.schema import VERSION, create_claims, version
+from ackwise.stores.sqlite.url import parse, seconds
 
 __all__ = ["SQLiteStore", "from_url"]
 
-_VERSION = 1
-_PART = Part("claims", _VERSION, "ackwise_claims", "ackwise_claims_kept_until")
-_VERSIONS = "CREATE TABLE IF NOT EXISTS ackwise_schema (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
-_CLAIMS = """
-CREATE TABLE IF NOT EXISTS ackwise_claims (
-    place TEXT PRIMARY KEY,
-    token INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
-    next_attempt INTEGER NOT NULL,
-    lost INTEGER NOT NULL,
-    took_unreleased INTEGER NOT NULL,
-    outcome INTEGER,
-    leased_until REAL NOT NULL,
-    kept_until REAL NOT NULL,
-    owner TEXT NOT NULL DEFAULT ''
-) WITHOUT ROWID
-"""
-# Older versions name the columns that they know, and so what they claim has no owner: they and this one may share a file.
-_OWNER = "ALTER TABLE ackwise_claims ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
-_CLAIMS_BY_END = "CREATE INDEX IF NOT EXISTS ackwise_claims_kept_until ON ackwise_claims (kept_until)"
 
 # A batch is read by one statement and written by one, through JSON. One statement per key is faster as long as the event
 # loop rests; but each gives up the interpreter's lock, which a busy loop hands back only every few milliseconds.
-_READ = """
+_READ: Final = """
 SELECT json_group_object(place, json_array(token, epoch, next_attempt, lost, took_unreleased, outcome, leased_until, kept_until, owner))
 FROM json_each(?) CROSS JOIN ackwise_claims ON place = value
 """
-_WRITE = f"""
+_WRITE: Final = f"""
 INSERT OR REPLACE INTO ackwise_claims (place, {", ".join(Record._fields)}, owner)
 SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(2 + len(Record._fields)))} FROM json_each(?)
 """
-_MOVE_LEASES = "UPDATE ackwise_claims SET leased_until = leased_until + ? WHERE outcome IS NULL AND token <> 0"
-_FORGET = """
+_MOVE_LEASES: Final = "UPDATE ackwise_claims SET leased_until = leased_until + ? WHERE outcome IS NULL AND token <> 0"
+_FORGET: Final = """
 DELETE FROM ackwise_claims WHERE place IN (SELECT place FROM ackwise_claims WHERE kept_until <= ? LIMIT ?)
 """
-_FORGET_AT_ONCE = 1000
+_FORGET_AT_ONCE: Final = 1000
 """Rows; an exchange that cleans up takes some milliseconds longer."""
-_FORGET_EVERY = 1.0
+_FORGET_EVERY: Final = 1.0
 """Seconds between two looks for forgotten records, unless the last one found as many as it may delete."""
-
-_REASONS = {
-    sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look for a process that keeps a transaction open",
-    sqlite3.SQLITE_CANTOPEN: "the file can't be opened; check the rights of the file and of its folder",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged ({error}); move it away, and expect what was completed within the retention to run again",
-    sqlite3.SQLITE_FULL: "the disk is full; make room",
-    sqlite3.SQLITE_IOERR: "the disk failed ({error}); check the volume",
-    sqlite3.SQLITE_READONLY: "the file can't be written; check the rights of the file and of its folder",
-}
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class SQLiteStore:
@@ -102,13 +72,10 @@ class SQLiteStore:
     ) -> None:
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite store needs the path of a file; for claims that end with the process use memory://")
-        if "\0" in str(path):
-            raise ConfigurationError("the path of the SQLite store has a NUL in it, which no file can have; name another")
         if synchronous not in ("normal", "full"):
             raise ConfigurationError(f"synchronous is {synchronous!r} for the SQLite store; it can be normal or full")
-        if not 0 < timeout < math.inf:
-            raise ConfigurationError(f"timeout is {timeout}; give the seconds that an exchange may wait for the file, more than 0")
-        self._path = Path(path)
+        self._file = File(CLAIMS, path, timeout, "an exchange")
+        self._path = self._file.path
         self._synchronous = synchronous
         self._timeout = timeout
         self._clock = clock
@@ -141,7 +108,7 @@ class SQLiteStore:
         An exchange whose caller is cancelled is applied as a whole or not at all.
         """
         if self._thread is None:
-            raise StoreUnavailable(f"{self._path}: the store is not open; open it before the first exchange")
+            raise StoreUnavailable(CLAIMS.not_open(str(self._path)))
         give_up_at = time.monotonic() + self._timeout
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._apply, exchange, give_up_at)
 
@@ -163,14 +130,14 @@ class SQLiteStore:
 
     async def check(self) -> list[str]:
         """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
-        return await asyncio.to_thread(self._maintain, complaints, _PART, self._timeout, self._clock)
+        return await asyncio.to_thread(self._file.use, complaints, _PART, self._timeout, self._clock)
 
     async def cleanup(self) -> int:
         """Delete what is forgotten, which exchanges do as well; gives how many records. Raises as `open` does."""
-        return await clean(lambda: self._maintain(forget_some, _PART, self._timeout, self._clock))
+        return await clean(lambda: self._file.use(forget_some, _PART, self._timeout, self._clock))
 
     def _connect(self) -> None:
-        self._maintain(self._connect_to)
+        self._file.use(self._connect_to)
 
     def _connect_to(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=self._timeout, isolation_level=None)
@@ -178,17 +145,6 @@ class SQLiteStore:
         self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         with _transaction(self._connection):
             self._prepare(self._connection)
-
-    def _maintain(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Work on the file, and tell what is wrong with it."""
-        if not self._path.parent.is_dir():
-            raise ConfigurationError(f"{self._path}: the folder of the claim store does not exist; create it, or name another path")
-        try:
-            return work(self._path, *args, **kwargs)
-        except sqlite3.Error as error:
-            if _code(error) == sqlite3.SQLITE_NOTADB:
-                raise ConfigurationError(f"{self._path}: this is no SQLite database; name another file, or move this one away") from error
-            raise self._unavailable(error) from error
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
         """Switch the file to write-ahead logging, which lets others read while one writes."""
@@ -198,7 +154,7 @@ class SQLiteStore:
                 connection.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
                 # SQLite itself does not wait here if several workers open a new file at once.
-                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
                     raise
                 time.sleep(0.01)
             else:
@@ -206,18 +162,8 @@ class SQLiteStore:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Create the tables, unless they are there in a version that only a newer Ackwise understands."""
-        connection.execute(_VERSIONS)
-        connection.execute("INSERT OR IGNORE INTO ackwise_schema VALUES ('claims', ?)", (_VERSION,))
-        (version,) = connection.execute("SELECT version FROM ackwise_schema WHERE part = 'claims'").fetchone()
-        if version > _VERSION:
-            raise ConfigurationError(
-                f"{self._path}: its claims have version {version}, and this Ackwise knows version {_VERSION}; upgrade, or name another file"
-            )
-        connection.execute(_CLAIMS)
-        if not connection.execute("SELECT 1 FROM pragma_table_info('ackwise_claims') WHERE name = 'owner'").fetchone():
-            connection.execute(_OWNER)
-        connection.execute(_CLAIMS_BY_END)
-        connection.execute(_CLOCK)
+        CLAIMS.require_version(version(connection, _PART), VERSION, str(self._path), "name another file")
+        create_claims(connection)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -239,7 +185,7 @@ class SQLiteStore:
                 _write(connection, written, keep_from - now)
                 self._forget(connection, now)
         except sqlite3.Error as error:
-            raise self._unavailable(error) from error
+            raise self._file.unavailable(error) from error
         return result
 
     def _forget(self, connection: sqlite3.Connection, now: float) -> None:
@@ -248,36 +194,15 @@ class SQLiteStore:
             forgotten = connection.execute(_FORGET, (now, _FORGET_AT_ONCE)).rowcount
             self._forgot_at = None if forgotten == _FORGET_AT_ONCE else now
 
-    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
-        reason = _REASONS.get(_code(error), "SQLite refused: {error}").format(timeout=self._timeout, error=error)
-        return StoreUnavailable(f"{self._path}: {reason}")
-
 
 def from_url(url: str) -> SQLiteStore:
     """The store that `sqlite:///relative/path` or `sqlite:////absolute/path` names.
 
     Options follow as a query: `?synchronous=full&timeout=2.5`. Raises `ConfigurationError`.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # such as sqlite://[x
-        parts = urlsplit("")
-    if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
-        raise ConfigurationError("the URL of the SQLite store names no file; write sqlite:///relative/path or sqlite:////absolute/path")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    synchronous, timeout = options.pop("synchronous", "normal"), options.pop("timeout", "5")
-    if options:
-        raise ConfigurationError(f"the SQLite store has no option {', '.join(sorted(options))}; it has synchronous and timeout")
-    try:
-        seconds = float(timeout)
-    except ValueError:
-        raise ConfigurationError(f"timeout is {timeout!r} in the URL of the SQLite store; give seconds, such as timeout=2.5") from None
-    return SQLiteStore(unquote(parts.path[1:]), synchronous=synchronous, timeout=seconds)
-
-
-def _code(error: sqlite3.Error) -> int:
-    """SQLite's result code, without the details in its upper bits."""
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    path, options = parse(url, "SQLite store", "synchronous", "timeout")
+    timeout = seconds(options.get("timeout", "5"), "SQLite store")
+    return SQLiteStore(path, synchronous=options.get("synchronous", "normal"), timeout=timeout)
 
 
 @contextlib.contextmanager

@@ -1,104 +1,76 @@
-"""How a SQLite file with tables of ours is looked after: examined, and rid of what is forgotten."""
+"""`File`: the file of a SQLite claim store or inbox, and the meaning of its errors."""
 
 from __future__ import annotations
 
-import asyncio
+import math
 import sqlite3
-import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from ackwise.middleware.errors import ConfigurationError
-from ackwise.stores.sqlite.clock import Clocks, doubt, latest
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.protocol.purpose import CLAIMS, Purpose
 
-__all__ = ["Part", "clean", "complaints", "forget_some"]
+__all__ = ["File", "result_code"]
 
-_AT_ONCE: Final = 1000
-"""Rows that one step deletes, which takes some milliseconds."""
+_CLAIMS: Final = {
+    sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look for a process that keeps a transaction open",
+    sqlite3.SQLITE_CANTOPEN: "the file can't be opened; check the rights of the file and of its folder",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged ({error}); move it away, and expect what was completed within the retention to run again",
+    sqlite3.SQLITE_FULL: "the disk is full; make room",
+    sqlite3.SQLITE_IOERR: "the disk failed ({error}); check the volume",
+    sqlite3.SQLITE_READONLY: "the file can't be written; check the rights of the file and of its folder",
+}
 
+#: The file of an inbox has the handler's tables as well, so nobody is told to move it away.
+_INBOX: Final = {
+    sqlite3.SQLITE_BUSY: "another writer held the file for {timeout} s; look who keeps a transaction open",
+}
 
-class Part(NamedTuple):
-    """What of a file belongs to one kind of store."""
+_REFUSED: Final = "SQLite refused: {error}; check the file, its rights and the disk"
 
-    name: str  #: in `ackwise_schema`
-    version: int
-    table: str  #: has the columns `place` and `kept_until`
-    end_index: str  #: on `kept_until`
-
-
-def complaints(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks = time.time) -> list[str]:
-    """What is wrong or unwise about the file, one sentence each. Changes nothing.
-
-    Raises `ConfigurationError` if a newer Ackwise wrote it, and what sqlite3 raises, for a file that can't be written too.
-    """
-    if not path.exists():
-        return [f"{path}: there is no such file; run `ackwise store init URL`, or let the first worker make it"]
-    with closing(_connect(path, timeout)) as connection:
-        if missing := _missing(connection, path, part):
-            return [f"{path}: the file has no {missing}; run `ackwise store init URL`, or let the first worker make it"]
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
-        return [f"{path}: {complaint}" for complaint in (*_damage(connection), *_journal(connection), *doubt(connection, part.name, clock))]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-async def clean(step: Callable[[], int]) -> int:
-    """Repeat `step`, which is `forget_some`, in a thread until nothing is left to delete; gives how many rows that were.
+class File:
+    """The file at `path`, for which `waits` has to wait up to `timeout` seconds while others write. Raises `ConfigurationError`."""
 
-    It rests as long as it works, since a worker that waits for the file looks for it now and then only.
-    """
-    deleted = 0
-    while True:
-        began = time.monotonic()
-        some = await asyncio.to_thread(step)
-        deleted += some
-        if some < _AT_ONCE:
-            return deleted
-        await asyncio.sleep(time.monotonic() - began)
+    def __init__(self, purpose: Purpose, path: str | Path, timeout: float, waits: str) -> None:
+        if "\0" in str(path):
+            raise ConfigurationError(f"the path of the SQLite {purpose.name} has a NUL in it, which no file can have; name another")
+        if not 0 < timeout < math.inf:
+            raise ConfigurationError(f"timeout is {timeout}; give the seconds that {waits} may wait for the file, more than 0")
+        self.path, self._timeout, self._purpose = Path(path), timeout, purpose
 
+    def use(self, work: Callable[Concatenate[Path, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work` does with the path. Raise our error for SQLite's."""
+        self.require_folder()
+        try:
+            return work(self.path, *args, **kwargs)
+        except sqlite3.Error as error:
+            if result_code(error) == sqlite3.SQLITE_NOTADB:
+                raise self.no_database() from error
+            raise self.unavailable(error) from error
 
-def forget_some(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks) -> int:
-    """Delete some of what was to be kept until now at the latest; gives how many rows. A wall clock that jumped is not believed.
-
-    Raises `ConfigurationError` if nothing was set up or a newer Ackwise wrote the file, and what sqlite3 raises.
-    """
-    if not path.exists():
-        raise ConfigurationError(f"{path}: there is no such file; name another, or run `ackwise store init URL` first")
-    with closing(_connect(path, timeout)) as connection:
-        if missing := _missing(connection, path, part):
-            raise ConfigurationError(f"{path}: the file has no {missing}; name another, or run `ackwise store init URL` first")
-        some = f"SELECT place FROM {part.table} WHERE kept_until <= ? LIMIT {_AT_ONCE}"
-        return connection.execute(f"DELETE FROM {part.table} WHERE place IN ({some})", (latest(connection, part.name, clock),)).rowcount
-
-
-def _connect(path: Path, timeout: float) -> sqlite3.Connection:
-    """Unlike the stores, it never makes the file."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=timeout, isolation_level=None)
-
-
-def _missing(connection: sqlite3.Connection, path: Path, part: Part) -> str | None:
-    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if "ackwise_schema" in there:
-        found = connection.execute("SELECT version FROM ackwise_schema WHERE part = ?", (part.name,)).fetchone()
-        if found is not None and found[0] > part.version:
+    def require_folder(self) -> None:
+        """Raise `ConfigurationError` if there is none for the file."""
+        if not self.path.parent.is_dir():
             raise ConfigurationError(
-                f"{path}: its {part.name} have version {found[0]}, and this Ackwise knows version {part.version}; upgrade it"
+                f"{self.path}: the folder of the {self._purpose.tables} does not exist; create it, or name another path"
             )
-    if part.table not in there:
-        return f"table {part.table}"
-    return f"index {part.end_index}" if part.end_index not in there else None
+
+    def no_database(self) -> ConfigurationError:
+        """The error for a file of another kind."""
+        return ConfigurationError(f"{self.path}: this is no SQLite database; name another file, or move this one away")
+
+    def unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
+        """The error for what SQLite raised."""
+        reasons, other = (_CLAIMS, "SQLite refused: {error}") if self._purpose is CLAIMS else (_INBOX, _REFUSED)
+        reason = reasons.get(result_code(error), other).format(timeout=self._timeout, error=error)
+        return StoreUnavailable(f"{self.path}: {reason}")
 
 
-def _damage(connection: sqlite3.Connection) -> list[str]:
-    (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if said == "ok":
-        return []
-    return [f"the file is damaged ({said}); move it away, and expect what was completed within the retention to run again"]
-
-
-def _journal(connection: sqlite3.Connection) -> list[str]:
-    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if mode == "wal":
-        return []
-    return [f"the file is in journal mode {mode}, in which readers and the writer wait for each other; run `ackwise store init URL`"]
+def result_code(error: sqlite3.Error) -> int:
+    """Return SQLite's result code, without the details in its upper bits."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
