@@ -46,7 +46,7 @@ class MemoryStore:
         return []
 
     async def cleanup(self) -> int:
-        """Drop what is forgotten, which exchanges do as well; gives how many records."""
+        """Drop what is forgotten, which exchanges do as well; return how many records."""
         before = len(self._records)
         self._forget(self._clock())
         return before - len(self._records)

@@ -1,4 +1,4 @@
-"""Whether a server's clock can be believed before what it calls forgotten is deleted for good."""
+"""A check of a server's clock, before records that it calls forgotten are deleted for good."""
 
 from __future__ import annotations
 

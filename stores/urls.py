@@ -1,4 +1,4 @@
-"""What the URLs of all stores have in common."""
+"""A check that the URLs of all stores share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["may_hold_an_at_sign"]
 
 
 def may_hold_an_at_sign(query: str, netloc: str, options: Container[str]) -> bool:
-    """Whether `query` has an `@` in the value of an option only.
+    """Return whether `query` has an `@` in the value of an option only.
 
     Else it is the rest of a password with a bare question mark: what stands before that would be taken for host and port, and shown.
     """

@@ -154,6 +154,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("stores/planted.py", "import aiokafka"),
         ("stores/planted.py", "import faust"),
         ("stores/planted.py", "import ackwise.plugin.registry"),
+        ("stores/postgres/planted.py", "import ackwise.stores.mysql"),
+        ("stores/protocol/planted.py", "import ackwise.stores.sqlite"),
     ],
 )
 def test_an_import_that_crosses_a_border_is_found(copied: Path, module: str, line: str) -> None:

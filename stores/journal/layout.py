@@ -1,4 +1,4 @@
-"""Where the journal's files lie and what they are called.
+"""The names and folders of the journal's files.
 
     ROOT/wal/{writer:016x}-{first_seq:012d}.wal
     ROOT/events/dt=2026-01-01/hr=13/events-{writer:016x}-{first_seq:012d}-{last_seq:012d}.parquet
@@ -65,7 +65,7 @@ def damaged_path(path: Path) -> Path:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether it stays for what is behind the damage only."""
+    """Return whether it stays for what is behind the damage only."""
     return path.name.endswith(_DAMAGED)
 
 

@@ -1,4 +1,4 @@
-"""The log files of one writer: blocks go in, and what is in is durable."""
+"""The log files of one writer: blocks are appended, and are durable once written."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LogFile:
         self.size += len(data)
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to this file; a deleted one takes writes as if nothing had happened."""
+        """Return whether the path still leads to this file; a deleted one takes writes as if nothing had happened."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
         except (FileNotFoundError, NotADirectoryError):

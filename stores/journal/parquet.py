@@ -62,7 +62,7 @@ def to_table(log: EventLog) -> pa.Table:
 
 
 def counted_before(file: Path) -> Mapping[int, int] | None:
-    """How many events of each code the writer of an exported file had recorded before it; `None` if the file does not say.
+    """Return how many events of each code the writer of an exported file had recorded before it; `None` if the file does not say.
 
     Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is none.
     """

@@ -1,4 +1,4 @@
-"""Rolling log files into Parquet, and reading those that can't be rolled.
+"""Recovery of log files: they become Parquet, and those that can't are read as far as they go.
 
 A log file belongs to whoever holds its lock. One that nobody holds is exported and removed; the name of its export is
 made of its events, so a roll that died half way is simply done again. One that somebody holds is only read.

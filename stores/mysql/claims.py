@@ -90,12 +90,12 @@ class MySQLStore:
             await schema.add_holder(connection, self._tables, self._address, instant=False)
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise, one sentence each; changes nothing."""
+        """Return what is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
             return await checking.claims_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers; gives how many records."""
+        """Delete what is forgotten, beside running workers; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables, CLAIMS, self._address)
             return await maintenance.clean_claims(connection, self._tables, self._address)
@@ -142,7 +142,7 @@ def _settings(lock_timeout: int, statement_timeout: float) -> str:
 
 
 def from_url(url: str) -> MySQLStore:
-    """The store of `mysql://user:password@host:3306/database`, or `mariadb://…`.
+    """Return the store of `mysql://user:password@host:3306/database`, or `mariadb://…`.
 
     Options follow as a query: `?prefix=…&timeout=2.5&max_size=2`, and `sslmode`, `sslrootcert`, `sslcert`, `sslkey`.
     Raises `ConfigurationError`.

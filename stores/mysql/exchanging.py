@@ -11,7 +11,7 @@ from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.mysql import statements
 from ackwise.stores.mysql.statements import MARIADB, MYSQL, Row
 from ackwise.stores.mysql.tables import Tables
-from ackwise.stores.protocol import requests as asking
+from ackwise.stores.protocol import requests
 from ackwise.stores.protocol.requests import Answer
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ async def exchange_on(connection: Connection, tables: Tables, exchange: Exchange
     """
     dialect = MARIADB if "MariaDB" in connection.get_server_info() else MYSQL
     ends = "" if connection.get_autocommit() else "; COMMIT"
-    every = asking.asked(exchange)
+    every = requests.asked(exchange)
     answers: dict[int, Answer] = {}
-    for some in asking.rounds(every, statements.AT_ONCE):
+    for some in requests.rounds(every, statements.AT_ONCE):
         rows = await rows_of(connection, statements.statement(tables, dialect, some, exchange, owners=owners) + ends)
         records = {row.place: row for row in starmap(Row, rows)}
         answers |= {one.position: statements.answer(one, records[one.place]) for one in some}
-    return asking.result(exchange, [answers[position] for position in range(len(every))])
+    return requests.result(exchange, [answers[position] for position in range(len(every))])
 
 
 async def rows_of(connection: Connection, packet: str) -> list[Any]:
-    """The rows of a packet, whichever of its statements answers with some."""
+    """Return the rows of a packet, whichever of its statements answers with some."""
     found: list[Any] = []
     async with connection.cursor(Cursor) as cursor:
         await cursor.execute(packet)

@@ -1,4 +1,4 @@
-"""What went wrong between us and the server, as one of our errors: a sentence for each class of failure, and no secret in any."""
+"""Failures of the driver or the server as errors of ours: a sentence for each class of failure, and no secret in any."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ _THEIRS = {
 
 
 def is_broken(error: Exception) -> bool:
-    """Whether a new connection may help."""
+    """Return whether a new connection may help."""
     return _code(error) in _BROKEN if isinstance(error, MySQLError) else not isinstance(error, TimeoutError)
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether the same statement may succeed at once."""
+    """Return whether the same statement may succeed at once."""
     return _code(error) in _CONFLICT
 
 

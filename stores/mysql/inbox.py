@@ -106,12 +106,12 @@ class MySQLInbox:
             await schema.create(connection, self._tables, INBOX, self._address)
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise, one sentence each; changes nothing."""
+        """Return what is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
             return await checking.inbox_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers; gives how many records."""
+        """Delete what is forgotten, beside running workers; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables, INBOX, self._address)
             return await maintenance.clean_inbox(connection, self._tables, self._address)
@@ -159,7 +159,7 @@ def _session(timeout: float) -> str:
 
 
 def from_url(url: str) -> MySQLInbox:
-    """The inbox of `mysql://user:password@host:3306/database`, or `mariadb://…`.
+    """Return the inbox of `mysql://user:password@host:3306/database`, or `mariadb://…`.
 
     Options follow as a query: `?prefix=…&timeout=2.5&max_size=20`, and `sslmode`, `sslrootcert`, `sslcert`, `sslkey`.
     Raises `ConfigurationError`.

@@ -18,7 +18,7 @@ AT_ONCE = 2000
 
 
 async def _believed_now(connection: Connection, address: str) -> str:
-    """The server's clock in UTC, as SQL. Raises `StoreUnavailable` if it jumped."""
+    """Return the server's clock in UTC, as SQL. Raises `StoreUnavailable` if it jumped."""
     now, since_1970 = "UTC_TIMESTAMP(6)", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     ((text, microseconds),) = await schema.rows(connection, f"SELECT CAST({now} AS CHAR), {since_1970}")
     refuse_jumped(microseconds / 1_000_000, address)
@@ -26,7 +26,7 @@ async def _believed_now(connection: Connection, address: str) -> str:
 
 
 async def clean_claims(connection: Connection, tables: Tables, address: str) -> int:
-    """Delete what is forgotten; gives how many records.
+    """Delete what is forgotten; return how many records.
 
     Raises `StoreUnavailable` if the server's clock jumped; one that jumps from now on deletes no more than is forgotten now.
 

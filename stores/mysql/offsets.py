@@ -1,4 +1,4 @@
-"""The offsets that a MariaDB or MySQL inbox keeps: whose a partition is, and where it goes on."""
+"""The offsets that a MariaDB or MySQL inbox keeps: the owner of a partition, and the offset where it goes on."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ async def take_over(
 
 
 async def lock(connection: Connection, offsets: str, owner: str, topic: str, partition: int, generation: int) -> int | None:
-    """The next offset, locked; `None` if the partition is somebody else's by now."""
+    """Return the next offset, locked; `None` if the partition is somebody else's by now."""
     found = await rows_of(connection, _LOCK.format(offsets=offsets, here=_here(owner, topic, partition), generation=int(generation)))
     return int(found[0][0]) if found else None
 
 
 async def advance(connection: Connection, offsets: str, owner: str, topic: str, partition: int, generation: int, next: int) -> bool:
-    """Whether the partition is still ours, and goes on at `next`."""
+    """Return whether the partition is still ours, and goes on at `next`."""
     here = _here(owner, topic, partition)
     found = await rows_of(connection, _ADVANCE.format(offsets=offsets, here=here, generation=int(generation), next=int(next)))
     return [tuple(row) for row in found] == [(next,)]

@@ -73,12 +73,12 @@ CREATE TABLE IF NOT EXISTS {} (part VARCHAR(64) CHARACTER SET ascii PRIMARY KEY,
 
 
 async def rows(connection: Connection, statement: str) -> list[Any]:
-    """The rows of one statement, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
+    """Return the rows of one statement, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
     return (await _run(connection, statement))[1]
 
 
 async def changed(connection: Connection, statement: str) -> int:
-    """How many rows one statement changed, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
+    """Return how many rows one statement changed, outside of a transaction. Raises what asyncmy raises, and `TimeoutError`."""
     return (await _run(connection, statement))[0]
 
 
@@ -92,7 +92,7 @@ async def _run(connection: Connection, statement: str) -> tuple[int, list[Any]]:
 
 
 def require_server(connection: Connection, address: str) -> None:
-    """Raises `ConfigurationError` for a server that is too old."""
+    """Raise `ConfigurationError` for a server that is too old."""
     said = connection.get_server_info()
     # Old clients take the first number of a version for all of it, and MariaDB shows them one that they know.
     name, said = ("MariaDB", said.removeprefix("5.5.5-")) if "MariaDB" in said else ("MySQL", said)
@@ -140,7 +140,7 @@ async def create(connection: Connection, tables: Tables, purpose: Purpose, addre
 
 
 async def keeps_owners(connection: Connection, tables: Tables) -> bool:
-    """Whether the table has a place for the owner of a claim; that of an older version has none."""
+    """Return whether the table has a place for the owner of a claim; that of an older version has none."""
     try:
         await rows(connection, f"SELECT holder FROM {tables.claims} LIMIT 0")
     except MySQLError as error:

@@ -57,7 +57,7 @@ MYSQL = Dialect(
 )
 
 
-class Step(enum.IntEnum):
+class Transition(enum.IntEnum):
     """Which transition a record makes. Below 10, `step` is a request's kind, or what is kept of one that was answered."""
 
     NONE = 10
@@ -153,7 +153,7 @@ def _claim_answer(one: Asked, row: Row) -> ClaimAnswer:
 
 
 def _values(some: Iterable[Asked], lease: int, retention: int, owner: str | None) -> Iterable[str]:
-    """The rows to insert, each with its holder unless there is no column for `owner`."""
+    """Return the rows to insert, each with its holder unless there is no column for `owner`."""
     nobody = "" if owner is None else ",''"
     held = f"SYSDATE(6)+INTERVAL {lease} MICROSECOND,SYSDATE(6)+INTERVAL {lease + retention} MICROSECOND"
     done = f"SYSDATE(6),SYSDATE(6)+INTERVAL {retention} MICROSECOND"
@@ -189,42 +189,42 @@ def _day(one: Asked) -> int:
 
 @functools.cache
 def _update(inserted: str, *, owners: bool) -> str:
-    """The assignments, in their order; `{lease}`, `{retention}` and `{died}` are left to be filled in."""
+    """Return the assignments, in their order; `{lease}`, `{retention}` and `{died}` are left to be filled in."""
     token, attempt, outcome, kind, holder = (inserted.format(name) for name in ("token", "next_attempt", "outcome", "step", "holder"))
-    died = f"\n    WHEN {{died}} THEN {Step.EXPIRED:d}" if owners else ""
-    held = f"\nholder = IF(step = {Step.NONE:d}, holder, {holder})," if owners else ""
+    died = f"\n    WHEN {{died}} THEN {Transition.EXPIRED:d}" if owners else ""
+    held = f"\nholder = IF(step = {Transition.NONE:d}, holder, {holder})," if owners else ""
     sends_back = f"{kind} = {Kind.RELEASE:d} AND {attempt} > 0"
-    taken = f"{Step.FREE:d}, {Step.EXPIRED:d}"
+    taken = f"{Transition.FREE:d}, {Transition.EXPIRED:d}"
     return f"""
 step = CASE
-    WHEN kept_until <= SYSDATE(6) THEN IF({kind} IN ({Kind.CLAIM:d}, {Kind.COMPLETE:d}), {Step.FRESH:d}, {Step.NONE:d})
-    WHEN outcome <> 0 THEN {Step.NONE:d}
-    WHEN {kind} <> {Kind.CLAIM:d} THEN IF(token = {token}, {Step.HELD:d}, {Step.NONE:d})
-    WHEN {attempt} < next_attempt THEN {Step.NONE:d}
-    WHEN token = {token} THEN {Step.HELD:d}
-    WHEN token = 0 THEN {Step.FREE:d}
-    WHEN leased_until <= SYSDATE(6) THEN {Step.EXPIRED:d}{died}
-    ELSE {Step.NONE:d} END,
-epoch = CASE WHEN step = {Step.FRESH:d} THEN 1 WHEN step IN ({taken}) THEN epoch + 1 ELSE epoch END,
+    WHEN kept_until <= SYSDATE(6) THEN IF({kind} IN ({Kind.CLAIM:d}, {Kind.COMPLETE:d}), {Transition.FRESH:d}, {Transition.NONE:d})
+    WHEN outcome <> 0 THEN {Transition.NONE:d}
+    WHEN {kind} <> {Kind.CLAIM:d} THEN IF(token = {token}, {Transition.HELD:d}, {Transition.NONE:d})
+    WHEN {attempt} < next_attempt THEN {Transition.NONE:d}
+    WHEN token = {token} THEN {Transition.HELD:d}
+    WHEN token = 0 THEN {Transition.FREE:d}
+    WHEN leased_until <= SYSDATE(6) THEN {Transition.EXPIRED:d}{died}
+    ELSE {Transition.NONE:d} END,
+epoch = CASE WHEN step = {Transition.FRESH:d} THEN 1 WHEN step IN ({taken}) THEN epoch + 1 ELSE epoch END,
 lost = CASE
-    WHEN step = {Step.FRESH:d} THEN 0
-    WHEN step = {Step.HELD:d} THEN IF({sends_back}, 0, lost)
-    WHEN step IN ({taken}) THEN IF({attempt} > next_attempt, 0, lost + (step = {Step.EXPIRED:d}))
+    WHEN step = {Transition.FRESH:d} THEN 0
+    WHEN step = {Transition.HELD:d} THEN IF({sends_back}, 0, lost)
+    WHEN step IN ({taken}) THEN IF({attempt} > next_attempt, 0, lost + (step = {Transition.EXPIRED:d}))
     ELSE lost END,
 took_unreleased = CASE
-    WHEN step = {Step.HELD:d} THEN IF({kind} = {Kind.RELEASE:d}, 0, took_unreleased)
-    WHEN step = {Step.NONE:d} THEN took_unreleased
-    ELSE step = {Step.EXPIRED:d} END,
+    WHEN step = {Transition.HELD:d} THEN IF({kind} = {Kind.RELEASE:d}, 0, took_unreleased)
+    WHEN step = {Transition.NONE:d} THEN took_unreleased
+    ELSE step = {Transition.EXPIRED:d} END,
 next_attempt = CASE
-    WHEN step = {Step.HELD:d} THEN IF({sends_back}, {attempt}, next_attempt)
-    WHEN step = {Step.NONE:d} THEN next_attempt
+    WHEN step = {Transition.HELD:d} THEN IF({sends_back}, {attempt}, next_attempt)
+    WHEN step = {Transition.NONE:d} THEN next_attempt
     ELSE {attempt} END,
-outcome = IF(step = {Step.NONE:d}, outcome, {outcome}),
-token = IF(step = {Step.NONE:d}, token, IF({kind} = {Kind.RELEASE:d}, 0, {token})),
-leased_until = IF(step = {Step.NONE:d}, leased_until,
+outcome = IF(step = {Transition.NONE:d}, outcome, {outcome}),
+token = IF(step = {Transition.NONE:d}, token, IF({kind} = {Kind.RELEASE:d}, 0, {token})),
+leased_until = IF(step = {Transition.NONE:d}, leased_until,
     SYSDATE(6) + INTERVAL IF({kind} IN ({Kind.CLAIM:d}, {Kind.RENEW:d}), {{lease}}, 0) MICROSECOND),
-kept_until = IF(step = {Step.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),{held}
+kept_until = IF(step = {Transition.NONE:d}, kept_until, leased_until + INTERVAL {{retention}} MICROSECOND),{held}
 step = CASE
-    WHEN step = {Step.FRESH:d} AND {kind} = {Kind.COMPLETE:d} THEN {Kind.COMPLETE:d}
-    WHEN step = {Step.HELD:d} AND {kind} = {Kind.RELEASE:d} THEN {Kind.RELEASE:d}
+    WHEN step = {Transition.FRESH:d} AND {kind} = {Kind.COMPLETE:d} THEN {Kind.COMPLETE:d}
+    WHEN step = {Transition.HELD:d} AND {kind} = {Kind.RELEASE:d} THEN {Kind.RELEASE:d}
     ELSE {Kind.CLAIM:d} END"""

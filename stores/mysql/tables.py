@@ -1,4 +1,4 @@
-"""What the store's tables are called, as SQL."""
+"""`Tables`: the names of the tables, as SQL."""
 
 from __future__ import annotations
 

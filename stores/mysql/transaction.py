@@ -63,7 +63,7 @@ class OpenTransaction:
         self._finished = False
 
     async def start(self) -> None:
-        """Raises what asyncmy raises."""
+        """Raise what asyncmy raises."""
         async with asyncio.timeout(self._timeout):
             await rows_of(self.connection, _BEGIN)
 
@@ -73,7 +73,7 @@ class OpenTransaction:
             return []
         ids = sorted(f"x'{key.id.hex()}'" for key in keys)
         rows = ", ".join(f"({id}, 0, 0, '', 0, 0, 0, {self._kept_until})" for id in ids)
-        async with self._telling("another transaction may hold a key of this batch, or the server does not answer"):
+        async with self._bounded("another transaction may hold a key of this batch, or the server does not answer"):
             found = await rows_of(self.connection, _CLAIM.format(inbox=self._inbox, rows=rows, keys=", ".join(ids)))
         by_key = {bytes(key): rest for key, *rest in found}
         return [_answer(by_key[key.id], key.attempt) for key in keys]
@@ -82,7 +82,7 @@ class OpenTransaction:
         """See `Transaction.finish`."""
         rows = ", ".join(sorted(self._row(finish) for finish in finishes))
         write = _FINISH.format(inbox=self._inbox, rows=rows) if rows else "DO 0"
-        async with self._telling("the server does not answer"):
+        async with self._bounded("the server does not answer"):
             try:
                 await rows_of(self.connection, f"RELEASE SAVEPOINT ackwise_began; {write}")
             except MySQLError as error:
@@ -96,7 +96,7 @@ class OpenTransaction:
 
     async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
         """See `OffsetsTransaction.lock`."""
-        async with self._telling("another worker may be taking the partition over, or the server does not answer"):
+        async with self._bounded("another worker may be taking the partition over, or the server does not answer"):
             next = await offsets.lock(self.connection, self._offsets, owner, topic, partition, generation)
         if next is None:
             raise _fenced(topic, partition)
@@ -104,21 +104,21 @@ class OpenTransaction:
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
         """See `OffsetsTransaction.advance`."""
-        async with self._telling("the server does not answer"):
+        async with self._bounded("the server does not answer"):
             is_ours = await offsets.advance(self.connection, self._offsets, owner, topic, partition, generation, next)
         if not is_ours:
             raise _fenced(topic, partition)
 
     async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
         """See `OffsetsTransaction.permits`."""
-        async with self._telling("the server does not answer"):
+        async with self._bounded("the server does not answer"):
             return await offsets.permits(self.connection, self._inbox, self._offsets, owner, copies)
 
     async def commit(self) -> None:
-        """Raises `StoreUnavailable`, also if it is not known whether it committed."""
+        """Raise `StoreUnavailable`, also if it is not known whether it committed."""
         if not self._finished:
             await self.finish(())
-        async with self._telling("it is not known whether it committed; the next claim tells"):
+        async with self._bounded("it is not known whether it committed; the next claim tells"):
             await self.connection.commit()
 
     async def abandon(self) -> None:
@@ -141,7 +141,7 @@ class OpenTransaction:
         )
 
     @asynccontextmanager
-    async def _telling(self, why: str) -> AsyncIterator[None]:
+    async def _bounded(self, why: str) -> AsyncIterator[None]:
         """Bound a step by the timeout, and raise our error for asyncmy's; `why` says what it can mean that the time is up.
 
         What went wrong may have left the connection in the middle of an answer, so it is cut.

@@ -118,12 +118,12 @@ class PostgresStore:
             await schema.add_holder(connection, self._tables, self._address)
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise, one sentence each; changes nothing."""
+        """Return what is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
             return await checking.claims_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers, and make the partitions of the days to come; gives how many records."""
+        """Delete what is forgotten, beside running workers, and make the partitions of the days to come; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables, CLAIMS, self._address)
             return await maintenance.clean_claims(connection, self._tables, self._address)
@@ -163,7 +163,7 @@ class PostgresStore:
 
 
 def from_url(url: str) -> PostgresStore:
-    """The store of `postgresql://user:password@host:5432/database`, or `postgres://…`.
+    """Return the store of `postgresql://user:password@host:5432/database`, or `postgres://…`.
 
     Options follow as a query: `?schema=…&prefix=…&timeout=2.5&max_size=2&statement_cache_size=0&synchronous_commit=off`, and libpq's
     `sslmode`, `sslrootcert` and their kin. Raises `ConfigurationError`.

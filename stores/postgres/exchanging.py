@@ -1,4 +1,4 @@
-"""One exchange on one asyncpg connection: as many statements as it takes, which is one unless keys repeat or somebody was faster."""
+"""One exchange on one asyncpg connection: one statement, and more if keys repeat or another worker was faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.postgres import statements
 from ackwise.stores.postgres.statements import Row
 from ackwise.stores.postgres.tables import Tables
-from ackwise.stores.protocol import requests as asking
+from ackwise.stores.protocol import requests
 from ackwise.stores.protocol.requests import Answer, Asked
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ __all__ = ["exchange_on"]
 async def exchange_on(
     connection: Connection | PoolConnectionProxy, tables: Tables, exchange: Exchange, *, owners: bool = True
 ) -> tuple[ExchangeResult, int]:
-    """Apply `exchange`, in the transaction of `connection` if it has one; gives the answers, and how often it had to ask again.
+    """Apply `exchange`, in the transaction of `connection` if it has one; return the answers, and how often it had to ask again.
 
     `owners` says whether the tables keep them.
     Raises what asyncpg raises. In a transaction that is not READ COMMITTED, meeting somebody else is an error of serialization.
     """
-    every = asking.asked(exchange)
+    every = requests.asked(exchange)
     answers: dict[int, Answer] = {}
     again = 0
-    for some in asking.rounds(every, statements.AT_ONCE):
+    for some in requests.rounds(every, statements.AT_ONCE):
         while some := await _ask(connection, tables, exchange, some, answers, owners=owners):
             again += 1
-    return asking.result(exchange, [answers[position] for position in range(len(every))]), again
+    return requests.result(exchange, [answers[position] for position in range(len(every))]), again
 
 
 async def _ask(
@@ -46,7 +46,7 @@ async def _ask(
     *,
     owners: bool,
 ) -> list[Asked]:
-    """Run one statement and note its answers; gives those that somebody else was faster with."""
+    """Run one statement and note its answers; return those that somebody else was faster with."""
     dated = some[-1].place[1] is not None  # sorted: those without a day come first
     undated = some[0].place[1] is None
     text = statements.statement(tables, undated=undated, dated=dated, owners=owners)

@@ -1,4 +1,4 @@
-"""What went wrong between us and PostgreSQL, as one of our errors: a sentence for each class of failure, and no secret in any."""
+"""Failures of the driver or the server as errors of ours: a sentence for each class of failure, and no secret in any."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _THEIRS = {
 
 
 def is_broken(error: Exception) -> bool:
-    """Whether a new connection may help."""
+    """Return whether a new connection may help."""
     if isinstance(error, asyncpg.PostgresError):
         return _state(error).startswith(_BROKEN)
     return not isinstance(error, (TimeoutError, ValueError))
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether the same statement may succeed at once."""
+    """Return whether the same statement may succeed at once."""
     return isinstance(error, asyncpg.PostgresError) and _state(error).startswith(_CONFLICT)
 
 

@@ -122,12 +122,12 @@ class PostgresInbox:
             await schema.create(connection, self._tables, INBOX, self._address)
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise, one sentence each; changes nothing."""
+        """Return what is wrong or unwise, one sentence each; changes nothing."""
         async with self._connections.maintain() as connection:
             return await checking.inbox_complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, beside running workers; gives how many records."""
+        """Delete what is forgotten, beside running workers; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables, INBOX, self._address)
             return await maintenance.clean_inbox(connection, self._tables, self._address)
@@ -162,7 +162,7 @@ class PostgresInbox:
 
 
 def from_url(url: str) -> PostgresInbox:
-    """The inbox of `postgresql://user:password@host:5432/database`, or `postgres://…`.
+    """Return the inbox of `postgresql://user:password@host:5432/database`, or `postgres://…`.
 
     Options follow as a query: `?schema=…&prefix=…&timeout=2.5&max_size=20&statement_cache_size=0`, and libpq's `sslmode`,
     `sslrootcert` and their kin. Raises `ConfigurationError`.

@@ -53,14 +53,14 @@ DELETE FROM {table} r USING forgotten f WHERE {same_key}
 
 
 async def _believed_now(connection: Connection | PoolConnectionProxy, address: str) -> datetime:
-    """The server's clock. Raises `StoreUnavailable` if it jumped."""
+    """Return the server's clock. Raises `StoreUnavailable` if it jumped."""
     now: datetime = await connection.fetchval("SELECT clock_timestamp()")
     refuse_jumped(now.timestamp(), address)
     return now
 
 
 async def clean_claims(connection: Connection | PoolConnectionProxy, tables: Tables, address: str) -> int:
-    """Delete what is forgotten and make the partitions of the days to come; gives how many records it deleted.
+    """Delete what is forgotten and make the partitions of the days to come; return how many records it deleted.
 
     A user who does not own the tables deletes records one by one, and partitions stay. Raises `StoreUnavailable` if the server's
     clock jumped; one that jumps from now on deletes no more than is forgotten now.
@@ -82,7 +82,7 @@ async def clean_inbox(connection: Connection | PoolConnectionProxy, tables: Tabl
 
 
 async def _forget(connection: Connection | PoolConnectionProxy, table: str, now: datetime, *key: str) -> int:
-    """Delete the records of `table`, with the primary key `key`, that are kept until `now` at the latest; gives how many."""
+    """Delete the records of `table`, with the primary key `key`, that are kept until `now` at the latest; return how many."""
     same_key = " AND ".join(f"r.{column} = f.{column}" for column in key)
     statement = _FORGET.format(table=table, key=", ".join(key), same_key=same_key)
     pages = int(await connection.fetchval(_PAGES, table))
@@ -106,7 +106,7 @@ async def _retire_partitions(connection: Connection | PoolConnectionProxy, table
 
 
 async def _count_if_forgotten(connection: Connection | PoolConnectionProxy, partition: str, now: datetime) -> int | None:
-    """How many records a partition has; `None` if one of them is remembered."""
+    """Return how many records a partition has; `None` if one of them is remembered."""
     pages = int(await connection.fetchval(_PAGES, partition))
     records = 0
     for page in range(0, pages, _PAGES_AT_A_LOOK):
@@ -118,7 +118,7 @@ async def _count_if_forgotten(connection: Connection | PoolConnectionProxy, part
 
 
 async def _retire(connection: Connection | PoolConnectionProxy, tables: Tables, partition: str, records: int, now: datetime) -> int:
-    """Drop a partition, unless a claim of an old record came in meanwhile; gives how many records went."""
+    """Drop a partition, unless a claim of an old record came in meanwhile; return how many records went."""
     try:
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE}; SET LOCAL statement_timeout = {_PATIENCE}")

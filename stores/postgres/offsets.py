@@ -1,4 +1,4 @@
-"""The offsets that a PostgreSQL inbox keeps: whose a partition is, and where it goes on."""
+"""The offsets that a PostgreSQL inbox keeps: the owner of a partition, and the offset where it goes on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def take_over(
 async def lock(
     connection: PoolConnectionProxy, offsets: str, owner: str, topic: str, partition: int, generation: int
 ) -> tuple[int, str] | None:
-    """The next offset, locked, and which transaction it is; `None` if the partition is somebody else's by now."""
+    """Return the next offset, locked, and which transaction it is; `None` if the partition is somebody else's by now."""
     row = await connection.fetchrow(_LOCK.format(offsets=offsets), owner, topic, partition, generation)
     return None if row is None else (row[0], row[1])
 
@@ -69,7 +69,7 @@ async def lock(
 async def advance(
     connection: PoolConnectionProxy, offsets: str, owner: str, topic: str, partition: int, generation: int, next: int
 ) -> bool:
-    """Whether the partition is still ours, and goes on at `next`."""
+    """Return whether the partition is still ours, and goes on at `next`."""
     return bool(await connection.fetchval(_ADVANCE.format(offsets=offsets), owner, topic, partition, generation, next))
 
 

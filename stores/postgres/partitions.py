@@ -30,7 +30,7 @@ WHERE i.inhparent = to_regclass($1)
 
 
 async def may_alter(connection: Connection | PoolConnectionProxy, tables: Tables) -> bool:
-    """Whether the user owns the partitioned table, so that partitions can be made and dropped."""
+    """Return whether the user owns the partitioned table, so that partitions can be made and dropped."""
     owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass($1)"
     return bool(await connection.fetchval(owns, tables.daily_claims))
 
@@ -43,7 +43,7 @@ async def partitions(connection: Connection | PoolConnectionProxy, tables: Table
 
 
 async def today(connection: Connection | PoolConnectionProxy) -> int:
-    """The day of the server's clock, counted from 1970-01-01."""
+    """Return the day of the server's clock, counted from 1970-01-01."""
     return int(await connection.fetchval("SELECT floor(extract(epoch FROM clock_timestamp()) / 86400)::bigint"))
 
 

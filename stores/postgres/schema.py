@@ -111,7 +111,7 @@ def _of_inbox(tables: Tables) -> str:
 
 
 async def keeps_owners(connection: Connection | PoolConnectionProxy, tables: Tables) -> bool:
-    """Whether the tables have a place for the owner of a claim; those of older versions have none."""
+    """Return whether the tables have a place for the owner of a claim; those of older versions have none."""
     return bool(await connection.fetchval(_HOLDERS, tables.claims, tables.daily_claims))
 
 

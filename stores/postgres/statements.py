@@ -126,7 +126,7 @@ _OWNER = "CASE split_part({0}.holder, ' ', 1) WHEN {0}.token::text THEN split_pa
 
 
 def _writes(record: str, request: str, *, owners: bool) -> str:
-    """Whether the transition changes an existing record."""
+    """Return whether the transition changes an existing record."""
     died = f" OR {_OWNER.format(record)} = ANY ($10::text[])" if owners else ""
     return f"""CASE
         WHEN {record}.kept_until <= statement_timestamp() THEN {request}.kind IN ({_CLAIM}, {_COMPLETE})

@@ -91,7 +91,7 @@ class OpenTransaction:
         self._finished = False
 
     async def start(self) -> None:
-        """Raises what asyncpg raises."""
+        """Raise what asyncpg raises."""
         async with asyncio.timeout(self._timeout):
             await self._transaction.start()
 
@@ -100,7 +100,7 @@ class OpenTransaction:
         found: dict[bytes, Any] = {}
         missing = sorted({key.id for key in keys})
         statement = _CLAIM.format(inbox=self._inbox)
-        async with self._telling("another transaction may hold a key of this batch, or the server does not answer"):
+        async with self._bounded("another transaction may hold a key of this batch, or the server does not answer"):
             while missing:
                 rows = await self.connection.fetch(statement, [key.hex() for key in missing], self._retention)
                 found |= {row["k"].bytes: row for row in rows}
@@ -115,7 +115,7 @@ class OpenTransaction:
             for key, origin, exec_id, outcome, next_attempt in sorted(finishes, key=lambda finish: finish.key.id)
         ]
         columns = list(zip(*rows, strict=True)) or [()] * 7
-        async with self._telling("the server does not answer"):
+        async with self._bounded("the server does not answer"):
             try:
                 still = await self.connection.fetchval(_FINISH.format(inbox=self._inbox), *columns, self._id, self._retention)
             except asyncpg.InFailedSQLTransactionError:
@@ -132,7 +132,7 @@ class OpenTransaction:
 
     async def lock(self, owner: str, topic: str, partition: int, generation: int) -> int:
         """See `OffsetsTransaction.lock`."""
-        async with self._telling("another worker may be taking the partition over, or the server does not answer"):
+        async with self._bounded("another worker may be taking the partition over, or the server does not answer"):
             found = await offsets.lock(self.connection, self._offsets, owner, topic, partition, generation)
         if found is None:
             raise _fenced(topic, partition)
@@ -141,21 +141,21 @@ class OpenTransaction:
 
     async def advance(self, owner: str, topic: str, partition: int, generation: int, next: int) -> None:
         """See `OffsetsTransaction.advance`."""
-        async with self._telling("the server does not answer"):
+        async with self._bounded("the server does not answer"):
             is_ours = await offsets.advance(self.connection, self._offsets, owner, topic, partition, generation, next)
         if not is_ours:
             raise _fenced(topic, partition)
 
     async def permits(self, owner: str, copies: Sequence[tuple[ClaimKey, Place]]) -> list[Permit]:
         """See `OffsetsTransaction.permits`."""
-        async with self._telling("the server does not answer"):
+        async with self._bounded("the server does not answer"):
             return await offsets.permits(self.connection, self._inbox, self._offsets, owner, copies)
 
     async def commit(self) -> None:
-        """Raises `TransactionAborted` if PostgreSQL refuses what the handler wrote, and `StoreUnavailable`, also if that is not known."""
+        """Raise `TransactionAborted` if PostgreSQL refuses what the handler wrote, and `StoreUnavailable`, also if that is not known."""
         if not self._finished:
             await self.finish(())
-        async with self._telling("it is not known whether it committed; the next claim tells"):
+        async with self._bounded("it is not known whether it committed; the next claim tells"):
             try:
                 await self._transaction.commit()
             except asyncpg.PostgresError as error:
@@ -180,7 +180,7 @@ class OpenTransaction:
             self.connection.terminate()
 
     @asynccontextmanager
-    async def _telling(self, why: str) -> AsyncIterator[None]:
+    async def _bounded(self, why: str) -> AsyncIterator[None]:
         """Bound a step by the timeout, and raise our error for asyncpg's; `why` says what it can mean that the time is up."""
         try:
             async with asyncio.timeout(self._timeout):

@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL store: which options are ours, which go to the driver, and what of it may be shown."""
+"""The URL of a PostgreSQL claim store or inbox: our options, those of the driver, and the part that may be shown."""
 
 from __future__ import annotations
 

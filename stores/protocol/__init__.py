@@ -1,1 +1,1 @@
-"""The part of the store protocol that all databases share: what is decided, what is asked for, and how requests are joined."""
+"""The store protocol that all databases share: the transition table, the requests of an exchange, and the coalescer."""

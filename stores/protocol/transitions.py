@@ -145,7 +145,7 @@ def renew(record: Record | None, token: int, now: float, lease: float, retention
 
 
 def decide(find: Callable[[Place], Record | None], exchange: Exchange, now: float) -> tuple[ExchangeResult, dict[Place, Record]]:
-    """Answer a whole exchange at the instant `now`; gives the answers and the records that are to be written.
+    """Answer a whole exchange at the instant `now`; return the answers and the records that are to be written.
 
     `find` gives the stored record of a place, or `None`.
     """

@@ -1,4 +1,4 @@
-"""`Address`: where a Redis is and how to be let in; shown without user and password."""
+"""`Address`: host, user and TLS of a Redis; shown without user and password."""
 
 from __future__ import annotations
 

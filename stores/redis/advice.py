@@ -1,4 +1,4 @@
-"""What is unwise about a Redis for claims, found in what it says of itself."""
+"""Advice on the settings of a Redis for claims, from its INFO and CONFIG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`RedisStore`: the claim store itself; what it says to Redis is in `script.lua`, how it gets there in `connection.py`."""
+"""`RedisStore`: claims in Redis; `script.lua` decides there, and `connection.py` asks it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class RedisStore:
             return
         connection = self._connect()
         try:
-            with self._telling_what_is_wrong():
+            with self._errors():
                 async with asyncio.timeout(self._timeout):
                     await connection.open()
                     await self._agree(connection)
@@ -155,7 +155,7 @@ class RedisStore:
         await self._with_connection(self._agree)
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise about this Redis, a sentence each with what to do. Raises as `open` does."""
+        """Return what is wrong or unwise about this Redis, a sentence each with what to do. Raises as `open` does."""
         facts: dict[str, list[str]] = await self._with_connection(lambda connection: connection.on_every_primary(self._examine))
         return [f"{place or self._where}: {sentence}" for place, sentences in facts.items() for sentence in sentences]
 
@@ -210,7 +210,7 @@ class RedisStore:
         """Use the connection of an open store, or one of its own."""
         connection = self._connection or self._connect()
         try:
-            with self._telling_what_is_wrong():
+            with self._errors():
                 async with asyncio.timeout(self._timeout):
                     if self._connection is None:
                         await connection.open()
@@ -220,7 +220,7 @@ class RedisStore:
                 await connection.close()
 
     @contextmanager
-    def _telling_what_is_wrong(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except (RedisError, RedisClusterException, OSError) as error:

@@ -1,4 +1,4 @@
-"""The way to Redis: `OneServer` or `Cluster`, each asking all questions of an exchange in one trip."""
+"""`OneServer` and `Cluster`: connections to Redis that ask all questions of an exchange in one trip."""
 
 from __future__ import annotations
 

@@ -62,11 +62,11 @@ class Memory:
         self._looked_at: float | None = None
 
     def is_due(self) -> bool:
-        """Whether it is time for another look."""
+        """Return whether it is time for another look."""
         return self._looked_at is None or abs(self._clock() - self._looked_at) >= _EVERY
 
     async def look(self, command: Callable[..., Awaitable[Any]]) -> bool:
-        """Look whether the memory is still there, write that it is, and log if it is not; gives whether it was."""
+        """Look whether the memory is still there, write that it is, and log if it is not; return whether it was."""
         now = self._looked_at = self._clock()
         before = self._known
         written, since = judge(Since.of(await command("GET", self._key)), before, now)

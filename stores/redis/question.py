@@ -1,4 +1,4 @@
-"""`Question`: a part of an exchange, as the script is asked it and answers it. The bytes are explained in `script.lua`."""
+"""`Question`: a part of an exchange as bytes for the script, and its reply read. `script.lua` explains the bytes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def questions(exchange: Exchange, layout: Layout, *, always_write: bool) -> list
 
 
 def result(exchange: Exchange, answered: Iterable[tuple[Question, bytes]]) -> ExchangeResult:
-    """The answers of all questions of `exchange`, in the order of its requests."""
+    """Return the answers of all questions of `exchange`, in the order of its requests."""
     claims: list[ClaimAnswer] = [Stale()] * len(exchange.claims)
     first_claim = len(exchange) - len(claims)
     acks = [Ack.LOST] * first_claim

@@ -1,4 +1,4 @@
-"""What an error of the driver means, in half a sentence that says what to do; never with what a URL keeps secret."""
+"""The meaning of a driver's error, in half a sentence that says what to do; never with what a URL keeps secret."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def reason(error: BaseException, timeout: float) -> str:
 
 
 def is_misconfigured(error: BaseException) -> bool:
-    """Whether it will not get better by itself: wrong user, password, rights, certificate or kind of server."""
+    """Return whether it will not get better by itself: wrong user, password, rights, certificate or kind of server."""
     kinds = AuthenticationError | AuthorizationError | NoPermissionError | ssl.SSLCertVerificationError | MovedError
     said = " ".join(str(link) for link in _causes(error))
     patterns = r"NOAUTH|WRONGPASS|NOPERM|Authentication required|Cluster mode is not enabled|DB index is out of range|non deterministic"

@@ -1,4 +1,4 @@
-"""`from_url`: what the URL of a Redis store says."""
+"""The URL of a Redis store, and its options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def from_url(url: str) -> RedisStore:
-    """The store that `redis://user:password@host:6379/0` names; see `RedisStore` for the other schemes and the options.
+    """Return the store that `redis://user:password@host:6379/0` names; see `RedisStore` for the other schemes and the options.
 
     Options follow as a query: `?timeout=2&layout=compact`. Raises `ConfigurationError`, which never repeats user or password.
     """

@@ -97,7 +97,7 @@ class SQLAlchemyInbox:
             await self._create(connection, tables)
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise, one sentence each; changes nothing."""
+        """Return what is wrong or unwise, one sentence each; changes nothing."""
         async with self._connected() as (connection, tables):
             if not await self._has_table(connection, tables):
                 return [_MISSING]
@@ -105,7 +105,7 @@ class SQLAlchemyInbox:
         return []
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, some records at a time; gives how many."""
+        """Delete what is forgotten, some records at a time; return how many."""
         deleted = _AT_ONCE
         total = 0
         while deleted == _AT_ONCE:
@@ -121,7 +121,7 @@ class SQLAlchemyInbox:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[tuple[AsyncConnection, Tables]]:
         """A connection in a transaction that commits in the end, and the tables in the words of its database."""
-        async with _telling(self._timeout, "see whether the database runs"), self._sessions() as session, session.begin():
+        async with _bounded(self._timeout, "see whether the database runs"), self._sessions() as session, session.begin():
             connection = await session.connection()
             if connection.dialect.name not in Tables.DIALECTS:
                 raise ConfigurationError(
@@ -171,7 +171,7 @@ class _Open:
 
     async def start(self) -> None:
         """Connect, and begin. Raises `StoreUnavailable`."""
-        async with _telling(self._timeout, "see whether the database runs and has a connection left"):
+        async with _bounded(self._timeout, "see whether the database runs and has a connection left"):
             connection = await self.connection.connection()
             if connection.dialect.name == "sqlite":
                 await _begin_as_writer(connection)
@@ -183,7 +183,7 @@ class _Open:
         inbox, ids = self._tables.inbox, sorted({key.id.hex() for key in keys})
         found: dict[str, Any] = {}
         if ids:
-            async with _telling(self._timeout, "another transaction may hold a key of this batch, or the database does not answer"):
+            async with _bounded(self._timeout, "another transaction may hold a key of this batch, or the database does not answer"):
                 connection = await self.connection.connection()
                 await connection.execute(self._tables.lock(self._retention), [{"k": id} for id in ids])
                 found = {row.k: row for row in await connection.execute(select(inbox).where(inbox.c.k.in_(ids)))}
@@ -192,7 +192,7 @@ class _Open:
     async def finish(self, finishes: Sequence[Finish]) -> None:
         """See `Transaction.finish`; what the handler has not flushed is flushed first."""
         rows = [_row(finish) for finish in sorted(finishes, key=lambda finish: finish.key.id)]
-        async with _telling(self._timeout, "the database does not answer"):
+        async with _bounded(self._timeout, "the database does not answer"):
             self._require_ours()
             with _refusing("flush"):
                 await self.connection.flush()
@@ -207,10 +207,10 @@ class _Open:
         self._finished = True
 
     async def commit(self) -> None:
-        """Raises `TransactionAborted` if the database refuses what the handler wrote, and `StoreUnavailable`, also if that is not known."""
+        """Raise `TransactionAborted` if the database refuses what the handler wrote, and `StoreUnavailable`, also if that is not known."""
         if not self._finished:
             await self.finish(())
-        async with _telling(self._timeout, "it is not known whether it committed; the next claim tells"):
+        async with _bounded(self._timeout, "it is not known whether it committed; the next claim tells"):
             with _refusing("commit"):
                 await self.connection.commit()
 
@@ -242,7 +242,7 @@ async def _abandon(session: AsyncSession) -> None:
 
 
 @asynccontextmanager
-async def _telling(timeout: float, why: str) -> AsyncIterator[None]:
+async def _bounded(timeout: float, why: str) -> AsyncIterator[None]:
     """Bound a step by `timeout`, and raise our error for SQLAlchemy's, which may hold a statement's values; `why` says what it can mean."""
     try:
         async with asyncio.timeout(timeout):

@@ -129,11 +129,11 @@ class SQLiteStore:
         await another.close()
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
+        """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
         return await asyncio.to_thread(self._file.use, complaints, _PART, self._timeout, self._clock)
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, which exchanges do as well; gives how many records. Raises as `open` does."""
+        """Delete what is forgotten, which exchanges do as well; return how many records. Raises as `open` does."""
         return await clean(lambda: self._file.use(forget_some, _PART, self._timeout, self._clock))
 
     def _connect(self) -> None:
@@ -196,7 +196,7 @@ class SQLiteStore:
 
 
 def from_url(url: str) -> SQLiteStore:
-    """The store that `sqlite:///relative/path` or `sqlite:////absolute/path` names.
+    """Return the store that `sqlite:///relative/path` or `sqlite:////absolute/path` names.
 
     Options follow as a query: `?synchronous=full&timeout=2.5`. Raises `ConfigurationError`.
     """

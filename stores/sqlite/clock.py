@@ -121,28 +121,28 @@ class FileClock:
 
     def __init__(self, part: str, path: Path, clocks: Clocks) -> None:
         self._part, self._path, self._clocks = part, path, clocks
-        self._told = False
+        self._is_doubted = False
 
     def read(self, connection: sqlite3.Connection) -> Instant:
         """How late it is; writes down what the file has to know of it. To be called in a transaction that writes."""
         before, after = _look(connection, self._part, self._clocks)
         if before is None or after.doubted is not None or before.doubted is not None or after.now - before.now >= _STAMP_EVERY:
             connection.execute(_WRITE, (self._part, *after))
-        self._tell(after)
+        self._log_doubt(after)
         jump = 0.0 if before is None else after.now - before.now - (_elapsed(before, after.wall, after.uptime, after.boot) or 0.0)
         return Instant(after.now, max(after.now, after.wall), jump if abs(jump) > _TOLERANCE else 0.0)
 
-    def _tell(self, stamp: Stamp) -> None:
+    def _log_doubt(self, stamp: Stamp) -> None:
         doubts = stamp.doubted is not None
-        if doubts and not self._told:
+        if doubts and not self._is_doubted:
             log.warning(
                 "the wall clock jumped, nothing is forgotten until that has lasted an hour",
                 file=str(self._path),
                 seconds=round(stamp.wall - stamp.now),
             )
-        elif self._told and not doubts:
+        elif self._is_doubted and not doubts:
             log.info("the wall clock is believed again", file=str(self._path))
-        self._told = doubts
+        self._is_doubted = doubts
 
 
 def latest(connection: sqlite3.Connection, part: str, clock: Callable[[], float] | Clocks) -> float:

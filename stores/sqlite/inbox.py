@@ -160,11 +160,11 @@ class SQLiteInbox:
         await another.close()
 
     async def check(self) -> list[str]:
-        """What is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
+        """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
         return await asyncio.to_thread(self._file.use, complaints, _PART, self._timeout, self._clock)
 
     async def cleanup(self) -> int:
-        """Delete what is forgotten, which batches do as well; gives how many keys. Raises as `open` does."""
+        """Delete what is forgotten, which batches do as well; return how many keys. Raises as `open` does."""
         return await clean(lambda: self._file.use(forget_some, _PART, self._timeout, self._clock))
 
 
@@ -175,7 +175,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 def from_url(url: str) -> SQLiteInbox:
-    """The inbox in the file that `sqlite:///relative/path` or `sqlite:////absolute/path` names, with `?timeout=2.5`.
+    """Return the inbox in the file that `sqlite:///relative/path` or `sqlite:////absolute/path` names, with `?timeout=2.5`.
 
     Raises `ConfigurationError`.
     """

@@ -21,7 +21,7 @@ _AT_ONCE: Final = 1000
 
 
 def complaints(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks = time.time) -> list[str]:
-    """What is wrong or unwise about the file, one sentence each. Changes nothing.
+    """Return what is wrong or unwise about the file, one sentence each. Changes nothing.
 
     Raises `ConfigurationError` if a newer Ackwise wrote it, and what sqlite3 raises, for a file that can't be written too.
     """
@@ -36,7 +36,7 @@ def complaints(path: Path, part: Part, timeout: float, clock: Callable[[], float
 
 
 async def clean(step: Callable[[], int]) -> int:
-    """Repeat `step`, which is `forget_some`, in a thread until nothing is left to delete; gives how many rows that were.
+    """Repeat `step`, which is `forget_some`, in a thread until nothing is left to delete; return how many rows that were.
 
     It rests as long as it works, since a worker that waits for the file looks for it now and then only.
     """
@@ -51,7 +51,7 @@ async def clean(step: Callable[[], int]) -> int:
 
 
 def forget_some(path: Path, part: Part, timeout: float, clock: Callable[[], float] | Clocks) -> int:
-    """Delete some of what was to be kept until now at the latest; gives how many rows. A wall clock that jumped is not believed.
+    """Delete some of what was to be kept until now at the latest; return how many rows. A wall clock that jumped is not believed.
 
     Raises `ConfigurationError` if nothing was set up or a newer Ackwise wrote the file, and what sqlite3 raises.
     """

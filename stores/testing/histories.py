@@ -99,7 +99,7 @@ class Histories:
 
 
 def _same(answered: Sequence[ClaimAnswer], expected: Sequence[ClaimAnswer], tolerance: float) -> bool:
-    """Whether the answers are equal, up to `tolerance` seconds of a wait."""
+    """Return whether the answers are equal, up to `tolerance` seconds of a wait."""
     return len(answered) == len(expected) and all(
         (a.owner == b.owner and abs(a.retry_after - b.retry_after) <= tolerance) if isinstance(a, Busy) and isinstance(b, Busy) else a == b
         for a, b in zip(answered, expected, strict=True)

@@ -62,7 +62,7 @@ def fresh_owner() -> str:
 
 
 def with_offsets(inbox: TransactionalStore) -> OffsetsStore:
-    """The inbox as one that keeps offsets."""
+    """Return the inbox as one that keeps offsets."""
     return cast(OffsetsStore, inbox)
 
 

@@ -161,5 +161,5 @@ class Scene:
         return self.exchange(renews=[Renew(key, token)]).renews[0]
 
     def is_busy(self, key: ClaimKey, token: int = THIRD) -> bool:
-        """Whether somebody holds the key, as a stranger finds it."""
+        """Return whether somebody holds the key, as a stranger finds it."""
         return isinstance(self.claim(key, token), Busy)

@@ -1,4 +1,4 @@
-"""What pytest collects for `--ackwise-store`: the conformance suite, on the store that the option names."""
+"""The tests that pytest collects for `--ackwise-store`: the conformance suite, on the store that the option names."""
 
 from __future__ import annotations
 
