@@ -382,3 +382,24 @@ async def test_a_statement_that_is_cancelled_in_the_middle_does_not_answer_the_n
     assert await consume(inbox, asked) == [Finished(Outcome.OK, HERE, 7)] * 2
     assert await effects(shop) == ["a"]
     await inbox.close()
+
+
+async def test_a_cleanup_that_is_cancelled_gives_a_pool_no_connection_back_in_the_middle_of_an_answer(
+    inbox: MySQLInbox, shop: MySQLDatabase
+) -> None:
+    asked = keys(1)
+    await consume(inbox, asked)
+    await shop.fetch("UPDATE ackwise_inbox SET kept_until = '1970-01-02'")
+    server: dict[str, Any] = {"host": "127.0.0.1", "port": shop.server.port, "user": "root", "database": shop.name}
+    async with asyncmy.create_pool(minsize=1, maxsize=1, autocommit=True, **server) as pool, asyncio.timeout(20):
+        given = MySQLInbox(pool=pool)
+        async with inbox.begin(retention=60.0) as transaction:
+            await transaction.claim(asked)
+            cleaning = asyncio.ensure_future(given.cleanup())
+            while not await shop.fetch("SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"):  # noqa: ASYNC110  # the server's state
+                await asyncio.sleep(0.12)  # asked more often it shows what was
+            cleaning.cancel()
+            await asyncio.wait([cleaning])
+        async with pool.acquire() as connection, connection.cursor() as cursor:
+            await cursor.execute("SELECT 41")
+            assert list(await cursor.fetchall()) == [(41,)]
