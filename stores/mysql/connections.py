@@ -31,8 +31,8 @@ class Connections:
     `session` and `maintenance_session` give the SQL that connections of our own start with, for the timeout. `timeout` (seconds)
     bounds connecting and waiting for a connection. Raises `ConfigurationError`.
 
-    A driver that is interrupted leaves an answer half read, and the next one to use the connection would read the rest. So
-    whatever goes wrong on a connection, and any cancellation, closes it.
+    Whatever goes wrong on a connection, and any cancellation, closes it: it may be in the middle of a transaction or of an answer,
+    and what was asked may still be under way.
     """
 
     def __init__(
