@@ -18,6 +18,7 @@ _FORM = (
     "mysql://user:password@host:3306/database or mariadb://…, with every special character of the password as %XX, "
     "and an @ in an option behind the question mark as %40"
 )
+_TEXTS = ("prefix", "sslrootcert", "sslcert", "sslkey")
 _MODES = ("disable", "require", "verify-ca", "verify-full")
 
 
@@ -122,7 +123,7 @@ def _split(url: str) -> SplitResult:
 
 def _hides_a_password(parts: SplitResult) -> bool:
     known = (*Options._fields, *_Tls._fields)
-    return "@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known)
+    return "@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known, _TEXTS)
 
 
 def _readable(url: str) -> SplitResult | None:

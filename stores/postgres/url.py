@@ -26,6 +26,8 @@ _DRIVERS = (
 )
 """Options that asyncpg reads, with libpq's meaning. It would take any other one for a setting of the server."""
 
+_TEXTS = ("application_name", "passfile", "prefix", "schema", "sslcert", "sslcrl", "sslkey", "sslrootcert")
+"""Options that may hold any text, an @ too."""
 
 _UNREADABLE = (
     "the URL of the PostgreSQL store can't be read; write postgresql://user:password@host:5432/database, "
@@ -53,7 +55,7 @@ def parse(url: str, defaults: Options | None = None) -> tuple[str, Options]:
         raise ConfigurationError(_UNREADABLE) from None
     # A password with a bare /, ? or # puts what follows it behind the address, where it would be shown.
     known = (*Options._fields, *_DRIVERS)
-    if "@" in parts.path or parts.fragment or ("@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known)):
+    if "@" in parts.path or parts.fragment or ("@" in parts.query and not may_hold_an_at_sign(parts.query, parts.netloc, known, _TEXTS)):
         raise ConfigurationError(_UNREADABLE)
     if parts.scheme not in ("postgresql", "postgres"):
         raise ConfigurationError("the URL of the PostgreSQL store starts with postgresql:// or postgres://")

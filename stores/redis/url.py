@@ -26,6 +26,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "cert": (str, "a path"),
     "key": (str, "a path"),
 }
+_TEXTS = ("namespace", "ca", "cert", "key")
 
 
 def from_url(url: str) -> RedisStore:
@@ -34,7 +35,7 @@ def from_url(url: str) -> RedisStore:
     Options follow as a query: `?timeout=2&layout=compact`. Raises `ConfigurationError`, which never repeats user or password.
     """
     address, _, query = url.partition("?")
-    if "@" in query and not may_hold_an_at_sign(query, address, _OPTIONS):
+    if "@" in query and not may_hold_an_at_sign(query, address, _OPTIONS, _TEXTS):
         raise ConfigurationError(
             "the URL of the Redis store has an @ after a question mark; "
             "write a question mark in a password as %3F, and an @ in an option as %40"

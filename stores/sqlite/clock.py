@@ -78,11 +78,22 @@ def _host() -> Clocks:
     if not hasattr(time, "CLOCK_BOOTTIME"):
         # Not Linux. Where this clock stands still while the host sleeps, the wall clock is in doubt for an hour afterwards.
         return Clocks(time.time, time.monotonic, "")
+    return Clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME), _boot(Path("/proc")))
+
+
+def _boot(proc: Path) -> str:
+    """The start of this host that the uptime counts from. Time namespaces of one host count from times of their own: time_namespaces(7)."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{(proc / 'sys/kernel/random/boot_id').read_text().strip()} {_time_namespace(proc)}".strip()
     except OSError:
-        boot = ""
-    return Clocks(time.time, lambda: time.clock_gettime(time.CLOCK_BOOTTIME), boot)
+        return ""
+
+
+def _time_namespace(proc: Path) -> str:
+    try:
+        return str((proc / "self/ns/time").readlink())
+    except OSError:  # kernels before 5.6 have none
+        return ""
 
 
 _HOST: Final = _host()

@@ -63,6 +63,7 @@ def test_a_password_may_have_any_characters() -> None:
         ("mysql://u:1/secret@h/x", "can't be read"),
         ("mysql://u:1?secret@h/x", "can't be read"),
         ("mysql://u:1/secret#@h/x", "can't be read"),
+        ("mysql://u:sec@ret?timeout=secret@h/x", "can't be read"),
         ("mysql://u:secret@[h/x", "can't be read"),
         ("postgres://u:secret@h/x", "starts with mysql:// or mariadb://"),
     ],

@@ -46,6 +46,7 @@ def test_what_is_shown_of_a_store_is_where_it_is() -> None:
         ("postgres://h/x?statement_cache_size=-1", "give 0 behind PgBouncer"),
         ("postgres://h/x?synchronous_commit=sometimes", "synchronous_commit is 'sometimes'; it can be on, off, local"),
         ("postgres://h/x?schema=", "schema is empty"),
+        ("postgres://u:sec@ret?timeout=secret@h/x", "can't be read"),
         ("postgres://u:secret@[h/x", "can't be read"),
         ("mysql://u:secret@h/x", "starts with postgresql:// or postgres://"),
     ],

@@ -78,7 +78,14 @@ def test_a_url_that_can_not_work_is_refused(url: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://worker:sec?ret@host", "redis://worker:sec/ret@host", "redis://worker:sec#ret@host", "redis://worker:sec@ret@h:x"]
+    "url",
+    [
+        "redis://worker:sec?ret@host",
+        "redis://worker:sec@ret?timeout=ret@host",
+        "redis://worker:sec/ret@host",
+        "redis://worker:sec#ret@host",
+        "redis://worker:sec@ret@h:x",
+    ],
 )
 def test_a_password_that_was_not_encoded_is_not_repeated(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -11,7 +11,7 @@ import pytest
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Complete, Exchange, Outcome, Release
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
 from ackwise.stores.sqlite import SQLiteInbox, SQLiteStore
-from ackwise.stores.sqlite.clock import Clocks, Stamp, advance
+from ackwise.stores.sqlite.clock import Clocks, Stamp, _boot, advance
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -249,3 +249,19 @@ def test_a_jump_in_containers_of_one_host_is_doubted_for_an_hour() -> None:
             stamp = advance(stamp, 1000.0 + 2 * DAY + passed, 10.0 + passed, boot)
             assert stamp.now == pytest.approx(1000.0 + passed, abs=20)
             assert stamp.doubted is not None
+
+
+def test_time_namespaces_of_one_host_do_not_pass_for_one_another(tmp_path: Path) -> None:
+    """Their uptimes begin at different times, though the host says the same boot id to all."""
+    starts = set()
+    for name, namespace in (("host", "time:[1]"), ("restored", "time:[2]"), ("old kernel", None)):
+        proc = tmp_path / name
+        (proc / "sys/kernel/random").mkdir(parents=True)
+        (proc / "sys/kernel/random/boot_id").write_text("0d1f\n")
+        (proc / "self/ns").mkdir(parents=True)
+        if namespace:
+            (proc / "self/ns/time").symlink_to(namespace)
+        starts.add(_boot(proc))
+    assert starts == {"0d1f time:[1]", "0d1f time:[2]", "0d1f"}
+    before = Stamp(1000.0, 1000.0, 10.0, "0d1f time:[1]")
+    assert advance(before, 1001.0, 500_000.0, "0d1f time:[2]").now == 1001.0
