@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -127,6 +129,32 @@ async def test_what_nobody_can_read_is_passed_on_purpose_and_is_no_loss(
     assert shop.given == [b"a", b"b", b"c", b"f", b"g"]
     code, said = await shop.ackwise("why", f"{shop.topic}/0/3", "events")
     assert (code, "skipped on purpose" in said) == (0, True), said
+
+
+def verdicts(books: Path) -> Any:
+    return json.loads((books / "summary.json").read_text())["verdicts"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+async def test_what_was_passed_on_purpose_is_said_by_reconcile_and_is_no_anomaly(
+    raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(raw_kafka, await raw_kafka.new_topic())
+    partition = TopicPartition(shop.topic, 0)
+    await send_batch(raw_kafka, shop.topic, b"a")
+    await send_batch(raw_kafka, shop.topic, b"b" * 50, b"c" * 50, compression="zstd")
+    await send_batch(raw_kafka, shop.topic, b"d")
+    monkeypatch.setattr("aiokafka.codec.cramjam", None)
+    async with shop.working():
+        await committed_at(raw_kafka, shop.group, partition, 1)
+    assert (await shop.skip(f"{shop.topic}/0/1-2", "--yes"))[0] == 0
+    async with shop.working():
+        await committed_at(raw_kafka, shop.group, partition, 4)
+    command = [sys.executable, "-m", "ackwise.plugin.cli", "reconcile", "events", "--out", "books"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert verdicts(Path("books")) == {"EXACTLY_ONCE": 2, "SKIPPED": 2}
 
 
 async def test_what_can_be_read_is_never_passed(raw_kafka: RawKafka) -> None:
