@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Protocol, cast
 
 from aiokafka import TopicPartition
-from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaError
+from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.types import TP
@@ -131,6 +131,18 @@ class ReliableThread(AIOKafkaConsumerThread):
     def _reading(self) -> Reading:
         reading: Reading = cast(Any, self.app).ackwise
         return reading
+
+    async def call_thread(self, fun: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """As Faust's. Raise `KafkaConnectionError` if the call was cancelled inside the client.
+
+        The task that waits here is not cancelled then, and would end as if somebody had asked it to.
+        """
+        try:
+            return await super().call_thread(fun, *args, **kwargs)
+        except asyncio.CancelledError:
+            if is_cancelled() or self.should_stop:
+                raise
+            raise KafkaConnectionError("the client gave up a call of its own") from None
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +17,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
+from mode.threads import MethodQueue
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.plugin.client import offsets as standing
@@ -28,6 +31,7 @@ ORDERS = TopicPartition("orders", 0)
 def client_of(**fields: Any) -> SimpleNamespace:
     """What is asked of aiokafka's consumer, which has nothing and stands nowhere."""
     made = {
+        "_client": SimpleNamespace(cluster=SimpleNamespace(leader_for_partition=lambda partition: 1)),
         "_closed": False,
         "_coordinator": SimpleNamespace(),
         "_fetcher": SimpleNamespace(_fetch_task=SimpleNamespace(done=lambda: False), _records=OrderedDict()),
@@ -392,3 +396,46 @@ async def test_what_is_settled_is_committed_though_the_producer_has_stopped_and_
     with pytest.raises(KafkaError, match="thread"):
         await consumer.commit_settled(offsets)
     assert committed == [offsets]
+
+
+@asynccontextmanager
+async def calling(monkeypatch: pytest.MonkeyPatch, *, is_stopping: bool = False) -> AsyncIterator[ReliableThread]:
+    """A thread whose calls run in this loop."""
+    monkeypatch.setattr(ReliableThread, "should_stop", is_stopping)
+    thread = cast(Any, ReliableThread.__new__(ReliableThread))
+    thread.parent_loop = asyncio.get_running_loop()
+    thread._method_queue = MethodQueue(loop=thread.parent_loop)
+    async with thread._method_queue:
+        yield thread
+
+
+async def give_up() -> None:
+    raise asyncio.CancelledError
+
+
+async def test_a_call_that_the_client_cancels_itself_is_an_error_to_the_task_of_faust_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with calling(monkeypatch) as thread:
+        with pytest.raises(KafkaConnectionError):
+            await thread.call_thread(give_up)
+
+
+async def test_a_task_of_faust_that_is_cancelled_while_it_waits_for_a_call_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await may_end.wait()
+
+    async with calling(monkeypatch) as thread:
+        waiting = asyncio.create_task(thread.call_thread(wait))
+        await begun.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        may_end.set()
+
+
+async def test_a_call_that_a_stop_cuts_short_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with calling(monkeypatch, is_stopping=True) as thread:
+        with pytest.raises(asyncio.CancelledError):
+            await thread.call_thread(give_up)
