@@ -16,6 +16,7 @@ __all__ = [
     "has_stopped_fetching",
     "has_stopped_sending",
     "keep_awake",
+    "leader_of",
     "look_for_topics",
     "missing_topics",
     "position_of",
@@ -33,6 +34,11 @@ def position_of(consumer: Any, partition: TopicPartition) -> int | None:
     assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
     state = assignment and assignment.state_value(partition)
     return cast(int, state.position) if state and state.has_valid_position else None
+
+
+def leader_of(consumer: Any, partition: TopicPartition) -> int | None:
+    """The broker that leads `partition`, as far as the client knows; -1 for none, `None` if it does not know the partition."""
+    return cast("int | None", consumer._client.cluster.leader_for_partition(partition))
 
 
 def missing_topics(consumer: Any) -> list[str]:

@@ -7,6 +7,7 @@ committed", and nobody may begin anywhere on it.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -18,6 +19,7 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     NotCoordinatorForGroupError,
     RequestTimedOutError,
     for_code,
@@ -25,11 +27,15 @@ from aiokafka.errors import (
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.internals import leader_of
 
 __all__ = ["Asked", "Committed", "Reach", "Standing", "ask", "committed_by", "offsets_of", "reaches"]
 
 #: Seconds that a broker has to answer.
 _WITHIN: Final = 5.0
+
+#: Partitions of one broker that are asked for alone at a time.
+_ALONE: Final = 16
 
 #: What says that the coordinator has to be looked for again.
 _MOVED: Final = (NotCoordinatorForGroupError, GroupCoordinatorNotAvailableError, RequestTimedOutError)
@@ -99,7 +105,7 @@ async def _past_open_transactions(consumer: Any, found: Asked, within: float) ->
     behind = sorted(partition for partition, said in found.known.items() if said.committed is not None and said.committed.offset > said.end)
     if not behind:
         return found
-    for partition, end in (await _look(partial(_true_ends, consumer), behind, within)).items():
+    for partition, end in (await _look(consumer, partial(_true_ends, consumer), behind, within)).items():
         standing = found.known.pop(partition)
         if isinstance(end, KafkaError):
             found.unknown[partition] = end
@@ -128,7 +134,9 @@ async def reaches(
 ) -> tuple[dict[TopicPartition, Reach], dict[TopicPartition, KafkaError]]:
     """What the brokers say of the logs of `partitions`, and of the others why it is not known. No coordinator is asked."""
     asked = sorted(partitions)
-    starts, ends = await asyncio.gather(_look(consumer.beginning_offsets, asked, within), _look(consumer.end_offsets, asked, within))
+    starts, ends = await asyncio.gather(
+        _look(consumer, consumer.beginning_offsets, asked, within), _look(consumer, consumer.end_offsets, asked, within)
+    )
     known: dict[TopicPartition, Reach] = {}
     unknown: dict[TopicPartition, KafkaError] = {}
     for partition in asked:
@@ -186,20 +194,54 @@ async def _fetch_committed(
     return found
 
 
-async def offsets_of(look: _Look, partitions: list[TopicPartition], *, within: float = _WITHIN) -> _Offsets:
-    """What `look` says of `partitions`; an error of each that it says nothing of."""
-    return await _look(look, partitions, within)
+async def offsets_of(consumer: Any, look: _Look, partitions: list[TopicPartition], *, within: float = _WITHIN) -> _Offsets:
+    """What `look`, a call of `consumer`, says of `partitions`; an error of each that it says nothing of."""
+    return await _look(consumer, look, partitions, within)
 
 
-async def _look(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
-    """What `look` says of `partitions`. Where one of them spoils the answer for all, each is asked for alone, side by side."""
+async def _look(consumer: Any, look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
+    """What `look` says of `partitions`. Each broker is asked by itself, side by side: one that is away keeps no other waiting."""
+    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
+    for partition in partitions:
+        by_leader[leader_of(consumer, partition)].append(partition)
+    said = await asyncio.gather(*(_look_at_one_broker(look, its, within) for its in by_leader.values()))
+    return {partition: each for offsets in said for partition, each in offsets.items()}
+
+
+async def _look_at_one_broker(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
+    """What `look` says of them. Where one of them spoils the answer for all, each is asked for alone.
+
+    A time-out may be that too: the client asks again and again for one that has no leader.
+    """
     try:
         return _each_of(await answer(_awaited(look, partitions), within=within), partitions)
     except (KafkaError, OSError) as error:
         if len(partitions) == 1:
             return {partitions[0]: _as_kafka(error)}
-    alone = await asyncio.gather(*(_look(look, [partition], within) for partition in partitions))
-    return {partition: said for offsets in alone for partition, said in offsets.items()}
+    return await _look_alone(look, partitions, within)
+
+
+async def _look_alone(look: _Look, partitions: list[TopicPartition], within: float) -> _Offsets:
+    """What `look` says of each, some at a time and in any order, within so many seconds altogether.
+
+    A broker that is away is asked for a few of them then, and not for thousands. Who was not asked for is unknown, as who got no answer;
+    the next time others come first, so that those which never answer keep nobody from it.
+    """
+    waiting = random.sample(partitions, len(partitions))
+    found: _Offsets = dict.fromkeys(partitions, KafkaTimeoutError(f"not asked within {within:g} s"))
+    clock = asyncio.get_running_loop().time
+    end = clock() + within
+
+    async def go_on() -> None:
+        while waiting and (left := end - clock()) > 0:
+            partition = waiting.pop()
+            try:
+                found.update(_each_of(await answer(_awaited(look, [partition]), within=left), [partition]))
+            except (KafkaError, OSError) as error:
+                found[partition] = _as_kafka(error)
+
+    await asyncio.gather(*(go_on() for _ in range(_ALONE)))
+    return found
 
 
 async def _awaited(look: _Look, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -448,7 +448,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         """What `look` says of `partitions`, asked again until it says something of each. Faust has a limit for that itself."""
         asked = [TopicPartition(*partition) for partition in partitions]
         while True:
-            found = await self.call_thread(offsets_of, look, asked)
+            found = await self.call_thread(offsets_of, self._ensure_consumer(), look, asked)
             unknown = {partition: each for partition, each in found.items() if isinstance(each, KafkaError)}
             if not unknown:
                 return {TP(*partition): offset for partition, offset in found.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,10 +35,12 @@ class Brokers:
         self.error_code = 0
         self.committed: list[tuple[int, int, str, int]] = [(0, 7, "from us", 0), (1, -1, "", 0)]
         self.starts: Callable[[list[TopicPartition]], Offsets] = lambda partitions: dict.fromkeys(partitions, 3)
-        self.ends: Callable[[list[TopicPartition]], Offsets] = lambda partitions: dict.fromkeys(partitions, 9)
+        self.ends: Callable[[list[TopicPartition]], Offsets | Awaitable[Offsets]] = lambda partitions: dict.fromkeys(partitions, 9)
         self.asked: list[str] = []
         self.is_coordinator_dead = False
+        self.leaders: Mapping[TopicPartition, int] = {}
         self._coordinator = self
+        self._client = SimpleNamespace(cluster=SimpleNamespace(leader_for_partition=lambda partition: self.leaders.get(partition)))
 
     async def ensure_coordinator_known(self) -> None:
         self.is_coordinator_dead = False
@@ -56,10 +58,11 @@ class Brokers:
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> Offsets:
         self.asked.append("ends")
-        return self.ends(partitions)
+        said = self.ends(partitions)
+        return await said if isinstance(said, Awaitable) else said
 
-    def answer(self, partitions: Iterable[TopicPartition] = (ORDERS, OTHERS)) -> Any:
-        return ask(self, "billing", list(partitions), within=0.05)
+    def answer(self, partitions: Iterable[TopicPartition] = (ORDERS, OTHERS), *, within: float = 0.05) -> Any:
+        return ask(self, "billing", list(partitions), within=within)
 
 
 async def test_where_to_begin_is_asked_for_all_partitions_with_one_request_of_each_kind() -> None:
@@ -136,6 +139,67 @@ async def test_a_partition_without_a_leader_does_not_keep_the_others_from_beginn
     assert isinstance(unknown[OTHERS], LeaderNotAvailableError)
 
 
+def many() -> tuple[Brokers, list[TopicPartition]]:
+    """Brokers with a thousand partitions."""
+    brokers = Brokers()
+    brokers.committed = [(number, 7, "", 0) for number in range(1000)]
+    return brokers, [TopicPartition("orders", number) for number in range(1000)]
+
+
+async def never(*_: object) -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_a_broker_that_is_away_is_asked_for_a_few_of_its_partitions_alone() -> None:
+    brokers, partitions = many()
+    brokers.ends = never
+    known, unknown = await brokers.answer(partitions)
+    assert (known, set(unknown)) == ({}, set(partitions))
+    assert all(isinstance(error, KafkaTimeoutError) for error in unknown.values())
+    assert brokers.asked.count("ends") < 50
+
+
+async def test_a_broker_that_is_away_has_the_others_asked_as_ever() -> None:
+    def ends(partitions: list[TopicPartition]) -> Offsets | Awaitable[Offsets]:
+        return never() if away.intersection(partitions) else dict.fromkeys(partitions, 9)
+
+    brokers, partitions = many()
+    brokers.leaders = {partition: partition.partition % 3 for partition in partitions}
+    away = {partition for partition in partitions if brokers.leaders[partition] == 1}
+    brokers.ends = ends
+    known, unknown = await brokers.answer(partitions)
+    assert (set(known), set(unknown)) == (set(partitions) - away, away)
+    assert brokers.asked.count("starts") == 3
+    assert brokers.asked.count("ends") < 50
+
+
+async def test_a_partition_that_times_out_for_all_keeps_none_of_a_thousand_from_beginning() -> None:
+    def ends(partitions: list[TopicPartition]) -> Offsets:
+        if OTHERS in partitions:
+            raise KafkaTimeoutError
+        return dict.fromkeys(partitions, 9)
+
+    brokers, partitions = many()
+    brokers.ends = ends
+    known, unknown = await brokers.answer(partitions, within=60)
+    assert (set(known), set(unknown)) == ({*partitions} - {OTHERS}, {OTHERS})
+
+
+async def test_partitions_that_never_answer_keep_the_others_waiting_for_some_time_only() -> None:
+    def ends(partitions: list[TopicPartition]) -> Offsets | Awaitable[Offsets]:
+        return never() if broken.intersection(partitions) else dict.fromkeys(partitions, 9)
+
+    brokers = Brokers()
+    brokers.ends = ends
+    partitions = {TopicPartition("orders", number) for number in range(50)}
+    brokers.committed = [(partition.partition, 7, "", 0) for partition in partitions]
+    broken = {partition for partition in partitions if partition.partition < 25}
+    begun = set[TopicPartition]()
+    while begun != partitions - broken:
+        known, _ = await brokers.answer(partitions - begun)
+        begun |= known.keys()
+
+
 async def test_a_broker_that_refuses_the_look_is_not_believed_to_have_an_empty_log() -> None:
     def refuse(_: object) -> Offsets:
         raise TopicAuthorizationFailedError("orders")
@@ -147,10 +211,6 @@ async def test_a_broker_that_refuses_the_look_is_not_believed_to_have_an_empty_l
 
 async def test_brokers_that_never_answer_are_waited_for_only_so_long() -> None:
     brokers = Brokers()
-
-    async def never(*_: object) -> Any:
-        await asyncio.Event().wait()
-
     setattr(brokers, "ensure_coordinator_known", never)  # noqa: B010  # mypy takes no assignment to a method
     known, unknown = await brokers.answer()
     assert known == {}
