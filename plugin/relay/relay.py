@@ -109,8 +109,10 @@ class DelayRelay:
             return _end_of(relaying) if relaying.done() else None
         finally:
             relaying.cancel()
-            await asyncio.wait({relaying}, timeout=_CANCEL)
-            await member.close()
+            try:
+                await asyncio.wait({relaying}, timeout=_CANCEL)
+            finally:
+                await member.close()
 
     def _log_end(self, ended: BaseException, rest: float) -> None:
         if is_refusal(ended):

@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaConnectionError
 
+from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.opening import opened
 
 CLIENTS = [AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient]
@@ -107,3 +108,17 @@ async def test_a_client_that_gives_up_half_way_is_closed_all_the_same(make: Call
             assert await connections.ready(1)
         assert len(broker.open) == 2
         client._closed = True
+
+
+async def test_a_client_whose_own_task_has_failed_leaves_no_connection_open() -> None:
+    async def fail() -> None:
+        raise ValueError
+
+    broker = Broker()
+    async with broker.serving():
+        admin: Any = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+        await admin.start()
+        assert await admin._client.ready(admin._client.get_random_node())
+        learning, admin._client._sync_task = admin._client._sync_task, asyncio.create_task(fail())
+        learning.cancel()
+        assert isinstance(await close_consumer(admin, within=10), ValueError)

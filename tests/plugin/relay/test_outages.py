@@ -424,3 +424,32 @@ async def test_a_relay_whose_producer_is_gone_for_good_goes_on_with_another(monk
     await publisher.stop()
     assert [producer.sent for producer in factory.made if producer.sent] == [[b"1", b"2"], [b"3", b"4"]]
     assert len(relay.cluster.clients) == 1, "no membership ended for it"
+
+
+async def test_a_relay_that_is_cancelled_while_its_membership_does_not_end_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, asked_to_end, may_end, closed = (asyncio.Event() for _ in range(4))
+
+    class Stubborn:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        async def relay(self) -> None:
+            begun.set()
+            while not may_end.is_set():
+                try:
+                    await may_end.wait()
+                except asyncio.CancelledError:
+                    asked_to_end.set()
+
+        async def close(self) -> None:
+            closed.set()
+
+    monkeypatch.setattr(delay, "DelayMember", Stubborn)
+    relay = Relay(monkeypatch)
+    running = asyncio.create_task(relay.relay.run(relay.stop))
+    await begun.wait()
+    relay.stop.set()
+    await asked_to_end.wait()
+    running.cancel()
+    await asyncio.wait({running})
+    may_end.set()
+    assert closed.is_set()
