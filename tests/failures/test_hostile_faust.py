@@ -52,7 +52,9 @@ async def attempt(world: World, plan: Plan, style: fausting.Declare, *, may_end:
     await trial.run()
     if style is fausting.with_table and not trial.ended:
         counted, expected = await fausting.counted(world), fausting.executions(world.sent)
-        assert counted == expected, f"the table counts {counted}, and {expected} were executed"
+        # A copy that no broker acknowledges before its partition is given up is decided on once more; the trial saw the others run once.
+        more = fausting.sent_on(world.sent)
+        assert expected <= counted <= expected + more, f"the table counts {counted}; {expected} to {expected + more} were executed"
 
 
 async def suffer(new_world: NewWorld, plans: Sequence[Plan], *, may_end: bool = False) -> None:

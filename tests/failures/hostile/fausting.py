@@ -24,7 +24,7 @@ from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.faust.thread import ReliableThread
 from ackwise.stores.sqlite import SQLiteStore
 
-__all__ = ["Declare", "by_handler", "by_take", "counted", "executions", "install", "with_table", "worker"]
+__all__ = ["Declare", "by_handler", "by_take", "counted", "executions", "install", "sent_on", "with_table", "worker"]
 
 #: Milliseconds of a session. Settings refuse one that brokers take only where they are told to, as that of these tests is.
 _SESSION: Final = 1000
@@ -147,3 +147,8 @@ def executions(records: Iterable[Record]) -> int:
     """How often an agent takes one of `records`, if nothing is taken twice: what comes later comes once more."""
     values = [json.loads(record.value or b"") for record in records if record.id is not None]
     return sum(1 + (value["times"] if value["kind"] == "later" else 0) for value in values)
+
+
+def sent_on(records: Iterable[Record]) -> int:
+    """Return how many of `records` an agent sends back or buries."""
+    return sum(json.loads(record.value or b"")["kind"] in ("later", "reject") for record in records if record.id is not None)
