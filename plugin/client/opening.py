@@ -1,4 +1,4 @@
-"""How a client of aiokafka is opened, so that it is closed whatever ends it, in the midst of its start too."""
+"""Opening of an aiokafka client: it is closed whatever ends it, also in the middle of its start."""
 
 from __future__ import annotations
 
