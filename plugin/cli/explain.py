@@ -53,7 +53,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(Padding(Text(consequence), (0, 0, 0, 4), expand=False))
     for style, word, sentences in (("yellow", "warning", found.warnings), ("red", "refused at start", found.refusals)):
         for sentence in sentences:
-            console.print(Text.assemble("\n", (word, style), f" {sentence}"), soft_wrap=True)
+            console.print(Text.assemble("\n", (word, style), f": {sentence}"), soft_wrap=True)
 
 
 def _by_consequence(failures: Iterable[FailurePath]) -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HELP", "check", "create"]
 
-HELP: Final = "The topics that a group needs: look at them, or make them."
+HELP: Final = "The topics that a group needs: look at them, make them, pass what nobody can read."
 
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 

@@ -111,8 +111,8 @@ async def _require_no_members(admin: AIOKafkaAdminClient, group: Group) -> None:
         raise for_code(described["error_code"])
     if described["members"] or described["state"] not in ("Empty", "Dead"):
         raise ConfigurationError(
-            f"group {group.settings.group!r} has {len(described['members'])} members now; stop all of its workers first, and wait until a "
-            "crashed one is missed (session_timeout)"
+            f"group {group.settings.group!r} still has members ({len(described['members'])}); stop all of its workers first, and wait "
+            "until a crashed one is missed (session_timeout)"
         )
 
 
@@ -120,8 +120,8 @@ async def _committed(admin: AIOKafkaAdminClient, group: Group, partition: TopicP
     found = (await admin.list_consumer_group_offsets(group.settings.group, partitions=[partition])).get(partition)
     if found is None or found.offset < 0:
         raise ConfigurationError(
-            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; start a worker, which "
-            "commits where it begins, stop it, and try again"
+            f"group {group.settings.group!r} has committed nothing on {partition.topic}/{partition.partition}; look whether that partition "
+            "exists, then start a worker, which commits where it begins, stop it, and try again"
         )
     return found.offset
 

@@ -3,10 +3,14 @@
 It is a best-effort store: a fail-over may forget what was acknowledged (`docs/stores/redis.md`).
 """
 
+from ackwise.middleware.errors import ConfigurationError
+
 try:
     import redis  # noqa: F401  - asked for here, so that a missing driver is told of in one sentence
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("its driver is not installed: pip install 'ackwise[redis]'", name=error.name) from None
+    if error.name != "redis":
+        raise
+    raise ConfigurationError("the Redis store needs redis; install it with pip install 'ackwise[redis]'") from None
 
 from ackwise.stores.redis.claims import RedisStore
 from ackwise.stores.redis.url import from_url

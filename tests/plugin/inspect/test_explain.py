@@ -225,7 +225,7 @@ def test_the_command_says_by_its_exit_code_that_the_app_would_not_start(tmp_path
     (tmp_path / "ackwise.toml").write_text('[dedup]\nstore = "sqlite:///claims.db"\nretention = "1h"\n')
     done = run_explain(tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "refused at start retention of Dedup is 1h" in done.stdout
+    assert "refused at start: retention of Dedup is 1h" in done.stdout
 
 
 def test_an_entry_that_there_is_not_is_one_sentence(tmp_path: Path) -> None:
