@@ -20,7 +20,7 @@ NAMED = re.compile(r"`([A-Za-z_/]+\.(?:py::)?[A-Za-z_0-9]+)`")
 def tables(columns: int) -> list[list[str]]:
     """The rows of the page's tables with that many columns, without heads and rules."""
     lines = (REPOSITORY / "docs" / "stores" / "cases.md").read_text("utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     return [row for row in rows if len(row) == columns and row[0] not in ("case", "store")]
 
 
