@@ -27,9 +27,9 @@ class Agent:
     kind: Literal["batch", "message", "stream"]
     call: Callable[[Batch[Any]], Awaitable[object]] | Callable[[Message[Any]], Awaitable[object]]
     decode: Callable[[bytes | None], object]  #: raises anything for a value that can't be decoded
-    max_batch: Annotated[int, "how many messages a batch has at most"] = 200
-    within: Annotated[float, "how long a batch waits to fill"] = 0.0
-    keep_ack_index_on_error: Annotated[bool, "whether the prefix up to `ack_index` is done when the handler raises after it"] = False
+    max_batch: Annotated[int, "messages in a batch at most"] = 200
+    within: Annotated[float, "time that a batch waits to fill"] = 0.0
+    keep_ack_index_on_error: Annotated[bool, "keep the prefix up to `ack_index` when the handler raises after it"] = False
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
 

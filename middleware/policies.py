@@ -21,10 +21,10 @@ KeyFunction = Callable[[Message[Any]], str | bytes | None]
 #: The header that version 0.1 read without being told to.
 _LEGACY_HEADER: Final = "message-id"
 
-_HEADER: Final = "the header whose value identifies a message on its topic, where there is no key function; none unless set"
+_HEADER: Final = "header that identifies a message on its topic, without a key function"
 _SCOPE: Final = (
-    "what a message id is unique in: `topic`, or `legacy` for the ids of version 0.1, which had no topic in them and read the header "
-    "`message-id` unasked; choose `legacy` in the same deployment as the upgrade, from a drained group"
+    "`topic`, or `legacy` for the ids of version 0.1, without a topic and by default from the header `message-id`; choose `legacy` in "
+    "the deployment of the upgrade, from a drained group"
 )
 
 
@@ -32,25 +32,23 @@ _SCOPE: Final = (
 class Dedup:
     """Run each message once: claims in `store`, a URL or a `ClaimStore`.
 
-    `key` takes a message and answers its business key; `None` or `""` means "not deduplicated". Without it a message is known
+    `key` takes a message and returns its business key; `None` or `""` means "not deduplicated". Without it a message is known
     by the coordinates of its origin record, or by the id in its `message_id_header` if one is named. The other fields say
     beside them what they mean. Raises `ConfigurationError` for a setting that can't work.
     """
 
-    store: Annotated[str | ClaimStore, "the URL of the claim store, such as `sqlite:///claims.db`; setting it turns Dedup on"] = field(
+    store: Annotated[str | ClaimStore, "URL of the claim store, such as `sqlite:///claims.db`; turns Dedup on"] = field(
         repr=False
     )  # it may hold a password
     key: KeyFunction | None = None
-    lease: Annotated[
-        float | str, "how long a crashed worker keeps others from its messages; not how long a handler may take, since it is renewed"
-    ] = 30.0
-    retention: Annotated[float | str, "how long a finished message is remembered"] = 86400.0
-    namespace: Annotated[str, "part of every key, so that installations can share a store"] = "ackwise"
-    epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
+    lease: Annotated[float | str, "time that a crashed worker keeps others from its messages; renewed while a handler runs"] = 30.0
+    retention: Annotated[float | str, "memory of finished messages"] = 86400.0
+    namespace: Annotated[str, "part of every key, for installations that share a store"] = "ackwise"
+    epoch: Annotated[int, "part of every key; raise it for an intended replay"] = 0
     on_store_down: Annotated[
         Literal["block", "fail_open", "fail_closed"],
-        "what happens while the store does not answer: `block` waits with its messages held, `fail_open` runs them without a claim and "
-        "marks them later, `fail_closed` stops the app",
+        "while the store does not answer: `block` holds messages, `fail_open` runs them without a claim and marks them later, "
+        "`fail_closed` stops the app",
     ] = "block"
     message_id_header: Annotated[str | None, _HEADER] = None
     message_id_scope: Annotated[Literal["topic", "legacy"], _SCOPE] = "topic"
@@ -86,18 +84,18 @@ class Transactional:
     Raises `ConfigurationError` for a setting that can't work.
     """
 
-    store: Annotated[str | TransactionalStore, "the URL of the database that the handler writes to; setting it turns Transactional on"] = (
-        field(repr=False)
+    store: Annotated[str | TransactionalStore, "URL of the handler's database; turns Transactional on"] = field(
+        repr=False
     )  # it may hold a password
     key: KeyFunction | None = None
     mode: Annotated[
         Literal["inbox", "offsets"],
-        "what is remembered: `inbox` keeps a row for each key; `offsets` one for each partition, which costs less, keeps the order of a "
-        "partition, and does not see what a producer sent twice",
+        "`inbox` keeps a row per key; `offsets` one per partition, which costs less, keeps the partition's order, and does not see what a "
+        "producer sent twice",
     ] = "inbox"
-    retention: Annotated[float | str, "how long a finished message is remembered"] = 7 * 86400.0
-    namespace: Annotated[str, "part of every key, so that installations can share a database"] = "ackwise"
-    epoch: Annotated[int, "part of every key; raise it by one for an intended replay"] = 0
+    retention: Annotated[float | str, "memory of finished messages"] = 7 * 86400.0
+    namespace: Annotated[str, "part of every key, for installations that share a database"] = "ackwise"
+    epoch: Annotated[int, "part of every key; raise it for an intended replay"] = 0
     message_id_header: Annotated[str | None, _HEADER] = None
     message_id_scope: Annotated[Literal["topic", "legacy"], _SCOPE] = "topic"
 
@@ -170,7 +168,7 @@ class Events:
     With `before_settle` a missing event proves a loss; with `async` a crash may cost the last ones.
     """
 
-    sink: Annotated[str | EventSink, "the folder that events are exported to; setting it turns Events on"]
+    sink: Annotated[str | EventSink, "folder of exported events; turns Events on"]
     mode: Annotated[Literal["before_settle", "async"], "whether events are durable before anything is acknowledged, or written behind"] = (
         "before_settle"
     )

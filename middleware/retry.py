@@ -169,13 +169,13 @@ class ConsumeLater(Exception):
 
     def __init__(
         self,
-        max_reconsume_times: Annotated[int | None, "how often a message is sent back before it is a dead letter"] = None,
+        max_reconsume_times: Annotated[int | None, "times that a message is sent back before it is a dead letter"] = None,
         *,
-        levels: Annotated[str | Sequence[float | str] | None, "the delay levels, shortest first"] = None,
+        levels: Annotated[str | Sequence[float | str] | None, "delay levels, shortest first"] = None,
         retry: RetryPolicy | None = None,
         on: Mapping[type[BaseException], RetryPolicy] | None = None,
         unless: Sequence[type[BaseException]] | type[BaseException] = (),
-        max_delay: Annotated[float | str | None, "the longest delay that a handler, a policy or a level may ask for"] = None,
+        max_delay: Annotated[float | str | None, "longest delay of a handler, a policy or a level"] = None,
         delay_level: int | None = None,
         delay: float | str | None = None,
     ) -> None:

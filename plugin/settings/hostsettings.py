@@ -41,22 +41,20 @@ class HostSettings:
 
     brokers: Annotated[str, "`host:port`, several with commas between"]
     group: str
-    create_topics: Annotated[
-        _CreateTopics, "what happens to topics of the group that are missing: they are created, refused, or left to the broker"
-    ] = "auto"
-    start: Annotated[_Start, "where a partition without a committed offset begins"] = "earliest"
-    commit_interval: Annotated[float, "how often offsets are committed; 0 is after every batch"] = 5.0
-    revoke_timeout: Annotated[float, "how long a running batch may take to finish when its partition is taken away; at most 30 s"] = 25.0
-    drain_timeout: Annotated[float, "how long running batches may take to finish when the app stops"] = 25.0
-    start_timeout: Annotated[float, "how long a start waits for brokers that are away; 0 is for as long as it takes"] = 0.0
-    session_timeout: Annotated[float, "how long a crashed worker's partitions stay with it"] = 10.0
-    clock_skew: Annotated[float, "added to due times, so that a copy is never early on another machine's clock"] = 0.5
-    max_buffered_bytes: Annotated[
-        int, "how many bytes of fetched messages a worker holds; above it each partition takes one batch of at most 1 MiB at a time"
-    ] = 512 * 2**20
-    client_id: Annotated[str, "what the Kafka clients call themselves"] = "ackwise"
+    create_topics: Annotated[_CreateTopics, "missing topics of the group: created, refused, or left to the broker"] = "auto"
+    start: Annotated[_Start, "begin of a partition without a committed offset"] = "earliest"
+    commit_interval: Annotated[float, "interval of commits; 0 is after every batch"] = 5.0
+    revoke_timeout: Annotated[float, "time for running batches when their partition is taken away; at most 30 s"] = 25.0
+    drain_timeout: Annotated[float, "time for running batches when the app stops"] = 25.0
+    start_timeout: Annotated[float, "wait of a start for absent brokers; 0 is for ever"] = 0.0
+    session_timeout: Annotated[float, "time that a crashed worker keeps its partitions"] = 10.0
+    clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
+    max_buffered_bytes: Annotated[int, "bytes of fetched messages in a worker; above it each partition takes at most 1 MiB at a time"] = (
+        512 * 2**20
+    )
+    client_id: Annotated[str, "name of the Kafka clients"] = "ackwise"
     client_options: Annotated[
-        Mapping[str, object], "an option of every Kafka client: `security_protocol`, `sasl_mechanism`, `sasl_plain_password` and so on"
+        Mapping[str, object], "option of every Kafka client, such as `security_protocol`, `sasl_mechanism`, `sasl_plain_password`"
     ] = field(default_factory=dict)
 
     def __repr__(self) -> str:
