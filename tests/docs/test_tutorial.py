@@ -38,7 +38,7 @@ class Terminal:
         """Run commands to their end; returns what they printed and the exit code of the last one."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
-        self._shell.stdin.write(f"{commands}\necho; echo end of commands $?\n")
+        self._shell.stdin.write(f"{commands}\ncode=$?; echo; echo end of commands $code\n")
         self._shell.stdin.flush()
         printed = ""
         for line in self._shell.stdout:
