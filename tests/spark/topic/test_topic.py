@@ -75,6 +75,9 @@ async def make(brokers: str, topic: str) -> None:
     raw = RawKafka(brokers)
     await raw.start()
     await raw._admin.create_topics([NewTopic(topic, 3, 1)])
+    async with asyncio.timeout(30):
+        while topic not in await raw._admin.list_topics():  # noqa: ASYNC110  # the state of the broker
+            await asyncio.sleep(0.05)
     await raw.close()
 
 
