@@ -23,11 +23,10 @@ def parse_duration(value: float | str, *, what: str = "duration") -> float:
     """
     seconds: object = value
     if isinstance(value, str):
-        text = value.strip().lower()
-        match = _PATTERN.fullmatch(text.removeprefix("-"))
+        match = _PATTERN.fullmatch(value.strip().lower())
         if match is None:
             raise ConfigurationError(f"{what} is {value!r}, which is not a duration; write it as 30, '30s', '500ms' or '2h'")
-        seconds = float(match[1]) * _UNITS[match[2] or "s"] * (-1 if text.startswith("-") else 1)
+        seconds = float(match[1]) * _UNITS[match[2] or "s"]
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST:
         raise ConfigurationError(f"{what} is {value!r}; it must be from 0 to 100 years: a number of seconds, or a text such as '30s'")
     return float(seconds)

@@ -51,15 +51,16 @@ async def _tear_from(client: Any) -> None:
         if task is not None and not task.done():
             task.cancel()
             task.add_done_callback(_take_note)
-    connections = client.client if hasattr(client, "client") else client._client
+    connections = getattr(client, "client", None) or getattr(client, "_client", None)
+    if connections is None:
+        return
     try:
         await answer(connections.close(), within=_CLOSE)
     except Exception as error:  # noqa: BLE001  # see above
         log.debug("the connections of a Kafka client could not be closed", error=said(error))
     finally:
-        for connection in list(
-            getattr(connections, "_conns", {}).values()
-        ):  # it waits for its own task first, and raises what that ended with
+        # It waits for its own task first, and raises what that ended with.
+        for connection in list(getattr(connections, "_conns", {}).values()):
             connection.close()
 
 

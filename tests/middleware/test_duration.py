@@ -76,8 +76,3 @@ def test_a_text_is_a_duration_or_a_configuration_error(text: str) -> None:
     except ConfigurationError:
         return
     assert 0 <= seconds <= HUNDRED_YEARS
-
-
-def test_what_is_negative_is_said_to_be_out_of_range_and_no_strange_text() -> None:
-    with pytest.raises(ConfigurationError, match=r"lease is '-3s'; it must be from 0 to 100 years"):
-        parse_duration("-3s", what="lease")
