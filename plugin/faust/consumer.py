@@ -250,7 +250,12 @@ class ReliableProducer(Producer):
             fut.exception()  # the host is told by `send`; asyncio need not say that nobody has asked
 
     async def flush(self) -> None:
-        """As Faust's. A buffer that has stopped with messages in it, which `deliver` tells of, does not keep the app from stopping."""
+        """As Faust's. What can't be sent any more, which `deliver` tells of, does not keep the app from stopping.
+
+        That is what a client has that has stopped by itself, and what waits in a buffer that has stopped.
+        """
+        if self._producer is not None and has_stopped_sending(self._producer):
+            return
         if not self.buffer.should_stop:
             await super().flush()
         elif self._producer is not None:

@@ -116,6 +116,7 @@ class ReliableThread(AIOKafkaConsumerThread):
     _is_fetching = False
     _searching_until = 0.0
     _given: Mapping[TopicPartition, tuple[int, int, int]] = {}  #: to Faust: first and last offset, and where that left the client
+    _raised_at: Mapping[TopicPartition, int] = {}  #: where the client stood in what Faust reads itself as that raised last
     _left_at: Mapping[TopicPartition, int] = {}  #: the client's positions as the asking that returned last of each has left them
     _clock: Callable[[], float] = staticmethod(time.monotonic)
 
@@ -321,13 +322,24 @@ class ReliableThread(AIOKafkaConsumerThread):
             self._quarantine.admit(partition, lanes[0], error)
 
     async def _ask_theirs(self, consumer: Any, theirs: Collection[Any], max_records: int | None) -> Mapping[Any, Any]:
-        """What Faust reads itself, such as the changelogs of tables: what that raises is Faust's as well."""
+        """What Faust reads itself, as the changelogs of tables: fetched anew after an error. One that comes again is Faust's as well."""
+        stood = _positions(consumer, theirs)
+        is_known = not any(stands_before_an_error(consumer, partition) for partition in theirs)  # where it stood before that
         try:
             return await self._ask(consumer, theirs, 0.0, max_records)
         except (ConsumerStoppedError, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise _NotOurs(error) from error
+            is_passing = stood != self._raised_at or (isinstance(error, KafkaError) and error.retriable)
+            if not (is_known and is_passing):
+                raise _NotOurs(error) from error
+            self._raised_at = stood
+            for partition, position in stood.items():
+                if partition in consumer.assignment():
+                    consumer.seek(TopicPartition(*partition), position)
+            log.warning("fetching failed, nothing is lost", group=self.app.conf.id, error=_spoken(error), retry_in=_POLL_AGAIN)
+            await asyncio.sleep(_POLL_AGAIN)
+            return {}
 
     async def _stand(self, consumer: Any, partitions: Iterable[Any]) -> dict[TopicPartition, Cursor]:
         """The cursors of those of `partitions` that the client stands at; it is sought back where something moved it.

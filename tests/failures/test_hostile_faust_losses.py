@@ -21,8 +21,7 @@ from ackwise.plugin.faust import thread
 from ackwise.plugin.faust.thread import Fetched, ReliableThread
 from ackwise.plugin.relay import member as delaymember
 
-#: A client that is harmed while it closes may leave a connection open; the tests of single faults look at what is left.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
 NewWorld = Callable[..., World]
 

@@ -15,8 +15,7 @@ from tests.failures.hostile.plan import Plan
 from tests.failures.hostile.trial import Join, Trial, host
 from tests.failures.world import World
 
-#: A client that is harmed while it closes may leave a connection open; the tests of single faults look at what is left.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 
 NewWorld = Callable[..., World]
 

@@ -19,8 +19,7 @@ from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.relay import member as delaymember
 
-#: A client that is harmed while it closes may leave a connection open; the tests of single faults look at what is left.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 
 NewWorld = Callable[..., World]
 

@@ -366,9 +366,30 @@ async def test_a_buffer_that_has_stopped_does_not_keep_the_rest_from_being_flush
 
     producer = producer_that_flushes_at_once(monkeypatch, stopped=True)
     monkeypatch.setattr(Producer, "flush", by_faust)
-    producer._producer = SimpleNamespace(flush=flush)
+    producer._producer = SimpleNamespace(flush=flush, _sender=SimpleNamespace(sender_task=None), client=SimpleNamespace(_sync_task=None))
     await producer.flush()
     assert flushed == ["client"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_client_that_sends_nothing_any_more_does_not_keep_the_app_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    async def flush(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    ended = asyncio.get_running_loop().create_future()
+    ended.set_result(None)
+    producer = producer_that_flushes_at_once(monkeypatch, stopped=stopped)
+    monkeypatch.setattr(Producer, "flush", flush)
+    producer._producer = SimpleNamespace(flush=flush, _sender=SimpleNamespace(sender_task=ended), client=SimpleNamespace(_sync_task=None))
+    await asyncio.wait_for(producer.flush(), 1)
+    producer.send_soon(FutureMessage(message=cast(Any, None)))
+    delivering = asyncio.create_task(producer.deliver())
+    await asyncio.sleep(0)
+    producer.buffer.should_stop = True  # as the worker stops
+    with pytest.raises(AckwiseError, match="1 changes of tables"):
+        await delivering
 
 
 async def test_what_is_settled_is_committed_though_the_producer_has_stopped_and_not_where_the_client_has() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CorruptRecordException, KafkaConnectionError, RecordTooLargeError
+from aiokafka.errors import CorruptRecordException, KafkaConnectionError, RecordTooLargeError, RequestTimedOutError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
@@ -283,6 +284,29 @@ async def test_what_faust_reads_itself_and_can_not_read_raises_as_in_faust(monke
     async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
         with pytest.raises(CorruptRecordException):
             await desk.until(lambda: False)
+
+
+@pytest.mark.parametrize(("error", "times"), [(RequestTimedOutError(), 3), (CorruptRecordException("once"), 1), (ValueError("odd"), 1)])
+async def test_an_error_that_may_pass_about_what_faust_reads_itself_costs_no_record_and_no_worker(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, times: int
+) -> None:
+    """The client raises after it has drained: its positions have moved past what nobody was given."""
+    logs = Logs({CHANGES: [batch(0, *VALUES), batch(10, *VALUES)], GOOD: [batch(0, *VALUES)]})
+    async with reads(monkeypatch, logs, by_faust={CHANGES}) as desk:
+        real, raised = desk.consumer._fetcher.fetched_records, list[int]()
+
+        async def drains_and_raises(partitions: Collection[TopicPartition], *args: Any, **options: Any) -> Any:
+            found = await real(partitions, *args, **options)
+            if found and set(partitions) == {CHANGES} and len(raised) < times:
+                raised.append(len(found[CHANGES]))
+                raise error
+            return found
+
+        desk.consumer._fetcher.fetched_records = drains_and_raises
+        desk.thread._searching_until = math.inf  # it is asked alone
+        await desk.until(lambda: len(desk.given[GOOD]) == 10 and len(desk.faust) >= 20)
+        assert len(raised) == times
+        assert (desk.faust, desk.given[GOOD]) == ([*range(20)], [*range(10)])
 
 
 async def test_a_record_of_faust_that_makes_no_whole_batch_is_not_passed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
