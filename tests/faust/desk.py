@@ -75,6 +75,8 @@ class Client:
         self.sent: list[bytes | None] = []
         self.answer: Callable[[asyncio.Future[Any]], None] = lambda report: report.set_result(None)
         self._reports: list[asyncio.Future[Any]] = []
+        self._sender = SimpleNamespace(sender_task=None)  # by these two it is seen whether a client has stopped by itself
+        self.client = SimpleNamespace(_sync_task=None)
 
     async def start(self) -> None: ...
 
