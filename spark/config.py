@@ -48,8 +48,8 @@ class ReconcileConfig:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits, the same for the same configuration: whether two runs were told the same."""
         # Only what is not the default, so that a later version, which may know more, gives the same.
-        told = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        changed = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -59,7 +59,7 @@ def production_of(found: Judgement, counts: Counts, path: str) -> Production | N
         return None
     return Production(
         path=path,
-        books=keep_produced(found.facts.partitions, counts.told, found.produced.partitions(found.facts)),
+        books=keep_produced(found.facts.partitions, counts.accounts, found.produced.partitions(found.facts)),
         unpublished=found.produced.unpublished,
         unread=found.produced.unread(found.facts),
         orphans=[Orphans(row["group_id"], row["topic"], row["partition"], row["start"], row["end"]) for row in counts.orphans],
@@ -81,7 +81,7 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
             f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
         )
     if counts.unproved:
-        sentences.append(_said_unproved(found.facts, counts.unproved))
+        sentences.append(_unproved_sentence(found.facts, counts.unproved))
     if fallen := counts.fallen:
         first = min((found.facts.partitions[pk] for pk in fallen), key=lambda each: (each.group, each.topic, each.partition))
         sentences.append(
@@ -95,7 +95,7 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
     return sentences
 
 
-def _said_unproved(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -> str:
+def _unproved_sentence(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -> str:
     named = sorted((facts.partitions[pk].topic, facts.partitions[pk].partition, start, end) for pk, start, end in unproved)
     some = ", ".join(f"{topic}/{partition} [{start}, {end})" for topic, partition, start, end in named[:_NAMED])
     offsets = sum(end - start for _, start, end in unproved)

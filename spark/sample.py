@@ -59,14 +59,14 @@ def check_sample(spark: SparkSession, found: Sampled, config: ReconcileConfig) -
     mates = _mates(spark, found.judged, list(drawn.values()))
     wanted = {*drawn, *((*messages[row["mk"]], row["offset"]) for row in mates)}
     events = [*_sessions(found.facts), *_events_of(spark, found.events, wanted)]
-    said = rule(events, config, offsets=(), known=_known(found)).messages if drawn else {}
+    ruled = rule(events, config, offsets=(), known=_known(found)).messages if drawn else {}
     for message, row in drawn.items():
-        once, again = (Verdict(row["verdict"]), Flag(row["flags"])), said.get(message)
+        once, again = (Verdict(row["verdict"]), Flag(row["flags"])), ruled.get(message)
         if once != again:
-            wrong = sum(said.get(each) != (row["verdict"], row["flags"]) for each, row in drawn.items())
+            wrong = sum(ruled.get(each) != (row["verdict"], row["flags"]) for each, row in drawn.items())
             raise Disagreement(
-                f"{_named(message)}: the job says {_told(once)}, and the plain algebra {_told(again)}, as for {wrong} of {len(drawn)} "
-                "messages that were checked; nothing that this run says can be relied on, please report it with the events"
+                f"{_named(message)}: the job says {_in_words(once)}, and the plain algebra {_in_words(again)}, as for {wrong} of "
+                f"{len(drawn)} messages that were checked; nothing that this run says can be relied on, please report it with the events"
             )
     return len(drawn)
 
@@ -112,7 +112,7 @@ def _plain(name: str) -> Column:
 def _sessions(facts: Facts) -> list[dict[str, Any]]:
     """Return the sessions as events."""
     same = {"seq": -1, "event_type": int(EventCode.SESSION_START)}
-    said = [row for row in facts.rows if row.session is not None and _is_object(row.session)]
+    with_session = [row for row in facts.rows if row.session is not None and _is_object(row.session)]
     return [
         {
             **same,
@@ -122,7 +122,7 @@ def _sessions(facts: Facts) -> list[dict[str, Any]]:
             "group_id": row.group_id,
             "attrs": row.session,
         }
-        for row in said
+        for row in with_session
     ]
 
 
@@ -178,8 +178,8 @@ def _named(message: Message) -> str:
     return f"{topic}/{partition}/{offset} of group {group}" + (f", agent {handler}" if handler else "")
 
 
-def _told(said: tuple[Verdict, Flag] | None) -> str:
-    if said is None:
+def _in_words(ruling: tuple[Verdict, Flag] | None) -> str:
+    if ruling is None:
         return "nothing"
-    verdict, flags = said
+    verdict, flags = ruling
     return " + ".join([verdict.name, *(flag.name or "" for flag in flags)])

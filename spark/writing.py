@@ -59,7 +59,7 @@ class Counts:
     tallies: Sequence[Tally]
     booked: Sequence[tuple[int, Verdict, int]]
     absent: Mapping[int, Mapping[str, int]]
-    told: Mapping[int, Mapping[str, int]]
+    accounts: Mapping[int, Mapping[str, int]]
     """By `pk` and `Account`."""
     fallen: Sequence[int]
     """The `pk` of partitions whose records get older as offsets grow."""
@@ -97,7 +97,7 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
         tallies=kinds,
         booked=_booked(found, counted),
         absent=_by_partition(partitions, absent()),
-        told=_by_partition(partitions, _accounts(found)),
+        accounts=_by_partition(partitions, _accounts(found)),
         fallen=[row["key"] for row in partitions if row["falls"]],
         unproved=_unproved(found) if any(row[UNPROVED] for row in partitions) else [],
         findings=worst,

@@ -63,8 +63,8 @@ def _shortest(facts: Facts, group: GroupName, config: ReconcileConfig) -> int:
     longest = facts.groups[group].retention
     if config.retention is not None:
         return longest
-    said = [row.session for row in facts.rows if row.session and (row.cluster, row.group_id) == group]
-    return min([longest, *(micros(time) for session in said if (time := _retention(session)) is not None)])
+    sessions = [row.session for row in facts.rows if row.session and (row.cluster, row.group_id) == group]
+    return min([longest, *(micros(time) for session in sessions if (time := _retention(session)) is not None)])
 
 
 def _retention(session: str) -> float | None:

@@ -32,13 +32,13 @@ class Claims:
 
 
 def remembered(claims: DataFrame) -> DataFrame:
-    """One row per dedup hash in rows of `Claims`: `marked` says that it is done, `held` that somebody has it.
+    """One row per dedup hash in rows of `Claims`: `marked` says that it is done, `is_claimed` that somebody has it.
 
     A key that is bound to a day may have several records.
     """
     return claims.groupBy("dedup_hash").agg(
         F.max(F.col("outcome") > 0).alias("marked"),
-        F.max((F.col("outcome") == 0) & (F.col("token") != 0)).alias("held"),
+        F.max((F.col("outcome") == 0) & (F.col("token") != 0)).alias("is_claimed"),
         F.max("leased_until").alias("leased_until"),
         F.max("kept_until").alias("kept_until"),
     )
@@ -59,7 +59,7 @@ def by_key(judged: DataFrame, kept: Mapping[int, int]) -> DataFrame:
         .groupBy("scope", "dedup_hash")
         .agg(
             F.max("is_done").alias("done"),
-            F.max(F.when(succeeded, F.col("told_ts"))).alias("succeeded_ts"),
+            F.max(F.when(succeeded, F.col("reported_ts"))).alias("succeeded_ts"),
             F.max((F.col("verdict")).isin(*map(int, _NOT_DONE))).alias("open"),
             F.max(F.col("verdict").isin(int(Verdict.DUPLICATE_SUPPRESSED), int(Verdict.UNKNOWN_EXPORT_GAP))).alias("unclear"),
             F.max("concerned").alias("concerned"),
@@ -107,12 +107,12 @@ def _finding(should_be: Column, as_of: int, now: int, grace: int) -> Column:
     # When it was marked, at the earliest and at the latest. Before the first event others may have done it; after the last one
     # that is whole, events are still to come.
     earliest, latest = F.col("kept_until") - F.col("longest"), F.col("kept_until") - F.col("shortest")
-    is_told = (earliest > F.col("since") + grace) & (latest < as_of - grace)
+    is_covered = (earliest > F.col("since") + grace) & (latest < as_of - grace)
     is_open = F.col("open") & ~F.col("done")
-    unseen = F.col("marked") & is_open & ~F.col("unclear") & ~F.col("blind") & is_told
+    unseen = F.col("marked") & is_open & ~F.col("unclear") & ~F.col("blind") & is_covered
     forgotten = should_be & F.col("marked").isNull()
     unmarked = should_be & ~F.col("marked")
-    left_open = F.col("held") & ~F.col("marked") & ~F.col("done") & (F.col("leased_until") < now - grace)
+    left_open = F.col("is_claimed") & ~F.col("marked") & ~F.col("done") & (F.col("leased_until") < now - grace)
     found = F.lit(None).cast("int")
     for kind, condition in (
         (ClaimVerdict.LEFT_OPEN, left_open),

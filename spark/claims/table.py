@@ -50,9 +50,9 @@ class ClaimTable:
     def __repr__(self) -> str:
         return f"ClaimTable({self.address})"
 
-    def read(self, spark: SparkSession, say: Callable[[str], None]) -> Claims:
+    def read(self, spark: SparkSession, progress: Callable[[str], None]) -> Claims:
         """Return the claims of the store. Raises `Unavailable` or `ConfigurationError` if it can't be read."""
-        add_jdbc_driver(spark, say)
+        add_jdbc_driver(spark, progress)
         query = " UNION ALL ".join(_CLAIMS.format(table=name) for name in (self.tables.claims, self.tables.daily_claims))
         options = {"url": self.url, "driver": "org.postgresql.Driver", "query": query, "fetchsize": "10000"}
         options |= {name: value for name, value in (("user", self.user), ("password", self.password)) if value is not None}

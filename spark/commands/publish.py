@@ -53,8 +53,8 @@ def publish(
         raise ConfigurationError(f"publish needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
     except OSError as error:
         raise AckwiseError(f"{error.filename or topic}: {error.strerror or error}; run it again") from error
-    said = f"{counted(sent.files, 'file')}, {counted(sent.events, 'event')} of {counted(sent.writers, 'writer')}: sent to {topic}"
-    to_stdout().print(escape(said if sent.files else f"nothing to send: {topic} has all files"), soft_wrap=True)
+    sentence = f"{counted(sent.files, 'file')}, {counted(sent.events, 'event')} of {counted(sent.writers, 'writer')}: sent to {topic}"
+    to_stdout().print(escape(sentence if sent.files else f"nothing to send: {topic} has all files"), soft_wrap=True)
     for path in sent.there.foreign:
         to_stderr().print(f"[yellow]![/] {escape(str(path))} is not named as events are and was not sent", soft_wrap=True)
     if sent.there.torn:

@@ -98,6 +98,6 @@ def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace
             return inquire(message, evidence, config, namespace=namespace, progress=progress)
     except (ArrowInvalid, OSError) as error:
         # pyarrow says which file it is, in the first of several lines, and as either of the two.
-        said = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        raise AckwiseError(f"the events can't be read: {where}{said}; nothing was concluded") from error
+        raise AckwiseError(f"the events can't be read: {where}{reason}; nothing was concluded") from error

@@ -12,7 +12,7 @@ class Logs(NamedTuple):
 
     unreadable: frozenset[int] = frozenset()
     """Their log could not be read to its end."""
-    held: frozenset[int] = frozenset()
+    still_written: frozenset[int] = frozenset()
     """Somebody still writes it."""
 
 

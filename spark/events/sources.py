@@ -126,7 +126,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
     foreign: list[Path] = []
     unreadable: list[str] = []
     writers: set[int] = set()
-    held: set[int] = set()
+    still_written: set[int] = set()
     for root in roots:
         recovery = recover(root)
         for log in recovery.unreadable:
@@ -135,7 +135,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
                 writers.add(log.writer_id)
         # Before the files are listed: a log that is rolled in between is then read twice, which is as good as once.
         files.extend(snapshot(recovery.live, scratch))
-        held.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
+        still_written.update(found[0] for log in recovery.live if (found := writer_and_first_seq(log)) is not None)
         there = exported(root)
         files.extend(there.files)
         foreign.extend(there.foreign)
@@ -151,7 +151,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
                 f"delete {invalid.folder}"
             )
     size = sum(path.stat().st_size for path in files)
-    logs = Logs(frozenset(writers), frozenset(held))
+    logs = Logs(frozenset(writers), frozenset(still_written))
     return Evidence(tuple(roots), tuple(files), size, logs, tuple(unreadable), tuple(foreign))
 
 

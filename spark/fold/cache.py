@@ -264,12 +264,12 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     """See that the state is of these roots, of which there may be more now, and note them."""
     about = folder / _ABOUT
     if about.exists():
-        said = _written(about, dict)
-        if {name: said.get(name) for name in _FORMAT} != _FORMAT:
+        noted = _written(about, dict)
+        if {name: noted.get(name) for name in _FORMAT} != _FORMAT:
             raise ConfigurationError(f"{folder} was written by another version of Ackwise; give an empty folder to --state")
-        if "roots" not in said:
+        if "roots" not in noted:
             raise ConfigurationError(f"{about} is not what Ackwise wrote there; give an empty folder to --state")
-        left_out = sorted(set(said["roots"]) - set(roots))
+        left_out = sorted(set(noted["roots"]) - set(roots))
         if left_out:
             raise ConfigurationError(f"{folder} is the state of {left_out[0]}, too; give that folder as well, or another one to --state")
     elif foreign := sorted(path.name for path in folder.iterdir() if path.name != f".{_ABOUT}"):
@@ -281,12 +281,12 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
 
 def _written(path: Path, kind: type[_Kind]) -> _Kind:
     try:
-        said = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, kind):
+        content = None
+    if not isinstance(content, kind):
         raise ConfigurationError(f"{path} is not what Ackwise wrote there; give an empty folder to --state")
-    return said
+    return content
 
 
 def _name(path: Path) -> str:

@@ -279,7 +279,7 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
     for writer_id, about in _by(rows, "writer_id").items():
         last_ts = max(row.last_ts for row in about)
         # A writer that still holds its log lives, even if our copy of it ends before others got its partitions.
-        is_dead = last_ts < now - timeout or (writer_id not in logs.held and _lost_everything(about, last_ts, assigned))
+        is_dead = last_ts < now - timeout or (writer_id not in logs.still_written and _lost_everything(about, last_ts, assigned))
         fate = WriterFate.ENDED if any(row.ended for row in about) else WriterFate.DEAD if is_dead else WriterFate.LIVE
         writers.append(
             Writer(
@@ -331,10 +331,10 @@ def _view(mk: int, about: Sequence[SurveyRow]) -> View:
 
 
 def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config: ReconcileConfig) -> Group:
-    said = [session.attrs for session in sessions if session.group == name]
-    lease = max((facts["lease"] for facts in said if _is_duration(facts.get("lease"))), default=_LEASE)
-    retention = max((facts["retention"] for facts in said if _is_duration(facts.get("retention"))), default=_RETENTION)
-    tables = [facts["levels"] for facts in said if _is_table(facts.get("levels"))]
+    settings = [session.attrs for session in sessions if session.group == name]
+    lease = max((each["lease"] for each in settings if _is_duration(each.get("lease"))), default=_LEASE)
+    retention = max((each["retention"] for each in settings if _is_duration(each.get("retention"))), default=_RETENTION)
+    tables = [each["levels"] for each in settings if _is_table(each.get("levels"))]
     levels = config.levels or (tables[-1] if tables else DelayLevels().seconds)
     return Group(
         name,

@@ -102,8 +102,8 @@ class FoldedEvents:
         if not holes:
             return []
         written = [tracks.SeqRun(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
-        told = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
-        found = tracks.around(told, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
+        track_rows = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
+        found = tracks.around(track_rows, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
     def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:

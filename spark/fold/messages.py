@@ -49,7 +49,7 @@ REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REAS
 OTHER_REASON: Final = 0
 
 #: What says what became of a message that its writer had, and what says that the writer had begun with it.
-_TOLD: Final = (
+_OUTCOMES: Final = (
     EventCode.SUCCEEDED,
     EventCode.FAILED,
     EventCode.SENT_BACK,
@@ -99,30 +99,31 @@ def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
-    """Return the messages that each of `writers` reported: `writer_id`, `mk`, `word`, masks `told` (an outcome) and `begun`."""
-    return _words(events.where(is_about_a_message()), writers, is_any(*_TOLD), is_any(*_BEGUN))
+    """Return the messages that each of `writers` reported: `writer_id`, `mk`, `word`, masks `reported` (an outcome) and `begun`."""
+    return _words(events.where(is_about_a_message()), writers, is_any(*_OUTCOMES), is_any(*_BEGUN))
 
 
 def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the rows of `outcomes` from rows of `fold_by_writer`."""
-    return _words(states, writers, _has_any(_TOLD), _has_any(_BEGUN))
+    return _words(states, writers, _has_any(_OUTCOMES), _has_any(_BEGUN))
 
 
 def copies(events: DataFrame) -> DataFrame:
-    """Return the places of copies, one row per writer: whether it reported an outcome, or had begun."""
+    """Return the places of copies, one row per writer: `told` (it reported an outcome) and `begun`."""
     place = F.xxhash64("cluster", "group_id", "phys_topic", F.lit(""), F.col("phys_partition").cast("long"))
     there = events.where(is_about_a_message()).where("phys_topic IS NOT NULL AND phys_partition IS NOT NULL AND phys_offset IS NOT NULL")
     return (
         there.withColumn("phys_pk", place)
         .groupBy("writer_id", "mk", "offset", "phys_pk", "phys_offset")
-        .agg(F.max(is_any(*_TOLD)).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
+        # State folders of earlier versions have the column `told`.
+        .agg(F.max(is_any(*_OUTCOMES)).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
     )
 
 
-def _words(rows: DataFrame, writers: Collection[int], told: Column, begun: Column) -> DataFrame:
-    mine = rows.where(_is_one_of(writers)).where(told | begun)
-    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)) for each in (told, begun)]
-    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(masks[0].alias("told"), masks[1].alias("begun"))
+def _words(rows: DataFrame, writers: Collection[int], reported: Column, begun: Column) -> DataFrame:
+    mine = rows.where(_is_one_of(writers)).where(reported | begun)
+    masks = [F.coalesce(F.bit_or(F.when(each, bit_of("offset"))), F.lit(0)) for each in (reported, begun)]
+    return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(masks[0].alias("reported"), masks[1].alias("begun"))
 
 
 def _has_any(codes: Sequence[EventCode]) -> Column:

@@ -138,7 +138,7 @@ class FoldedDeltas:
 
     @property
     def copies(self) -> DataFrame:
-        """In one delta a writer may have begun with what it told the end of in another."""
+        """In one delta a writer may have begun with what it reported the outcome of in another."""
         place = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
         return self._delta.copies.groupBy(*place).agg(F.max("told").alias("told"), F.max("begun").alias("begun"))
 

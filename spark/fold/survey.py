@@ -65,8 +65,8 @@ def survey(events: DataFrame) -> DataFrame:
 def steps(events: DataFrame) -> DataFrame:
     """The projected events about partitions, few beside those about messages, with what is asked of them."""
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
-    told = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
-    return told.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+    about_partitions = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
+    return about_partitions.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
 
 
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:
@@ -121,9 +121,9 @@ def unreported_commits(events: DataFrame) -> DataFrame:
         .groupBy("pk", "found")
         .agg(
             F.max(F.when(F.col("position") < F.col("found"), F.col("position"))).alias("last"),
-            F.max(F.col("is_commit") & (F.col("position") == F.col("found"))).alias("is_told"),
+            F.max(F.col("is_commit") & (F.col("position") == F.col("found"))).alias("is_reported"),
         )
-        .where("last IS NOT NULL AND NOT coalesce(is_told, false)")
+        .where("last IS NOT NULL AND NOT coalesce(is_reported, false)")
         .select("pk", "last", F.col("last").alias("settled_to"), "found")
     )
 
@@ -172,5 +172,5 @@ def _role_bit() -> Column:
 
 def passed(events: DataFrame) -> DataFrame:
     """Return the positions of databases when partitions were taken over, as `Around`: earlier events may have died with a worker."""
-    told = events.where(is_any(EventCode.TX_SETTLED) & F.col("range_end").isNotNull())
-    return told.select("pk", "offset", F.col("offset").alias("settled_to"), "range_end").distinct()
+    settled = events.where(is_any(EventCode.TX_SETTLED) & F.col("range_end").isNotNull())
+    return settled.select("pk", "offset", F.col("offset").alias("settled_to"), "range_end").distinct()

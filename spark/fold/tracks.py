@@ -65,8 +65,8 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[SeqRun]) -> Da
     known = F.broadcast(spark.createDataFrame(list(runs), "writer_id long, first long, last long"))
     offset, is_message = F.col("offset"), is_about_a_message()
     named = F.col("topic") != ""
-    told = events.where(is_message | is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.COMMITTED))
-    placed = told.join(known, "writer_id").where((F.col("seq") >= F.col("first")) & (F.col("seq") <= F.col("last")))
+    relevant = events.where(is_message | is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.COMMITTED))
+    placed = relevant.join(known, "writer_id").where((F.col("seq") >= F.col("first")) & (F.col("seq") <= F.col("last")))
     return placed.groupBy("writer_id", "first", "last", "pk", word_of("offset").alias("word")).agg(
         _mask(is_message).alias("seen"),
         F.min(F.when(is_message, F.col("record_ts"))).alias("oldest"),

@@ -10,10 +10,10 @@ from ackwise.spark.fold.facts import Partition
 from ackwise.spark.judge.books import UnbalancedBooks
 from ackwise.spark.vocabulary import Account
 
-__all__ = ["TOLD", "Orphans", "ProducedBook", "Production", "Unpublished", "keep_produced"]
+__all__ = ["ALL_PRODUCED", "Orphans", "ProducedBook", "Production", "Unpublished", "keep_produced"]
 
 #: What the number of all records is called, beside that of each `Account`.
-TOLD: Final = "told"
+ALL_PRODUCED: Final = "all_produced"
 
 
 class Unpublished(NamedTuple):
@@ -82,16 +82,19 @@ class Production:
         return sum(book.orphans for book in self.books)
 
 
-def keep_produced(partitions: Mapping[int, Partition], counted: Mapping[int, Mapping[str, int]], told: Iterable[int]) -> list[ProducedBook]:
-    """Write the books of the partitions `told`, by `pk`. Raises `UnbalancedBooks` if one does not add up."""
+def keep_produced(
+    partitions: Mapping[int, Partition], counted: Mapping[int, Mapping[str, int]], wanted: Iterable[int]
+) -> list[ProducedBook]:
+    """Write the books of the partitions `wanted`, by `pk`. Raises `UnbalancedBooks` if one does not add up."""
     books = []
-    for pk in told:
+    for pk in wanted:
         partition, counts = partitions[pk], counted.get(pk, {})
         accounts: dict[Account, int] = {account: counts.get(account, 0) for account in Account if account is not Account.ORPHAN}
         book = ProducedBook(partition, accounts, counts.get(Account.ORPHAN, 0))
-        if book.produced != counts.get(TOLD, 0):
+        produced = counts.get(ALL_PRODUCED, 0)
+        if book.produced != produced:
             raise UnbalancedBooks(
-                f"{partition.topic}/{partition.partition} of group {partition.group[1]}: {counts.get(TOLD, 0)} records were produced, and "
+                f"{partition.topic}/{partition.partition} of group {partition.group[1]}: {produced} records were produced, and "
                 f"{book.produced} are accounted for; nothing that this run says can be relied on, please report it with the events"
             )
         books.append(book)

@@ -12,7 +12,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import fold_words, points, spans
 from ackwise.spark.events.schema import is_any, is_retention
 from ackwise.spark.fold.gaps import Blindness, Span
-from ackwise.spark.judge.accounts import TOLD
+from ackwise.spark.judge.accounts import ALL_PRODUCED
 from ackwise.spark.judge.books import GAP
 from ackwise.spark.judge.produced import PRODUCED_KINDS
 from ackwise.spark.vocabulary import Account, Verdict
@@ -53,14 +53,14 @@ def offset_words(
     kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
     loose = is_any(EventCode.GAP) & ~F.coalesce("proved", F.lit(False))
     kind = F.when(loose & F.col("proved").isNull(), F.lit("hole")).when(loose, F.lit("none")).otherwise(kind)
-    told = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
+    ranges = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
     # Of the newer versions every gap is proved; so this look is all that it costs.
     inside = [] if steps.where(loose).isEmpty() else [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)]
-    words = fold_words([seen, spans(told.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
+    words = fold_words([seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
 
@@ -111,21 +111,21 @@ def absent() -> dict[str, Column]:
 
 
 def accounts() -> dict[str, Column]:
-    """The classes of offsets that were produced, and of those that were consumed and were not: masks of a word. `TOLD` is all of them."""
-    told = F.col("produced").bitwiseOR(F.col("claimed")).bitwiseOR(F.col("earlier"))
+    """The classes of produced offsets, and of consumed ones that were not produced: masks of a word."""
+    all_produced = F.col("produced").bitwiseOR(F.col("claimed")).bitwiseOR(F.col("earlier"))
     unseen, lost = F.bitwise_not("seen"), absent()[Verdict.LOST_PRODUCED.name]
     due = F.col("produced").bitwiseAND(unseen).bitwiseAND(F.col("expected"))
     jumped = F.col("seek").bitwiseOR(F.col("deleted"))
     before = F.col("claimed").bitwiseAND(unseen).bitwiseAND(F.bitwise_not(jumped))
     return {
-        TOLD: told,
-        Account.HANDLED: told.bitwiseAND(F.col("seen")),
+        ALL_PRODUCED: all_produced,
+        Account.HANDLED: all_produced.bitwiseAND(F.col("seen")),
         Account.LOST_PRODUCED: lost,
         Account.LOST_BEFORE_START: before,
         Account.EXPLAINED: due.bitwiseAND(F.bitwise_not(lost)),
         Account.WAITING: F.col("produced").bitwiseAND(unseen).bitwiseAND(F.bitwise_not("expected")),
         Account.EARLIER: F.col("claimed").bitwiseOR(F.col("earlier")).bitwiseAND(unseen).bitwiseAND(F.bitwise_not(before)),
-        Account.ORPHAN: F.col("seen").bitwiseAND(F.col("audited")).bitwiseAND(F.bitwise_not(told)),
+        Account.ORPHAN: F.col("seen").bitwiseAND(F.col("audited")).bitwiseAND(F.bitwise_not(all_produced)),
     }
 
 

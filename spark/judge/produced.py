@@ -66,9 +66,9 @@ class Produced:
     def survey(rows: DataFrame, as_of: int, grace: int) -> Produced:
         """Count. Times are microseconds; a row without coordinates is late once it is older than `grace`, or of no time."""
         offset = F.col("offset")
-        told = rows.where(_is_published()).groupBy(*_PLACE).agg(F.count("*"), F.min(offset), F.max(offset))
-        held = unpublished_rows(rows, as_of, grace).groupBy("topic").agg(F.count("*"), F.count_if("is_late"))
-        return Produced(rows, [Extent(*row) for row in told.collect()], sorted(Unpublished(*row) for row in held.collect()))
+        published = rows.where(_is_published()).groupBy(*_PLACE).agg(F.count("*"), F.min(offset), F.max(offset))
+        unpublished = unpublished_rows(rows, as_of, grace).groupBy("topic").agg(F.count("*"), F.count_if("is_late"))
+        return Produced(rows, [Extent(*row) for row in published.collect()], sorted(Unpublished(*row) for row in unpublished.collect()))
 
     def partitions(self, facts: Facts) -> dict[int, Extent]:
         """Return the extent of each source partition, by `pk`."""
@@ -95,12 +95,15 @@ class Produced:
             since = None if is_unknown else facts.groups[partition.group].first_ts
             known.append((pk, *_place(partition), start, since))
         named = spark.createDataFrame(known, "pk long, topic string, topic_id string, partition int, start long, since long")
-        told = self.rows.where(_is_published() & ~_was_aborted()).join(F.broadcast(named), list(_PLACE))
+        published = self.rows.where(_is_published() & ~_was_aborted()).join(F.broadcast(named), list(_PLACE))
         since_it_began = F.coalesce(F.unix_micros("timestamp") >= F.col("since"), F.lit(False))
         below = F.coalesce(F.col("offset") < F.col("start"), F.lit(False))
         kind = F.when(below & since_it_began, "claimed").when(below, "earlier").otherwise("produced")
         audited = [(pk, "audited", extent.first, extent.last + 1) for pk, extent in found.items()]
-        return [points(told, "pk", "offset", kind), spans(spark.createDataFrame(audited, "key long, kind string, start long, end long"))]
+        return [
+            points(published, "pk", "offset", kind),
+            spans(spark.createDataFrame(audited, "key long, kind string, start long, end long")),
+        ]
 
 
 def read_produced(spark: SparkSession, path: Path) -> DataFrame:
@@ -118,8 +121,8 @@ def read_produced(spark: SparkSession, path: Path) -> DataFrame:
 def unpublished_rows(rows: DataFrame, as_of: int, grace: int) -> DataFrame:
     """The rows without coordinates; `is_late` says that they should have had some by now. Microseconds."""
     is_late = F.coalesce(F.unix_micros("timestamp") < as_of - grace, F.lit(True))
-    held = rows.where(~_is_published() & ~_was_aborted())
-    return held.withColumn("topic", F.coalesce("topic", F.lit(""))).withColumn("is_late", is_late)
+    unpublished = rows.where(~_is_published() & ~_was_aborted())
+    return unpublished.withColumn("topic", F.coalesce("topic", F.lit(""))).withColumn("is_late", is_late)
 
 
 def produced_files(path: Path) -> list[Path]:

@@ -58,10 +58,10 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame)
     keyed = came.select(F.struct("writer_id", "pk").alias("key"), F.lit("came").alias("kind"), "start", "end")
     words = spans(keyed).select("key.writer_id", "key.pk", "word", F.col("mask").alias("came")).join(views, "pk").drop("pk")
     rows = words.unionByName(folded.outcomes(list(facts.mute)), allowMissingColumns=True)
-    masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", "told", "begun")]
+    masks = [F.coalesce(F.bit_or(name), F.lit(0)).alias(name) for name in ("came", "reported", "begun")]
     each = rows.groupBy("writer_id", "mk", "word").agg(*masks).join(views, "mk").join(passed, ["writer_id", "pk"], "left")
     begun = F.col("begun").bitwiseAND(from_on(F.coalesce("passed", F.lit(0)), F.col("word")))
-    mask = F.col("came").bitwiseOR(begun).bitwiseAND(F.bitwise_not("told"))
+    mask = F.col("came").bitwiseOR(begun).bitwiseAND(F.bitwise_not("reported"))
     return each.select("mk", "word", mask.alias("mask")).where("mask != 0")
 
 

@@ -36,7 +36,7 @@ def judge(
     `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported, and `unreported` the
     messages that somebody had and never told of, in words (`mk`, `word`, `mask`). Messages that were suppressed are judged as
     such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold` found; of messages that nobody will
-    ask about it is dropped, which keeps the rows of a healthy group small. `told_ts` is when the first success was told, else
+    ask about it is dropped, which keeps the rows of a healthy group small. `reported_ts` is when the first success was reported, else
     the last event. `concerned` says that it is among what happened after `since`, or was open then; of the others there are
     only those that the store may have remembered since.
     """
@@ -55,7 +55,7 @@ def judge(
         .select(
             *("mk", "offset", "pk", "scope", "start", "committed", "retention", "since", "blind", "verdict", "flags", "concerned"),
             *("record_ts", "dedup_hash"),
-            F.coalesce("ok_ts", "last_ts").alias("told_ts"),
+            F.coalesce("ok_ts", "last_ts").alias("reported_ts"),
             F.coalesce("sx_max", "ox_max").alias("exec_id"),
             (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
             (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
@@ -72,7 +72,7 @@ def keys(judged: DataFrame) -> DataFrame:
     """
     under_claim, is_suppressed = F.col("ran_under_claim"), _is(Verdict.DUPLICATE_SUPPRESSED)
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
-    ok_ts = F.when(under_claim, F.col("told_ts"))
+    ok_ts = F.when(under_claim, F.col("reported_ts"))
     return (
         judged.where("dedup_hash IS NOT NULL")
         .groupBy("scope", "dedup_hash")

@@ -27,7 +27,7 @@ Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 _FOREVER: Final = 2**62
 _PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6}
 _DONE: Final = {E.SUCCEEDED, E.DEAD_LETTERED, E.SKIPPED}
-_TOLD: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
+_OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
 
 
 @dataclass
@@ -77,19 +77,19 @@ def rule(
     config: ReconcileConfig,
     unreadable: Collection[int] = (),
     *,
-    held: Collection[int] = (),
+    still_written: Collection[int] = (),
     offsets: Collection[int] | None = None,
     produced: Iterable[Mapping[str, Any]] = (),
     known: Known | None = None,
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once.
 
-    `unreadable` and `held` are the writers whose log could not be read to its end, and whose log is still written. Of offsets
+    `unreadable` and `still_written` are the writers whose log could not be read to its end, and whose log is still written. Of offsets
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`.
     With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` means anything.
     """
     each = {(event["writer_id"], event["seq"]): event for event in events}
-    court = _Court([each[key] for key in sorted(each)], config, unreadable, held, list(produced), known) if each else None
+    court = _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), known) if each else None
     return Ruling() if court is None else court.rule(offsets)
 
 
@@ -99,14 +99,14 @@ class _Court:
         events: list[Event],
         config: ReconcileConfig,
         unreadable: Collection[int],
-        held: Collection[int],
+        still_written: Collection[int],
         produced: list[Mapping[str, Any]],
         known: Known | None,
     ) -> None:
         self.events = events
-        self.reported = _grouped((row for row in produced if _is_published(row)), lambda row: _place(row))
-        self.held_back = [row for row in produced if not _is_published(row) and not row.get("aborted")]
-        self.held = held
+        self.produced = _grouped((row for row in produced if _is_published(row)), lambda row: _place(row))
+        self.unpublished = [row for row in produced if not _is_published(row) and not row.get("aborted")]
+        self.still_written = still_written
         self.config = config
         self.grace = round(config.grace * 1e6)
         self.now = max(e["event_ts"] for e in events) if config.as_of is None else round(config.as_of * 1e6)
@@ -143,7 +143,7 @@ class _Court:
         self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
         for partition in self.by_partition:
             if any(_group(self.by_writer[w][0]) == partition[:2] and self._has_holes(w) for w in self.by_writer):
-                self._note_untold(partition)
+                self._note_unreported_commits(partition)
 
     def _take(self, known: Known) -> None:
         self.as_of, self.live, self.blind = known.as_of, set(known.live), set(known.blind)
@@ -168,7 +168,7 @@ class _Court:
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
                 if loose := {o for o, found in ruling.absent[partition].items() if found == "GAP" and not self._gap(partition, o)[0]}:
                     ruling.unproved[partition] = loose
-            if partition[2:] in self.reported and self._is_source(partition):
+            if partition[2:] in self.produced and self._is_source(partition):
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
@@ -176,7 +176,7 @@ class _Court:
             for attempt, fate in _copies(about[message], settled[message]):
                 of_view = ruling.copies.setdefault(message[:3], {})
                 of_view[attempt, fate] = of_view.get((attempt, fate), 0) + 1
-        for row in self.held_back:
+        for row in self.unpublished:
             if row.get("timestamp") is None or row["timestamp"] < self.as_of - self.grace:
                 topic = row.get("topic") or ""
                 ruling.unpublished[topic] = ruling.unpublished.get(topic, 0) + 1
@@ -190,23 +190,23 @@ class _Court:
 
     def _lives(self, writer: int) -> bool:
         last = self._last_ts(writer)
-        held: set[Partition] = set()
+        owned: set[Partition] = set()
         for e in self.by_writer[writer]:
             if e["event_type"] == E.ASSIGNED:
-                held.add(_partition(e))
+                owned.add(_partition(e))
             elif e["event_type"] == E.REVOKED:
-                held.discard(_partition(e))
+                owned.discard(_partition(e))
         taken = (
-            writer not in self.held
-            and held
+            writer not in self.still_written
+            and owned
             and all(
                 any(e["event_type"] == E.ASSIGNED and e["writer_id"] != writer and e["event_ts"] > last for e in self.by_partition[p])
-                for p in held
+                for p in owned
             )
         )
         return (
             not self._has_ended(writer)
-            and not (taken and writer not in self.held)
+            and not (taken and writer not in self.still_written)
             and last >= self.now - round(self.config.writer_timeout * 1e6)
         )
 
@@ -243,7 +243,7 @@ class _Court:
         (partition, offset), codes = place, {e["event_type"] for e in mine}
         has_begun = bool({E.RECEIVED, E.CLAIMED} & codes) and offset >= passed.get(partition, 0)
         has_come = any(w == writer and start <= offset < end for w, start, end in self.left.get(partition, ()))
-        return (has_begun or has_come) and not _TOLD & codes
+        return (has_begun or has_come) and not _OUTCOMES & codes
 
     def _find_unknown(self, writer: int) -> bool:
         """Note what the writer's missing events may have been about; whether any are missing."""
@@ -270,12 +270,12 @@ class _Court:
         there = {e["seq"] for e in self.by_writer[writer]}
         return len(there) <= int(max(there))
 
-    def _note_untold(self, partition: Partition) -> None:
+    def _note_unreported_commits(self, partition: Partition) -> None:
         """Where a partition came from a commit of which nobody tells, whoever made it may have settled what is before it."""
         events = self.by_partition[partition]
-        told = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
-        known = told | {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
-        for found in {e["offset"] for e in events if e["event_type"] == E.ASSIGNED and e.get("from_commit")} - told:
+        reported = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
+        known = reported | {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
+        for found in {e["offset"] for e in events if e["event_type"] == E.ASSIGNED and e.get("from_commit")} - reported:
             if (last := _max(at for at in known if at is not None and at < found)) is not None:
                 self.unread[partition].add((last, found))
                 self.unsettled[partition].add((last, found))
@@ -334,18 +334,18 @@ class _Court:
         roles = {e.get("role") for e in looks} & {"source", "retry", "delay"}
         return not roles or "source" in roles
 
-    def _told(self, partition: Partition) -> dict[int, list[int]]:
+    def _produced_at(self, partition: Partition) -> dict[int, list[int]]:
         """When each offset was produced."""
-        rows = [row for row in self.reported.get(partition[2:], []) if not row.get("aborted")]
+        rows = [row for row in self.produced.get(partition[2:], []) if not row.get("aborted")]
         return {
             offset: [row["timestamp"] for row in of if row.get("timestamp") is not None]
             for offset, of in _grouped(rows, lambda row: row["offset"]).items()
         }
 
     def _accounts(self, partition: Partition, domain: tuple[int, int] | None, seen: set[int]) -> dict[int, Account]:
-        told, every = self._told(partition), [row["offset"] for row in self.reported[partition[2:]]]
-        accounts = {offset: self._account(partition, offset, times, domain, seen) for offset, times in told.items()}
-        orphans = (offset for offset in seen if min(every) <= offset <= max(every) and offset not in told)
+        produced_at, every = self._produced_at(partition), [row["offset"] for row in self.produced[partition[2:]]]
+        accounts = {offset: self._account(partition, offset, times, domain, seen) for offset, times in produced_at.items()}
+        orphans = (offset for offset in seen if min(every) <= offset <= max(every) and offset not in produced_at)
         return accounts | dict.fromkeys(orphans, Account.ORPHAN)
 
     def _account(self, partition: Partition, offset: int, times: list[int], domain: tuple[int, int] | None, seen: set[int]) -> Account:
@@ -369,9 +369,9 @@ class _Court:
 
     def _absent(self, partition: Partition, offset: int) -> str:
         ranges = self._ranges(partition, offset, E.SEEK, E.RECEIVED_RANGE)
-        within, is_told = {e["event_type"] for e in ranges}, offset in self._told(partition)
+        within, is_produced = {e["event_type"] for e in ranges}, offset in self._produced_at(partition)
         if any(self._gap(partition, offset)):
-            return Verdict.LOST_PRODUCED.name if is_told else "GAP"
+            return Verdict.LOST_PRODUCED.name if is_produced else "GAP"
         if any(_is_retention(e) for e in ranges):
             return Verdict.RETENTION_LOSS.name
         if E.SEEK in within:
@@ -381,7 +381,7 @@ class _Court:
             return Verdict.UNKNOWN_EXPORT_GAP.name
         if received:
             return Verdict.LOST.name
-        return Verdict.LOST_PRODUCED.name if is_told else Verdict.NEVER_SEEN.name
+        return Verdict.LOST_PRODUCED.name if is_produced else Verdict.NEVER_SEEN.name
 
     def _gap(self, partition: Partition, offset: int) -> tuple[bool, bool]:
         """Whether it is proved that the log has nothing there, and whether a version says so that knew no proofs.
@@ -393,9 +393,9 @@ class _Court:
         return any(e.get("proved") or e["writer_id"] in received for e in gaps), any(e.get("proved") is None for e in gaps)
 
     def _setting(self, group: tuple[str, str], name: str, default: float) -> int:
-        said = getattr(self.config, name)
+        configured = getattr(self.config, name)
         sessions = _sessions(self.by_group[group])
-        return round((max((s[name] for s in sessions if name in s), default=default) if said is None else said) * 1e6)
+        return round((max((s[name] for s in sessions if name in s), default=default) if configured is None else configured) * 1e6)
 
     def _delay(self, group: tuple[str, str], level: int | None) -> int:
         tables = [s["levels"] for s in _sessions(self.by_group[group]) if s.get("levels")]

@@ -47,16 +47,16 @@ def earlier_runs(out: Path, roots: Sequence[str], as_of: int) -> list[EarlierRun
 
 def _run(path: Path, roots: Sequence[str]) -> EarlierRun | None:
     try:
-        said: dict[str, Any] = json.loads(path.read_bytes())
-        if said["roots"] != list(roots) or said["as_of"] is None:
+        summary: dict[str, Any] = json.loads(path.read_bytes())
+        if summary["roots"] != list(roots) or summary["as_of"] is None:
             return None
         return EarlierRun(
-            run_id=str(said["run_id"]),
-            as_of=round(datetime.fromisoformat(said["as_of"]).timestamp() * 1_000_000),
-            exit_code=ExitCode(said["exit_code"]),
-            anomalies=int(said["anomalies"]),
-            ambiguous=int(said["ambiguous"]),
-            verdicts={Verdict[name]: int(number) for name, number in said["verdicts"].items()},
+            run_id=str(summary["run_id"]),
+            as_of=round(datetime.fromisoformat(summary["as_of"]).timestamp() * 1_000_000),
+            exit_code=ExitCode(summary["exit_code"]),
+            anomalies=int(summary["anomalies"]),
+            ambiguous=int(summary["ambiguous"]),
+            verdicts={Verdict[name]: int(number) for name, number in summary["verdicts"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

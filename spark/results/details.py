@@ -57,14 +57,14 @@ def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evi
     """Count what the page draws. `out` has the table `missing` already."""
     facts, time = found.facts, _time(found.facts)
     of_book = bins(spark, found.books)
-    told = writing(found.events, time, of_book).collect() if facts.writers else []
+    rows = writing(found.events, time, of_book).collect() if facts.writers else []
     return Details(
         latencies=_latencies(spark, found),
         attempts=_attempts(facts, found.tallies),
-        strips=_strips(found, told, _absent(spark, found, out) if found.missing else []),
+        strips=_strips(found, rows, _absent(spark, found, out) if found.missing else []),
         stuck=_stuck(found),
-        failures=_failures(facts, told),
-        exports=exports(facts.writers, found.holes, _written(told), time),
+        failures=_failures(facts, rows),
+        exports=exports(facts.writers, found.holes, _written(rows), time),
         time=time,
         stories=_stories(spark, found, evidence, config),
         earlier=earlier_runs(out, [str(root) for root in evidence.roots], facts.as_of),
@@ -76,8 +76,8 @@ def _time(facts: Facts) -> Buckets:
     return buckets(first, last, _MOST_BUCKETS)
 
 
-def _written(told: Iterable[Row]) -> list[Written]:
-    return [Written(row["writer_id"], row["bucket"], row["first"], row["last"]) for row in told if row["writer_id"] is not None]
+def _written(rows: Iterable[Row]) -> list[Written]:
+    return [Written(row["writer_id"], row["bucket"], row["first"], row["last"]) for row in rows if row["writer_id"] is not None]
 
 
 def _latencies(spark: SparkSession, found: Judged) -> list[Latency]:
@@ -99,7 +99,7 @@ def _attempts(facts: Facts, tallies: Iterable[Row]) -> list[Attempts]:
     return [Attempts(*kind, last) for kind, last in sorted(found.items())]
 
 
-def _strips(found: Judged, told: Iterable[Row], absent: Iterable[Row]) -> list[Strip]:
+def _strips(found: Judged, rows: Iterable[Row], absent: Iterable[Row]) -> list[Strip]:
     of_view = {view.mk: view.pk for view in found.facts.views}
     verdicts: dict[int, dict[int, Counter[Verdict]]] = defaultdict(lambda: defaultdict(Counter))
     for row in found.tallies:
@@ -108,7 +108,7 @@ def _strips(found: Judged, told: Iterable[Row], absent: Iterable[Row]) -> list[S
     for row in absent:
         verdicts[row["pk"]][row["bin"]][Verdict[row["verdict"]]] += row["count"]
     moved: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for row in told:
+    for row in rows:
         if row["bin"] is not None:
             moved[row["pk"], row["code"]].add(row["bin"])
     return [
@@ -141,10 +141,10 @@ def _stuck(found: Judged) -> list[StuckClaims]:
     return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
 
 
-def _failures(facts: Facts, told: Iterable[Row]) -> list[Failures]:
+def _failures(facts: Facts, rows: Iterable[Row]) -> list[Failures]:
     views = {view.mk: view for view in facts.views}
     found: Counter[tuple[str, str, str, str]] = Counter()
-    for row in told:
+    for row in rows:
         if row["mk"] in views:
             view = views[row["mk"]]
             found[view.group[1], view.handler, facts.partitions[view.pk].topic, safe_error(row["error"])] += row["count"]
@@ -158,7 +158,7 @@ def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: Rec
     rows = [(number, each.pk, each.mk, each.offset) for number, each in enumerate(flagged)]
     asked = spark.createDataFrame(rows, "number int, pk long, flagged_mk long, at long")
     behind: list[Mapping[str, Any]] = [row.asDict() for row in trails(found.events, asked).collect()]
-    return stories_of(found.facts, flagged, behind, evidence.logs.held, micros(config.writer_timeout))
+    return stories_of(found.facts, flagged, behind, evidence.logs.still_written, micros(config.writer_timeout))
 
 
 def _some_of_each(flagged: Sequence[Flagged], most: int) -> list[Flagged]:

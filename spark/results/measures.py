@@ -27,7 +27,7 @@ STREAM: Final = "stream"
 #: Events of a message that are told, from the first on.
 _MOST_EVENTS: Final = 40
 #: What a step of a story is made of.
-_TOLD: Final = (
+_STEP_COLUMNS: Final = (
     *("ts", "writer_id", "seq", "code", "cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset"),
     *("range_end", "attempt", "level", "due", "exec_id", "dedup_hash", "lost", "took", "error", "attrs", "duration_us"),
     *("phys_topic", "phys_partition", "phys_offset"),
@@ -45,7 +45,7 @@ def streams(spark: SparkSession, facts: Facts) -> tuple[DataFrame, list[tuple[st
 
 def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
     """`stream`, `class`, `count` of the messages that were run with success, from the record's timestamp until that was told."""
-    took = F.col("told_ts") - F.col("record_ts")
+    took = F.col("reported_ts") - F.col("record_ts")
     number = F.floor(F.log(F.greatest(took, F.lit(1)) / 1000) / F.log(F.lit(GROWTH))) + 1
     done = judged.where(F.col("verdict").isin(*map(int, _DONE)) & F.col("record_ts").isNotNull())
     each = done.join(F.broadcast(of_view), "mk")
@@ -80,13 +80,13 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
     `of_book`, in rows of `bins`, came or went (`code`) in which `bin`. An event that was exported twice counts once.
     """
     failed, moved = is_any(EventCode.FAILED), is_any(EventCode.ASSIGNED, EventCode.REVOKED) & F.col("offset").isNotNull()
-    told = failed | moved
+    is_counted = failed | moved
     bucket = F.greatest(F.least(F.floor((F.col("ts") - time.begin) / time.width), F.lit(time.number - 1)), F.lit(0)).cast("int")
     each = events.select(
         *("writer_id", "seq"),
         bucket.alias("bucket"),
-        F.when(told, F.col("seq")).alias("event"),
-        F.when(told, F.col("code")).alias("code"),
+        F.when(is_counted, F.col("seq")).alias("event"),
+        F.when(is_counted, F.col("code")).alias("code"),
         F.when(failed, F.col("mk")).alias("mk"),
         F.when(failed, F.coalesce("error", F.lit(""))).alias("error"),
         F.when(moved, F.col("pk")).alias("pk"),
@@ -110,9 +110,9 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
 
 def stuck_claims(events: DataFrame, settled: DataFrame, as_of: int, number: int) -> DataFrame:
     """`writer_id`, `age` (how many of `AGES` it has reached) and `count` of the `number` of claims that are stuck. Microseconds."""
-    held = settled.where(F.col("verdict") == Verdict.STUCK).select("mk", "offset", F.col("state.claim_ts").alias("ts"))
-    held = sized(held, number)
-    claims = events.where(is_any(EventCode.CLAIMED)).select("mk", "offset", "ts", "writer_id").join(held, ["mk", "offset", "ts"])
+    stuck = settled.where(F.col("verdict") == Verdict.STUCK).select("mk", "offset", F.col("state.claim_ts").alias("ts"))
+    stuck = sized(stuck, number)
+    claims = events.where(is_any(EventCode.CLAIMED)).select("mk", "offset", "ts", "writer_id").join(stuck, ["mk", "offset", "ts"])
     each = claims.groupBy("mk", "offset", "ts").agg(F.min("writer_id").alias("writer_id"))
     reached = [(F.lit(as_of) - F.col("ts") >= seconds * 1_000_000).cast("int") for seconds in AGES]
     return each.groupBy("writer_id", reduce(Column.__add__, reached).alias("age")).count()
@@ -130,15 +130,15 @@ def trails(events: DataFrame, flagged: DataFrame) -> DataFrame:
     covers = is_any(*_COVERING) & (offset <= at) & (F.col("range_end") > at)
     passed = is_any(EventCode.COMMITTED) & (F.col("range_end") > at)
     here = events.join(F.broadcast(flagged), "pk").where(F.coalesce(mine, F.lit(False)) | covers | passed)
-    own = [F.when(~passed, F.col(name)).alias(name) for name in _TOLD]
+    own = [F.when(~passed, F.col(name)).alias(name) for name in _STEP_COLUMNS]
     # Commits are many, and the first of them is all that matters; what was exported twice becomes one here.
     once = here.select(
         "number", *own, F.when(passed, F.col("ts")).alias("passed_ts"), F.when(passed, F.col("range_end")).alias("passed_to")
     )
-    each = once.groupBy("number", *_TOLD).agg(F.min("passed_ts").alias("passed_ts"), F.min("passed_to").alias("passed_to"))
+    each = once.groupBy("number", *_STEP_COLUMNS).agg(F.min("passed_ts").alias("passed_ts"), F.min("passed_to").alias("passed_to"))
     order = Window.partitionBy("number").orderBy("ts", "writer_id", "seq")
     kept = each.withColumn("place", F.row_number().over(order)).where(F.col("place") <= _MOST_EVENTS)
-    told = [F.col(name) for name in _TOLD if name not in ("ts", "range_end")]
+    columns = [F.col(name) for name in _STEP_COLUMNS if name not in ("ts", "range_end")]
     return kept.select(
-        "number", *told, F.coalesce("ts", "passed_ts").alias("ts"), F.coalesce("range_end", "passed_to").alias("range_end")
+        "number", *columns, F.coalesce("ts", "passed_ts").alias("ts"), F.coalesce("range_end", "passed_to").alias("range_end")
     ).orderBy("number", "ts", "writer_id", "seq")

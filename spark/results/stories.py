@@ -33,16 +33,16 @@ class Flagged:
 
 
 def stories_of(
-    facts: Facts, flagged: Sequence[Flagged], trails: Iterable[Mapping[str, Any]], held: Collection[int], silence: int
+    facts: Facts, flagged: Sequence[Flagged], trails: Iterable[Mapping[str, Any]], still_written: Collection[int], silence: int
 ) -> list[Story]:
     """One story for each that has a trail, in their order. `trails` are rows of `results.measures.trails`, numbered as in `flagged`.
 
-    `held` are the writers whose log is still written; one that is silent for `silence` microseconds has vanished.
+    `still_written` are the writers whose log is still written; one that is silent for `silence` microseconds has vanished.
     """
     events: dict[int, list[Event]] = {}
     for row in trails:
         events.setdefault(row["number"], []).append(_event(row, facts, flagged[row["number"]]))
-    workers = Workers(_sessions(facts), held, silence)
+    workers = Workers(_sessions(facts), still_written, silence)
     found = []
     for number, each in enumerate(flagged):
         if number in events:

@@ -112,7 +112,7 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     a dead letter, as `fold` numbers them, `late`: by how many milliseconds a retry was, the last `attempt`, and the `bin` of
     the book that it is in, of what was not done once: offsets grow with time, so bins add few kinds.
     """
-    bucket = F.floor((F.col("told_ts") - time.begin) / time.width).cast("int")
+    bucket = F.floor((F.col("reported_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
         *("mk", "scope", "verdict", "flags"),
         _is_booked().alias("is_booked"),
@@ -190,7 +190,7 @@ def _lateness() -> Column:
     """
     attempt, rank = F.expr(f"state.last DIV {RANK_BASE}"), F.col("state.last") % RANK_BASE
     came = (attempt > 1) & (rank != RANKS[EventCode.SENT_BACK])
-    run = F.when(F.col("state.last_claimed") == attempt, F.col("state.claim_ts")).otherwise(F.col("told_ts"))
+    run = F.when(F.col("state.last_claimed") == attempt, F.col("state.claim_ts")).otherwise(F.col("reported_ts"))
     late = F.when(came, F.floor((run - F.col("state.due")) / 1000))
     unit = F.pow(F.lit(10), F.greatest(F.floor(F.log10(F.greatest(F.abs(late), F.lit(1)))) - 1, F.lit(0)))
     return (F.floor(late / unit) * unit).cast("long")

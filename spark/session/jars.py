@@ -43,19 +43,19 @@ _POSTGRESQL: Final = Jars(
 )
 
 
-def add_kafka_connector(spark: SparkSession, say: Callable[[str], None]) -> None:
+def add_kafka_connector(spark: SparkSession, progress: Callable[[str], None]) -> None:
     """Let `spark` read Kafka. Raises `Unavailable` or `ConfigurationError` if the connector can't be had."""
     java = find_java()
     try:
-        folder = fetch_jars(java, _KAFKA, say)
+        folder = fetch_jars(java, _KAFKA, progress)
     except NotInRepository:
-        folder = fetch_jars(java, _KAFKA_OF_BEFORE, say)
+        folder = fetch_jars(java, _KAFKA_OF_BEFORE, progress)
     _add(spark, folder)
 
 
-def add_jdbc_driver(spark: SparkSession, say: Callable[[str], None]) -> None:
+def add_jdbc_driver(spark: SparkSession, progress: Callable[[str], None]) -> None:
     """Let `spark` read PostgreSQL. Raises `Unavailable` or `ConfigurationError` if the driver can't be had."""
-    _add(spark, fetch_jars(find_java(), _POSTGRESQL, say))
+    _add(spark, fetch_jars(find_java(), _POSTGRESQL, progress))
 
 
 def _add(spark: SparkSession, folder: Path) -> None:

@@ -89,8 +89,8 @@ def explain(error: Exception) -> str:
     """Return the message of a Spark error in one line, without the stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j puts it on a line that begins with a colon, after one that says nothing.
-    said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
-    return _EXCEPTION.sub("", said).rstrip(".")
+    message = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
+    return _EXCEPTION.sub("", message).rstrip(".")
 
 
 def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
@@ -103,8 +103,8 @@ def _start(builder: SparkSession.Builder, output: Path) -> SparkSession:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if not line.startswith(("WARNING", "\tat"))]
-        said = _EXCEPTION.sub("", " ".join(lines[:2])).rstrip(".") or explain(error)
-        raise ConfigurationError(f"Spark does not start: {said}") from error
+        message = _EXCEPTION.sub("", " ".join(lines[:2])).rstrip(".") or explain(error)
+        raise ConfigurationError(f"Spark does not start: {message}") from error
     finally:
         for descriptor, saved in zip((1, 2), terminal, strict=True):
             os.dup2(saved, descriptor)

@@ -56,7 +56,7 @@ def collect_topic(
     except PySparkException as error:
         if failed:
             raise failed[0] from error
-        raise _said(error, topic, brokers, place) from error
+        raise _explained(error, topic, brokers, place) from error
     finally:
         query.stop()
     return landing
@@ -92,7 +92,7 @@ def read_client_config(path: Path) -> dict[str, str]:
     return found
 
 
-def _said(error: PySparkException, topic: str, brokers: str, place: Path) -> Exception:
+def _explained(error: PySparkException, topic: str, brokers: str, place: Path) -> Exception:
     text = str(error)
     if "UnknownTopicOrPartition" in text or "does not host this topic" in text:
         return ConfigurationError(f"there is no topic {topic!r} at {brokers}; `ackwise publish` sends events to one that is there")

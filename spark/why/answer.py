@@ -88,14 +88,14 @@ def inquire(
     }
     around = files.around(_places(messages) | read_at, _open_since(messages))
     offsets = {event["offset"] for event in origins}
-    ruling = rule(around.renumbered(messages), config, evidence.logs.unreadable, held=evidence.logs.held, offsets=offsets)
+    ruling = rule(around.renumbered(messages), config, evidence.logs.unreadable, still_written=evidence.logs.still_written, offsets=offsets)
     workers = _workers(around, messages, evidence, config)
-    told = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
+    found_stories = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
     if place is not None:
-        told += (
+        found_stories += (
             story for origin in sorted(_places(origins)) for story in stories_of_offset(origin, wanted, around.events, ruling, workers)
         )
-    return Answer(asked, ruling.as_of, told, found, _missing(around, evidence))
+    return Answer(asked, ruling.as_of, found_stories, found, _missing(around, evidence))
 
 
 def _of_place(files: EventFiles, place: Place, found: list[str], progress: Progress) -> list[Event]:
@@ -113,15 +113,15 @@ def _of_place(files: EventFiles, place: Place, found: list[str], progress: Progr
 
 def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]) -> tuple[list[Event], str]:
     """The events of all records of this key; and a sentence about where it was looked for in vain."""
-    said: dict[tuple[str, str], set[str]] = defaultdict(set)
+    namespaces: dict[tuple[str, str], set[str]] = defaultdict(set)
     for session in files.sessions():
         if name := json.loads(session["attrs"] or "{}").get("namespace"):
-            said[session["cluster"] or "", session["group_id"] or ""].add(str(name))
+            namespaces[session["cluster"] or "", session["group_id"] or ""].add(str(name))
     kinds = _meanings(key, {topic for topic, _ in files.partitions()})
     meant: dict[int, str] = {}
     handlers = sorted(files.handlers())
     for cluster, group, handler in handlers:
-        known = {namespace} if namespace is not None else said[cluster, group]
+        known = {namespace} if namespace is not None else namespaces[cluster, group]
         for name in known or {_NAMESPACE}:
             how = f"in the namespace {name}" + ("" if known else ", which is assumed, since no session says it; else give --namespace")
             for kind, dedup_id in kinds.items():
@@ -130,7 +130,9 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     events = [event for event in files.at(files.of_keys(meant)) if event["dedup_hash"] in meant]
     found += sorted({meant[event["dedup_hash"]] for event in events})
     looked = _some(f"{handler} in {group}" for _, group, handler in handlers) or "no handler at all"
-    names = _some({name for each in said.values() for name in each} if namespace is None else {namespace}) or f"{_NAMESPACE} (assumed)"
+    names = (
+        _some({name for each in namespaces.values() for name in each} if namespace is None else {namespace}) or f"{_NAMESPACE} (assumed)"
+    )
     return events, (
         f"no event is about a record with the key {key!r}, as handlers would make it ({looked}; namespace {names}); "
         "give topic/partition/offset, or --namespace as Dedup has it"
@@ -160,12 +162,12 @@ def _of_nothing(files: EventFiles, place: Place, evidence: Evidence, config: Rec
     """The answer for an offset that no message event is about."""
     around = files.around([place], None)
     ruling = rule(
-        around.renumbered(()), config, evidence.logs.unreadable, held=evidence.logs.held, offsets=[place.offset]
+        around.renumbered(()), config, evidence.logs.unreadable, still_written=evidence.logs.still_written, offsets=[place.offset]
     )  # fmt: skip
-    told = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
-    if not told:
+    found_stories = stories_of_offset(place, (), around.events, ruling, _workers(around, (), evidence, config))
+    if not found_stories:
         raise NoSuchRecord(_nothing(files, place, around, evidence))
-    return Answer(str(place), ruling.as_of, told, ["no event is about a message at this offset"], _missing(around, evidence))
+    return Answer(str(place), ruling.as_of, found_stories, ["no event is about a message at this offset"], _missing(around, evidence))
 
 
 def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidence) -> str:
@@ -211,7 +213,7 @@ def _missing(around: Excerpt, evidence: Evidence) -> list[str]:
 
 
 def _workers(around: Excerpt, messages: Iterable[Event], evidence: Evidence, config: ReconcileConfig) -> Workers:
-    return Workers((*around.events, *messages), evidence.logs.held, round(config.writer_timeout * 1e6))
+    return Workers((*around.events, *messages), evidence.logs.still_written, round(config.writer_timeout * 1e6))
 
 
 def _places(events: Iterable[Event]) -> set[Place]:

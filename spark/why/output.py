@@ -26,7 +26,7 @@ def show(answer: Answer, console: Console) -> None:
         console.print(Text(sentence, style="dim"), soft_wrap=True)
     for story in answer.stories:
         console.print(Text(f"\n{_title(story)}", style="bold"), soft_wrap=True)
-        _tell(story, console)
+        _show_story(story, console)
     for sentence in answer.missing:
         console.print(Text.assemble("\n", ("! ", "yellow"), sentence), soft_wrap=True)
     console.print(Text(f"\nas of {_time(answer.as_of)} UTC; times are those of each worker's clock", style="dim"), soft_wrap=True)
@@ -46,7 +46,7 @@ def to_json(answer: Answer) -> str:
     return json.dumps(facts, indent=2, ensure_ascii=False)
 
 
-def _tell(story: Story, console: Console) -> None:
+def _show_story(story: Story, console: Console) -> None:
     verdict = "GAP" if story.verdict is None else story.verdict.name
     console.print(Text.assemble((verdict, _STYLES[story.exit_code]), f": {story.meaning}"), soft_wrap=True)
     console.print(Text(f"why: {story.rule}"), soft_wrap=True)

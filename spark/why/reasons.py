@@ -67,9 +67,9 @@ def rule_of(verdict: Verdict) -> str:
 def advice(verdict: Verdict, flags: Flag) -> list[str]:
     """Return the actions to take, a sentence each."""
     found = [_ADVICE.get(verdict) or ACTIONS.get(verdict, "")]
-    found += [_FLAG_ADVICE.get(flag, FLAG_ACTIONS[flag]) for flag in FLAG_ACTIONS if flag in flags and not _is_said(verdict, flag)]
+    found += [_FLAG_ADVICE.get(flag, FLAG_ACTIONS[flag]) for flag in FLAG_ACTIONS if flag in flags and not _is_implied(verdict, flag)]
     return [sentence for sentence in found if sentence]
 
 
-def _is_said(verdict: Verdict, flag: Flag) -> bool:
+def _is_implied(verdict: Verdict, flag: Flag) -> bool:
     return flag is Flag.AMBIGUOUS_EXEC and verdict is Verdict.MULTI_EXECUTED

@@ -95,8 +95,8 @@ class Story:
 class Workers:
     """The names of the writers, and which of them vanished."""
 
-    def __init__(self, events: Iterable[Event], held: Collection[int], silence: int) -> None:
-        self._held = held
+    def __init__(self, events: Iterable[Event], still_written: Collection[int], silence: int) -> None:
+        self._still_written = still_written
         self._silence = silence
         self._names: dict[int, str] = {}
         self._last: dict[int, Event] = {}
@@ -122,7 +122,7 @@ class Workers:
         if last is None or writer in self._ended:
             return None
         is_silent = last["event_ts"] < self._now - self._silence
-        is_replaced = writer not in self._held and any(
+        is_replaced = writer not in self._still_written and any(
             event["writer_id"] != writer and event["event_ts"] > last["event_ts"] for event in successors
         )
         return last if is_silent or is_replaced else None
@@ -139,11 +139,11 @@ def stories(
     return [_story(message, about, around, ruling, workers) for message in sorted(asked, key=lambda m: first[m])]
 
 
-def stories_of_offset(place: Place, told: Collection[Message], around: Sequence[Event], ruling: Ruling, workers: Workers) -> list[Story]:
+def stories_of_offset(place: Place, shown: Collection[Message], around: Sequence[Event], ruling: Ruling, workers: Workers) -> list[Story]:
     """The stories of an offset for the groups that have no event about a message there, but have to do with it."""
     found: list[Story] = []
     here = [event for event in around if (event.get("topic"), event.get("partition")) == place[:2] and event["event_type"] >= E.COMMITTED]
-    for partition in sorted({_partition_of(event) for event in here} - {partition for partition, *_ in told}):
+    for partition in sorted({_partition_of(event) for event in here} - {partition for partition, *_ in shown}):
         cluster, group, _, topic_id, _ = partition
         name = ruling.absent.get(partition, {}).get(place.offset)
         mine = [event for event in here if _partition_of(event) == partition]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import EVENT_SCHEMA
-from ackwise.spark.judge.accounts import TOLD, ProducedBook, keep_produced
+from ackwise.spark.judge.accounts import ALL_PRODUCED, ProducedBook, keep_produced
 from ackwise.spark.judge.books import Book, domains, keep
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.judge.offsets import absent, accounts, unproved
@@ -83,7 +83,7 @@ def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mappin
         return
     for pk in found.produced.partitions(found.facts):
         rulings[partitions[pk][1]].produced[partitions[pk]] = {}
-    masks = {name: mask for name, mask in accounts().items() if name != TOLD}
+    masks = {name: mask for name, mask in accounts().items() if name != ALL_PRODUCED}
     for row in stretches(found.words, masks).collect():
         partition = partitions[row["key"]]
         rulings[partition[1]].produced[partition] |= dict.fromkeys(range(row["start"], row["end"]), Account(row["class"]))

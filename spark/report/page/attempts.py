@@ -36,7 +36,7 @@ def stuck_data(stuck: Sequence[StuckClaims], limit: int) -> StuckData | None:
     """Return the writers with stuck claims, most first; empty classes of age are left out."""
     if not stuck:
         return None
-    labels = [f"up to {_said(AGES[0])}", *(f"{_said(low)} – {_said(high)}" for low, high in pairwise(AGES)), f"over {_said(AGES[-1])}"]
+    labels = [f"up to {_age(AGES[0])}", *(f"{_age(low)} – {_age(high)}" for low, high in pairwise(AGES)), f"over {_age(AGES[-1])}"]
     used = [place for place in range(len(labels)) if any(each.ages[place] for each in stuck)]
     rows = [
         StuckRow(f"{each.writer_id & (2**64 - 1):016x}", each.client, sum(each.ages), [each.ages[place] for place in used])
@@ -45,5 +45,5 @@ def stuck_data(stuck: Sequence[StuckClaims], limit: int) -> StuckData | None:
     return StuckData([labels[place] for place in used], rows[:limit], max(0, len(rows) - limit))
 
 
-def _said(seconds: int) -> str:
+def _age(seconds: int) -> str:
     return duration(seconds * 1_000_000)

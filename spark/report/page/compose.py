@@ -166,10 +166,10 @@ def _produced_sentences(production: Production, lost: int) -> list[str]:
     found = [
         f"Of {counted(produced, 'record')} that {were(produced)} produced, {lost:,} {were(lost)} passed by without having been received."
     ]
-    held = sum(each.rows for each in production.unpublished)
-    if held:
+    unpublished = sum(each.rows for each in production.unpublished)
+    if unpublished:
         late = f"{production.not_published:,} of them for longer than the grace (NOT_PUBLISHED)"
-        found.append(f"{counted(held, 'record')} {were(held)} not published yet, {late}.")
+        found.append(f"{counted(unpublished, 'record')} {were(unpublished)} not published yet, {late}.")
     if production.orphaned:
         where = ", ".join(f"{each.topic}/{each.partition} {each.start}–{each.end - 1}" for each in production.orphans[:_NAMED])
         found.append(f"{counted(production.orphaned, 'record')} {were(production.orphaned)} consumed and not produced: {where}.")

@@ -27,10 +27,10 @@ def exports_data(exports: Sequence[Exports], time: Buckets) -> ExportsData | Non
         exports, key=lambda each: (-sum(each.missing), not each.writer.tail_is_unknown, each.writer.fate is not WriterFate.DEAD)
     )
     missing, incomplete = sum(sum(each.missing) for each in exports), sum(1 for each in exports if any(each.missing))
-    said = f"{counted(missing, 'event')} of {counted(incomplete, 'writer')} {are(missing)} missing" if missing else "no event is missing"
+    lack = f"{counted(missing, 'event')} of {counted(incomplete, 'writer')} {are(missing)} missing" if missing else "no event is missing"
     everything = f"{counted(sum(map(_written, exports)), 'event')} of {counted(len(exports), 'writer')}"
     sentence = (
-        f"Of {everything}, {said}. One bar is {duration(time.width)}; "
+        f"Of {everything}, {lack}. One bar is {duration(time.width)}; "
         "each row has a scale of its own, and a line below it is where events are missing."
     )
     begin, middle, end = span_of(time)

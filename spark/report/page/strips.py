@@ -32,10 +32,10 @@ def strips_data(strips: Sequence[Strip]) -> StripsData | None:
 
 def _row(strip: Strip) -> StripRow:
     book, bins = strip.book, -(-strip.book.expected // strip.width)
-    said = [f"{number:,} {word}" for number, word in ((strip.anomalies, "anomalous"), (strip.unknown, "unknown")) if number]
+    found = [f"{number:,} {word}" for number, word in ((strip.anomalies, "anomalous"), (strip.unknown, "unknown")) if number]
     moves = len(strip.assigned) + len(strip.revoked)
     where = f"; {counted(len(strip.assigned), 'place')} where it was got, {len(strip.revoked)} where it was given up" if moves else ""
-    summary = ", ".join(said) or "no anomaly"
+    summary = ", ".join(found) or "no anomaly"
     return StripRow(
         group=book.partition.group[1],
         partition=f"{book.partition.topic}/{book.partition.partition}",

@@ -112,7 +112,7 @@ async def test_a_log_that_is_still_written_is_read_and_left_alone(tmp_path: Path
         await journal.flush()
         (log,) = (root / "wal").glob("*.wal")
         with gathered([root], tmp_path / "live") as found:
-            assert found.logs.held == {journal.writer_id}
+            assert found.logs.still_written == {journal.writer_id}
             (copy,) = found.files
             assert pq.read_table(copy)["event_type"].to_pylist() == [EventCode.SESSION_START, EventCode.CLAIMED]
         assert log.exists()

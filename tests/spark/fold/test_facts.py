@@ -81,7 +81,7 @@ def test_a_writer_that_gave_its_partitions_back_lives() -> None:
 def test_a_writer_that_still_holds_its_log_lives() -> None:
     rows = [said(1, pk=7, assigned_seq=1, assigned_ts=10, last_ts=20), said(2, pk=7, assigned_seq=1, assigned_ts=30, last_ts=40)]
     assert fates(establish(rows, CONFIG))[1] == WriterFate.DEAD
-    facts = establish(rows, CONFIG, Logs(held=frozenset({1})))
+    facts = establish(rows, CONFIG, Logs(still_written=frozenset({1})))
     assert (fates(facts)[1], facts.as_of) == (WriterFate.LIVE, 20)
 
 
