@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.spark.commands.times import begin_of, time_of
+from ackwise.spark.commands import options
+from ackwise.spark.commands.options import Format
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.session.engine import HEAP, LOCAL, Engine, engine_of
 
@@ -32,83 +32,31 @@ _OURS: Final = {
     "verdicts", "logical", "missing", "produced", "claims", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl",
     "report.html", ".report.html", "summary.json", ".summary.json", ".live", ".reach",
 }  # fmt: skip
-#: As many messages as fit into the driver with all their events.
-_MOST_SAMPLED: Final = 100_000
 #: What must not be left of an earlier run while this one has not ended.
 _CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progress.jsonl")
 
 
-class Format(enum.StrEnum):
-    """The form in which `reconcile` prints; the files of a run are the same."""
-
-    TABLES = "tables"
-    JSON = "json"
-    HTML = "html"
-
-
 def reconcile(
-    events: Annotated[
-        list[Path],
-        # Not checked by typer, whose answer to a folder that may not be read is not a sentence.
-        typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Where report.html, summary.json and the tables go. Default: runs/ in the first folder.")
-    ] = None,
-    as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME|DURATION",
-            help="Judge only what has happened since, and what was open then; a duration is counted back from --as-of, or from now.",
-        ),
-    ] = None,
-    grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="How late a retry or a lease may be before it counts as lost or stuck.")
-    ] = "1m",
-    lateness: Annotated[
-        str, typer.Option(metavar="DURATION", help="How late events may come to the folders; anomalies that are younger are provisional.")
-    ] = "0s",
-    writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
-    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="The lease of Dedup. Default: what the workers wrote.")] = None,
-    retention: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long Dedup remembers a key. Default: what the workers wrote.")
-    ] = None,
-    produced: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="What was produced, as Parquet or JSON: says what was lost on the way, or never sent."),
-    ] = None,
-    claims: Annotated[
-        str | None,
-        typer.Option(metavar="URL|MODULE:APP", help="Compare with the claims in a PostgreSQL store: its URL, or the app that uses it."),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep there what is folded from the events, so that each file is folded once."),
-    ] = None,
-    verify_sample: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=_MOST_SAMPLED, help="Judge N messages once more, by other means; a difference fails the run."),
-    ] = 0,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, or if nobody produced them.",
-        ),
-    ] = False,
-    plan_provisional: Annotated[
-        bool, typer.Option("--plan-provisional", help="Put anomalies that events may still mend into the repair plan, too.")
-    ] = False,
-    output: Annotated[Format, typer.Option("--format", help="What is printed: tables, summary.json, or the page.")] = Format.TABLES,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    master: Annotated[str, typer.Option(help="The Spark master.")] = LOCAL,
-    driver_memory: Annotated[str, typer.Option(help="The driver's heap.")] = HEAP,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Configuration of Spark, such as spark.executor.memory=4g; repeatable.")
-    ] = None,
+    events: options.EventFolders,
+    out: options.Out = None,
+    as_of: options.AsOf = None,
+    since: options.Since = None,
+    grace: options.Grace = "1m",
+    lateness: options.Lateness = "0s",
+    writer_timeout: options.WriterTimeout = "10m",
+    lease: options.Lease = None,
+    retention: options.Retention = None,
+    produced: options.Produced = None,
+    claims: options.Claims = None,
+    state: options.State = None,
+    verify_sample: options.VerifySample = 0,
+    strict: options.Strict = False,
+    plan_provisional: options.PlanProvisional = False,
+    output: options.PrintAs = Format.TABLES,
+    as_json: options.Json = False,
+    master: options.Master = LOCAL,
+    driver_memory: options.DriverMemory = HEAP,
+    conf: options.Conf = None,
 ) -> None:
     """Prove from the exported events what became of every message: as tables, and as a page whose path is printed last.
 
@@ -118,18 +66,10 @@ def reconcile(
     Exit code 0: no anomaly. 1: anomalies; with --strict also messages in doubt. 2: it could not be done. 3: no anomaly, but
     events are missing that could show one.
     """
-    config = ReconcileConfig(
-        as_of=None if as_of is None else time_of(as_of),
-        since=None if since is None else begin_of(since, as_of),
-        grace=parse_duration(grace, what="--grace"),
-        lateness=parse_duration(lateness, what="--lateness"),
-        writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
-        lease=None if lease is None else parse_duration(lease, what="--lease"),
-        retention=None if retention is None else parse_duration(retention, what="--retention"),
-        verify_sample=verify_sample,
-        strict=strict,
-        plan_provisional=plan_provisional,
+    judging = options.config_of(
+        as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention
     )
+    config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
     report = _run(events, out, config, produced, claims, state, engine_of(master, driver_memory, conf or ()))
     _print(report, Format.JSON if as_json else output)
     raise typer.Exit(int(report.exit_code))

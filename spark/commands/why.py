@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.spark.commands.times import time_of
+from ackwise.spark.commands import options
 from ackwise.spark.config import ReconcileConfig
 
 if TYPE_CHECKING:
@@ -27,27 +26,18 @@ _SLOW = 1.0  # seconds; whoever waits for longer is told what is done
 
 def why(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Its key, or topic/partition/offset.", show_default=False)],
-    events: Annotated[
-        list[Path],
-        typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),
-    ],
+    events: options.EventFolders,
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the workers wrote.")
     ] = None,
-    as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Judge as of this ISO 8601 time. Default: what the events tell.")
-    ] = None,
-    grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="How late a retry or a lease may be before it counts as lost or stuck.")
-    ] = "1m",
+    as_of: options.AsOf = None,
+    grace: options.Grace = "1m",
     lateness: Annotated[
         str, typer.Option(metavar="DURATION", help="How late events may come to the folders: until then an anomaly is provisional.")
     ] = "0s",
-    writer_timeout: Annotated[str, typer.Option(metavar="DURATION", help="A writer that is silent for longer is dead.")] = "10m",
-    lease: Annotated[str | None, typer.Option(metavar="DURATION", help="The lease of Dedup. Default: what the workers wrote.")] = None,
-    retention: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long Dedup remembers a key. Default: what the workers wrote.")
-    ] = None,
+    writer_timeout: options.WriterTimeout = "10m",
+    lease: options.Lease = None,
+    retention: options.Retention = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Tell what became of one message: each attempt, by whom and when, its verdict with the reason, and what to do.
@@ -58,14 +48,7 @@ def why(
     Exit code 0: nothing is wrong with it. 1: an anomaly. 2: no event is about it, or it could not be done. 3: events are
     missing that would tell.
     """
-    config = ReconcileConfig(
-        as_of=None if as_of is None else time_of(as_of),
-        grace=parse_duration(grace, what="--grace"),
-        lateness=parse_duration(lateness, what="--lateness"),
-        writer_timeout=parse_duration(writer_timeout, what="--writer-timeout"),
-        lease=None if lease is None else parse_duration(lease, what="--lease"),
-        retention=None if retention is None else parse_duration(retention, what="--retention"),
-    )
+    config = options.config_of(as_of=as_of, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention)
     answer = _ask(message, events, config, namespace)
     from ackwise.spark.why.output import show, to_json
 
