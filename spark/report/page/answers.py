@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ackwise.spark.claims.findings import CLAIM_ACTIONS, CLAIM_ANOMALIES, CLAIM_MEANINGS, ClaimVerdict
 from ackwise.spark.report.in_doubt import ambiguous
-from ackwise.spark.report.page.data import Action, Answer, Tone
-from ackwise.spark.report.page.tone import tone_of
+from ackwise.spark.report.page.data import Action, Answer
+from ackwise.spark.report.page.tone import Tone, tone_of
 from ackwise.spark.report.page.words import are, counted, listed, messages, were
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import (

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ackwise.spark.report.delays import Delays
-from ackwise.spark.report.page.data import DelayRow, DelaysData, Lane, LateClass, TimelineData
+from ackwise.spark.report.page.drawings import DelayRow, DelaysData, Lane, LateClass, TimelineData
 from ackwise.spark.report.page.tone import tone_of
 from ackwise.spark.report.page.words import are, counted, duration, late, messages, moment, span_of, were
 from ackwise.spark.report.timeline import Buckets, Timeline

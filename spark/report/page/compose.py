@@ -24,7 +24,6 @@ from ackwise.spark.report.page.data import (
     ReasonRow,
     ReportData,
     RetryRow,
-    Tone,
     VerdictRow,
     WriterRow,
 )
@@ -35,7 +34,7 @@ from ackwise.spark.report.page.matrices import failures_data, verdicts_data
 from ackwise.spark.report.page.plan import plan_data
 from ackwise.spark.report.page.stories import stories_data
 from ackwise.spark.report.page.strips import strips_data
-from ackwise.spark.report.page.tone import tone_of
+from ackwise.spark.report.page.tone import Tone, tone_of
 from ackwise.spark.report.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.report import RunReport

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+
+from ackwise.spark.report.page.drawings import DelaysData, ExportsData, LatencyData, StripsData, TimelineData
+from ackwise.spark.report.page.tone import Tone
 
 __all__ = [
     "Action",
@@ -13,16 +15,6 @@ __all__ = [
     "BookRow",
     "BooksData",
     "Cell",
-    "Curve",
-    "DelayRow",
-    "DelaysData",
-    "ExportLane",
-    "ExportsData",
-    "Lane",
-    "LateClass",
-    "LatencyData",
-    "LatencyRow",
-    "Mark",
     "MatrixData",
     "MatrixRow",
     "Number",
@@ -36,20 +28,12 @@ __all__ = [
     "RunRow",
     "StepRow",
     "StoryRow",
-    "StripRow",
-    "StripsData",
     "StuckData",
     "StuckRow",
     "FindingRow",
-    "Tick",
-    "TimelineData",
-    "Tone",
     "VerdictRow",
     "WriterRow",
 ]
-
-Tone = Literal["good", "bad", "doubt", "plain"]
-"""The meaning of a value, shown as a colour and a sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,39 +160,6 @@ class FindingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LateClass:
-    """The number of retries in one class of lateness; `share` of the fullest class, 0 to 1."""
-
-    label: str
-    number: int
-    share: float
-    tone: Tone
-
-
-@dataclass(frozen=True, slots=True)
-class DelayRow:
-    """The lateness of one handler's retries: half of them by `p50` or less, and so on."""
-
-    group: str
-    handler: str
-    messages: int
-    early: int
-    p50: str
-    p90: str
-    p99: str
-    most: str
-
-
-@dataclass(frozen=True, slots=True)
-class DelaysData:
-    """The lateness of retries."""
-
-    sentence: str
-    classes: Sequence[LateClass]
-    rows: Sequence[DelayRow]
-
-
-@dataclass(frozen=True, slots=True)
 class ReasonRow:
     """The number of one handler's dead letters with one reason; `share` of all, 0 to 1."""
 
@@ -217,31 +168,6 @@ class ReasonRow:
     reason: str
     number: int
     share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One verdict over time: a number for each bucket, and the height of its bar from 0 to 100."""
-
-    name: str
-    tone: Tone
-    total: int
-    most: int
-    description: str
-    numbers: Sequence[int]
-    heights: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineData:
-    """The verdicts over time; `times` are the beginnings of the buckets."""
-
-    sentence: str
-    begin: str
-    middle: str
-    end: str
-    times: Sequence[str]
-    lanes: Sequence[Lane]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,51 +214,6 @@ class MatrixData:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """The share of one topic's messages that took longer, in a drawing of 400 by 230: `path` is its line."""
-
-    name: str
-    path: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A line of the grid, and what stands beside it."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyRow:
-    """The latency of one topic's messages: half of them `p50` or less, and so on."""
-
-    group: str
-    topic: str
-    curve: int
-    """Number of the curve, or -1 if it is not drawn."""
-    messages: int
-    negative: int
-    negative_share: float
-    p50: str
-    p95: str
-    p99: str
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyData:
-    """From the record's timestamp until it was told that it was done."""
-
-    sentence: str
-    curves: Sequence[Curve]
-    across: Sequence[Tick]
-    up: Sequence[Tick]
-    rows: Sequence[LatencyRow]
-    hidden: int
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptRow:
     """The endings of all messages that reached one attempt; `share` of all messages."""
 
@@ -346,40 +227,6 @@ class AttemptRow:
     open: int
     anomaly: int
     other: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Bins of a strip that lie side by side and are of one tone: the first, and how many."""
-
-    at: int
-    number: int
-    tone: Tone
-
-
-@dataclass(frozen=True, slots=True)
-class StripRow:
-    """One partition from its first booked offset to the last."""
-
-    group: str
-    partition: str
-    first: int
-    end: int
-    bins: int
-    marks: Sequence[Mark]
-    assigned: Sequence[int]
-    revoked: Sequence[int]
-    summary: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class StripsData:
-    """The strips of the partitions."""
-
-    sentence: str
-    rows: Sequence[StripRow]
-    hidden: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,31 +245,6 @@ class StuckData:
 
     columns: Sequence[str]
     rows: Sequence[StuckRow]
-    hidden: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExportLane:
-    """The exported events of one writer: the height of each bar from 0 to 100, and the buckets with missing events."""
-
-    writer: str
-    client: str
-    tone: Tone
-    summary: str
-    description: str
-    heights: Sequence[int]
-    missing: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportsData:
-    """Export completeness over time."""
-
-    sentence: str
-    begin: str
-    middle: str
-    end: str
-    lanes: Sequence[ExportLane]
     hidden: int
 
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from ackwise.spark.fold.facts import WriterFate
 from ackwise.spark.report.exports import Exports
-from ackwise.spark.report.page.data import ExportLane, ExportsData, Tone
+from ackwise.spark.report.page.drawings import ExportLane, ExportsData
+from ackwise.spark.report.page.tone import Tone
 from ackwise.spark.report.page.words import are, counted, duration, span_of
 from ackwise.spark.report.timeline import Buckets
 

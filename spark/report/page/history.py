@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ackwise.spark.report.earlier import EarlierRun
-from ackwise.spark.report.page.data import RunRow, Tone
+from ackwise.spark.report.page.data import RunRow
+from ackwise.spark.report.page.tone import Tone
 from ackwise.spark.report.page.words import instant
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import LOSSES, ExitCode, Verdict

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ackwise.spark.report.latency import GROWTH, Latency
-from ackwise.spark.report.page.data import Curve, LatencyData, LatencyRow, Tick
+from ackwise.spark.report.page.drawings import Curve, LatencyData, LatencyRow, Tick
 from ackwise.spark.report.page.words import duration, messages, were
 
 __all__ = ["LEFT", "latency_data"]

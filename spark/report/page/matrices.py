@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ackwise.spark.report.details import Failures
-from ackwise.spark.report.page.data import Cell, MatrixData, MatrixRow, Tone
-from ackwise.spark.report.page.tone import tone_of
+from ackwise.spark.report.page.data import Cell, MatrixData, MatrixRow
+from ackwise.spark.report.page.tone import Tone, tone_of
 from ackwise.spark.report.report import RunReport
 from ackwise.spark.vocabulary import Verdict
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ackwise.spark.report.page.data import StepRow, StoryRow, Tone
+from ackwise.spark.report.page.data import StepRow, StoryRow
+from ackwise.spark.report.page.tone import Tone
 from ackwise.spark.report.page.words import instant_with_millis
 from ackwise.spark.vocabulary import ANOMALIES, Flag
 from ackwise.spark.why.story import Step, Story

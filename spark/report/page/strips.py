@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ackwise.spark.report.page.data import Mark, StripRow, StripsData, Tone
+from ackwise.spark.report.page.drawings import Mark, StripRow, StripsData
+from ackwise.spark.report.page.tone import Tone
 from ackwise.spark.report.page.words import counted
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, UNDER_WAY, Verdict

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ackwise.spark.report.page.data import Tone
+from typing import Literal
+
 from ackwise.spark.vocabulary import ANOMALIES, INCONCLUSIVE, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["tone_of"]
+__all__ = ["Tone", "tone_of"]
+
+Tone = Literal["good", "bad", "doubt", "plain"]
+"""The meaning of a value, shown as a colour and a sign."""
 
 
 def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
