@@ -33,20 +33,20 @@ class ReconcileConfig:
     retention: float | None = None
     """Time that the claim store remembers a key that is done."""
     levels: tuple[float, ...] | None = None
-    """Delays of levels 1, 2, …; asked only where an event does not say itself when it is due."""
+    """Delays of levels 1, 2, …; used only where an event has no due time of its own."""
     listed: int = 50
     """Most anomalies, and most messages in doubt, that the report lists; the tables have all of them."""
     verify_sample: int = 0
     """Number of messages that the reference judges again, in the memory of the driver."""
     strict: bool = False
-    """Whether messages that were run again, or may have been, make the exit code 1, though no verdict says so."""
+    """Whether messages that were run again, or may have been, make the exit code 1 without an anomalous verdict."""
 
     plan_provisional: bool = False
     """Whether the repair plan has steps for messages that are PROVISIONAL, too."""
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits, the same for the same configuration: whether two runs were told the same."""
+        """Twelve hexadecimal digits, the same for the same configuration, to compare two runs by."""
         # Only what is not the default, so that a later version, which may know more, gives the same.
         changed = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
         return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]

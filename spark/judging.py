@@ -82,7 +82,7 @@ def conclude(
     progress: Progress = lambda step: None,
     produced_rows: DataFrame | None = None,
 ) -> Judgement:
-    """Judge folded events. Whatever depends on knowing all of them is decided here."""
+    """Judge folded events. What needs all of them is decided here."""
     progress("surveying the events")
     facts = establish(_collect(folded.survey, SurveyRow), config, logs)
     moves = folded.steps.persist()

@@ -1,7 +1,7 @@
 """The check of a sample: the reference algebra judges some messages again and must agree with the job.
 
-The messages are drawn by a hash, so the same ones each time: half of them from all, half from those of whom there is more to say than that
-they ran once. What is known of whole partitions and writers is taken from the run; their own events are read anew and found by name.
+The messages are drawn by a hash, so they are the same each time: half of them from all, half from those that did not simply run
+once. Facts about whole partitions and writers are taken from the run; the messages' events are read anew and found by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ackwise.spark.vocabulary import Flag, Verdict
 
 __all__ = ["Disagreement", "Sampled", "check_sample"]
 
-#: What a message is called in an event, each with what stands for nothing.
+#: The columns of an event that identify a message, each with its value for null.
 _NAMES: Final = {"cluster": "", "group_id": "", "topic": "", "topic_id": "", "partition": -1, "handler": "", "dedup_epoch": 0}
 _WANTED: Final = (
     "cluster string, group_id string, topic string, topic_id string, partition int, handler string, dedup_epoch int, offset long"
@@ -36,7 +36,7 @@ _WANTED: Final = (
 
 
 class Disagreement(AckwiseError):
-    """The job and the plain algebra say different things of a message: a fault in one of them."""
+    """The job and the plain algebra judge a message differently: a fault in one of them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Sampled:
 
 
 def check_sample(spark: SparkSession, found: Sampled, config: ReconcileConfig) -> int:
-    """Judge `config.verify_sample` messages once more, or as many as there are; how many it were. Raises `Disagreement`."""
+    """Judge `config.verify_sample` messages once more, or as many as there are, and return their number. Raises `Disagreement`."""
     messages = _messages(found.facts)
     drawn = {(*messages[row["mk"]], row["offset"]): row for row in _draw(found.settled, config.verify_sample)}
     mates = _mates(spark, found.judged, list(drawn.values()))
@@ -96,7 +96,7 @@ def _mates(spark: SparkSession, judged: DataFrame, drawn: Sequence[Row]) -> list
 
 
 def _events_of(spark: SparkSession, events: DataFrame, messages: set[Message]) -> list[dict[str, Any]]:
-    """The events about these messages, found by what they are called and not by the numbers that the job gives them."""
+    """Return the events about these messages, found by names and not by the job's numbers."""
     rows = [(*partition, handler, epoch, offset) for partition, handler, epoch, offset in sorted(messages)]
     wanted = F.broadcast(spark.createDataFrame(rows, _WANTED))
     same = [F.coalesce(events[name], F.lit(nothing)) == wanted[name] for name, nothing in _NAMES.items()]

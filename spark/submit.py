@@ -17,6 +17,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Python begins its search with the folder of a script, whose modules are not meant to be found without their package.
+    # Python begins its search with the folder of the script, whose modules must be found through their package only.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
     main()

@@ -1,4 +1,4 @@
-"""The words of a reconciliation: verdicts, flags, and which of them call for somebody."""
+"""The words of a reconciliation: verdicts, flags, and which of them need a look."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LogicalVerdict(enum.IntEnum):
     LOGICAL_DUPLICATE = 1
     """More than one of them was run with success."""
     PHANTOM = 2
-    """Suppressed, and none of them was ever done."""
+    """Suppressed, though none of them was ever done."""
 
 
 class ProducedVerdict(enum.IntEnum):
@@ -80,7 +80,7 @@ class Account(enum.StrEnum):
     LOST_BEFORE_START = "lost_before_start"
     """Produced since the group began, and below the first offset that it read: LOST_PRODUCED too, but in no book of the group."""
     EXPLAINED = "explained"
-    """No event is about it, and the books say why: jumped over, deleted, received and lost, or unknown."""
+    """No event is about it, and the books have the reason: jumped over, deleted, received and lost, or unknown."""
     WAITING = "waiting"
     """The group has not come to it."""
     EARLIER = "earlier"
@@ -95,7 +95,7 @@ class CopyFate(enum.StrEnum):
     CAME = "came"
     """A later attempt of the message was seen."""
     WAITING = "waiting"
-    """It is not due, or the topics have not been read since: RETRYING."""
+    """It is due later, or the topics have not been read since: RETRYING."""
     LOST = "lost"
     """RETRY_LOST."""
     UNKNOWN = "unknown"
@@ -110,9 +110,9 @@ class Flag(enum.IntFlag):
     COMMITTED_PAST = 1
     """Still open, and the group has committed past it: nobody will deliver it again."""
     AMBIGUOUS_EXEC = 2
-    """Somebody else may have run it and died before saying so: had it, with a claim or without, and told no end of it."""
+    """Another worker may have run it and died before it reported that: it had it, with a claim or without, and reported no outcome."""
     UNCLAIMED = 4
-    """A run of it had no claim, so nothing kept others from running it too."""
+    """A run of it had no claim, so others could run it, too."""
     REPEATED = 8
     """Run with success more than once, and not more than once under a claim."""
     HAD_FAILURES = 16
@@ -126,7 +126,7 @@ class Flag(enum.IntFlag):
     ATTEMPT_HOLE = 256
     """There are no events of one of its attempts."""
     NEG_LATENCY = 512
-    """A clock says that it was done before it was begun."""
+    """It was done before it was begun, by the clocks."""
     BEYOND_TTL = 1024
     """Logical level: the runs are further apart than the store remembers."""
     REWOUND = 2048
@@ -134,7 +134,7 @@ class Flag(enum.IntFlag):
     PROVISIONAL = 4096
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
-    """Two records had its coordinates, since the topic was made anew: what is said of it mixes both."""
+    """Two records had its coordinates, since the topic was made anew: its events mix both."""
 
 
 class ExitCode(enum.IntEnum):
@@ -161,11 +161,11 @@ ANOMALIES: Final = frozenset(
 )
 #: Verdicts for which it exits with 3, if there are no anomalies.
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
-#: Flags of messages that were run again, or may have been, though no verdict says so. Only with `--strict` is that an anomaly.
+#: Flags of messages that were run again, or may have been, beside their verdict. Only with `--strict` is that an anomaly.
 IN_DOUBT: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
-#: Verdicts of which nobody will ask how they came about, unless a flag stands beside them.
+#: Verdicts that need no evidence, unless there is a flag beside them.
 PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
-#: Verdicts by which a message did not have the effect that it should have had.
+#: Verdicts by which a message failed to have its effect.
 LOSSES: Final = frozenset(
     {
         Verdict.LOST,
@@ -185,7 +185,7 @@ MENDABLE: Final = ANOMALIES - {Verdict.MULTI_EXECUTED}
 #: Verdicts that a later run will replace by others.
 UNDER_WAY: Final = frozenset({Verdict.IN_FLIGHT, Verdict.RETRYING, Verdict.PENDING})
 
-#: What each verdict says, in a few words.
+#: The meaning of each verdict, in a few words.
 MEANINGS: Final = {
     Verdict.LOST: "received, committed past, and never finished",
     Verdict.LOST_PRODUCED: "produced, and committed past without having been received",
@@ -221,7 +221,7 @@ FLAG_MEANINGS: Final = {
     Flag.PROVISIONAL: "events that would mend it may still come",
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
 }
-#: What somebody should do. Members of different enumerations may be equal, so each has a table of its own.
+#: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {
     Verdict.LOST: "Send the origin records again.",
     Verdict.LOST_PRODUCED: "They were produced, and the group passed them by: send the origin records again.",

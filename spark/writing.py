@@ -146,7 +146,7 @@ def _unproved(found: Judgement) -> list[tuple[int, int, int]]:
 
 
 def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
-    """Write what is said of what was produced beside the verdicts; the first orphans."""
+    """Write the table of produced records with a verdict of their own, and return the first orphans."""
     if found.produced is None:
         return []
     orphans = orphan_rows(stretches(found.words, {Account.ORPHAN: accounts()[Account.ORPHAN]}), named)

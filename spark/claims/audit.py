@@ -59,7 +59,7 @@ def audit(
 
 
 def _shortest(facts: Facts, group: GroupName, config: ReconcileConfig) -> int:
-    """For how long its store remembers what is done, at least, in microseconds: sessions may have been told differently."""
+    """Return the shortest time that the store keeps an outcome, in microseconds: sessions may be configured differently."""
     longest = facts.groups[group].retention
     if config.retention is not None:
         return longest

@@ -14,7 +14,7 @@ from ackwise.spark.vocabulary import Flag, Verdict
 
 __all__ = ["Claims", "by_key", "claim_rows", "compared", "remembered"]
 
-#: Verdicts of a message that by the events is not done, and of which enough is known to say so.
+#: Verdicts by which a message is known not to be done.
 _NOT_DONE: Final = (Verdict.LOST, Verdict.RETRY_LOST, Verdict.STUCK, Verdict.RETRYING, Verdict.PENDING)
 #: A run without a claim leaves no record, and a replay leaves one by another key.
 _NO_RECORD: Final = Flag.UNCLAIMED | Flag.REPEATED | Flag.RESCUED_FROM_DLQ | Flag.RECREATED
@@ -32,7 +32,7 @@ class Claims:
 
 
 def remembered(claims: DataFrame) -> DataFrame:
-    """One row per dedup hash in rows of `Claims`: `marked` says that it is done, `is_claimed` that somebody has it.
+    """One row per dedup hash in rows of `Claims`: `marked` (it is done) and `is_claimed` (a worker has it).
 
     A key that is bound to a day may have several records.
     """
@@ -45,9 +45,9 @@ def remembered(claims: DataFrame) -> DataFrame:
 
 
 def by_key(judged: DataFrame, kept: Mapping[int, int]) -> DataFrame:
-    """One row per dedup hash: what its messages say together. Takes rows of `judge`.
+    """One row per dedup hash, with the verdicts of its messages together. Takes rows of `judge`.
 
-    `kept` has the scopes that are asked for, each with the shortest time, in microseconds, that its store remembers what is done.
+    `kept` has the wanted scopes, each with the shortest time, in microseconds, that its store keeps an outcome.
     """
     succeeded = (F.col("verdict") == Verdict.EXACTLY_ONCE) & (F.col("flags").bitwiseAND(int(_NO_RECORD)) == 0) & F.col("ran_under_claim")
     in_scope = F.col("scope").isin(list(kept)) if kept else F.lit(False)
@@ -74,12 +74,12 @@ def by_key(judged: DataFrame, kept: Mapping[int, int]) -> DataFrame:
 def compared(keys: DataFrame, store: DataFrame, as_of: int, now: int, grace: int) -> DataFrame:
     """`scope`, `dedup_hash`, `is_known`, `should_be` and `finding` of all keys of `by_key` and `remembered`.
 
-    `scope` is null for a record that the events know nothing of, `should_be` says that the store must have one, `finding` is a
-    `ClaimVerdict` or null. `as_of` is a time of the events, `now` of the store; microseconds.
+    `scope` is null for a record without events. `should_be`: the store must have one. `finding` is a `ClaimVerdict` or null.
+    `as_of` is a time of the events, `now` of the store; microseconds.
     """
     both = keys.join(store, "dedup_hash", "full")
     is_known = F.col("marked").isNotNull() & F.col("scope").isNotNull()
-    # A success is told before it is marked, so the store keeps it for longer than this.
+    # A success is reported before it is marked, so the store keeps it for longer than this.
     should_be = F.coalesce(F.col("succeeded_ts") + F.col("shortest") > now + grace, F.lit(False)) & (F.col("succeeded_ts") < as_of - grace)
     return both.select(
         "scope",

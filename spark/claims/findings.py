@@ -22,7 +22,7 @@ class ClaimVerdict(enum.IntEnum):
     UNMARKED = 3
     """Run with success, and the store does not have it as done."""
     LEFT_OPEN = 4
-    """Not done, and the claim is held by somebody whose lease is long over."""
+    """Not done, and still claimed by a worker whose lease is long over."""
 
 
 #: Those that contradict what deduplication promises. The others are what a kill leaves, until the next delivery.
@@ -72,9 +72,9 @@ class ClaimReport:
     findings: Sequence[ClaimFinding]
     """The first messages of these keys."""
     without_claims: Sequence[str]
-    """Group and handler of those that should have claims there, of which it has none at all."""
+    """Handlers, with their groups, that should have claims in the store and have none."""
     later: Sequence[str]
-    """Group and handler of those that are in a later dedup epoch, which the store's keys do not tell: not compared."""
+    """Handlers, with their groups, in a later dedup epoch: left out of the comparison, since the store's keys do not show the epoch."""
 
     @property
     def anomalies(self) -> int:

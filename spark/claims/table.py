@@ -59,7 +59,7 @@ class ClaimTable:
         try:
             return Claims(self.address, spark.read.format("jdbc").options(**options).load())
         except (PySparkException, Py4JError) as error:
-            # What the driver says may hold the user's name, and Spark has left the rest out.
+            # The driver's message may have the user's name in it, and Spark has left the rest out.
             if "42P01" in str(error) or "does not exist" in str(error):
                 raise ConfigurationError(
                     f"{self.address} has no table {self.tables.claims}; `ackwise store init` creates it; schema and prefix stand in the URL"
@@ -70,7 +70,7 @@ class ClaimTable:
 def claim_table(store: str) -> ClaimTable:
     """The claims of a store's URL, or of the app that is named as `module:app`.
 
-    Raises `ConfigurationError`, which repeats no secret, for what is no store in PostgreSQL.
+    Raises `ConfigurationError`, without secrets, for anything but a store in PostgreSQL.
     """
     url = _of_app(store) if _APP.fullmatch(store) else store
     if url.partition("://")[0] not in ("postgres", "postgresql"):

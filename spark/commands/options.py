@@ -49,7 +49,7 @@ class Format(enum.StrEnum):
     HTML = "html"
 
 
-# What is read, and where the result goes. Folders are not checked by typer, which would fail without a plain sentence.
+# What is read, and where the result goes. We check folders ourselves: typer's message for an unreadable one is hard to read.
 EventFolders = Annotated[
     list[Path],
     typer.Argument(metavar="EVENTS", help="The folders that [bold]Events[/bold] was given.", show_default=False, readable=False),

@@ -74,7 +74,7 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
         events = 0
         console = to_stderr()
         bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-        # A topic that was made anew has nothing of what was sent to the one before it.
+        # A topic that was made anew lacks what was sent to the one before it.
         kept = [] if to.is_untouched else there.files
         with published(root, to.cluster, topic, kept) as known, bar as progress:
             missing = [file for file in there.files if file not in known]

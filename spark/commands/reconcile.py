@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["reconcile"]
 
-#: What a run leaves in its folder. Anything else there is somebody else's.
+#: The files of a run in its folder; all others belong to somebody else.
 _OURS: Final = {
     "verdicts", "logical", "missing", "produced", "claims", "plan.jsonl", ".plan.jsonl", "plan.progress.jsonl",
     "report.html", ".report.html", "summary.json", ".summary.json", ".live", ".reach",
 }  # fmt: skip
-#: What must not be left of an earlier run while this one has not ended.
+#: The files of an earlier run that are removed before this one begins.
 _CONCLUSIONS: Final = ("summary.json", "report.html", "plan.jsonl", "plan.progress.jsonl")
 
 
@@ -110,7 +110,7 @@ def _run(
         from ackwise.spark.session.spark import explain, local_session
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"reconcile needs {error.name}, which is not installed: pip install 'ackwise[spark]'") from error
-    # A log that can't be rolled is read where it is, so nobody has to be told of each.
+    # A log that can't be rolled is read where it is, so a warning for each is left out.
     logging.getLogger("ackwise").addHandler(logging.NullHandler())
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     started = time.monotonic()
@@ -159,7 +159,7 @@ def _claim_table(claims: str) -> ClaimTable:
 
 @contextmanager
 def _prepared(folder: Path) -> Iterator[None]:
-    """Makes the folder to write to, without the conclusions of an earlier run; if nothing comes of it, no empty one is left."""
+    """Make the folder to write to, and remove an earlier run's conclusions; after a failure, remove it if it is empty."""
     made: list[Path] = []
     try:
         made += [path for path in (folder, *folder.parents) if not path.exists()]

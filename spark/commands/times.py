@@ -13,7 +13,7 @@ __all__ = ["begin_of", "time_of"]
 
 
 def begin_of(since: str, as_of: str | None) -> float:
-    """Seconds since 1970 of a time, or of a duration before `as_of`, or before now; raises `ConfigurationError`."""
+    """Return a time in seconds since 1970, from a time or from a duration before `as_of` or now. Raises `ConfigurationError`."""
     with suppress(ValueError):
         datetime.fromisoformat(since)
         return time_of(since)
@@ -27,7 +27,7 @@ def begin_of(since: str, as_of: str | None) -> float:
 
 
 def time_of(text: str) -> float:
-    """Seconds since 1970 of an ISO 8601 time, in UTC where it does not say; raises `ConfigurationError`."""
+    """Return an ISO 8601 time in seconds since 1970; without a zone it is UTC. Raises `ConfigurationError`."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["why"]
 
-_SLOW = 1.0  # seconds; whoever waits for longer is told what is done
+_SLOW = 1.0  # seconds; progress is shown after that
 
 
 def why(
@@ -67,7 +67,7 @@ def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace
         from ackwise.spark.why.answer import inquire
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"why needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
-    # A log that can't be rolled is read where it is, so nobody has to be told of each.
+    # A log that can't be rolled is read where it is, so a warning for each is left out.
     logging.getLogger("ackwise").addHandler(logging.NullHandler())
     console, started = to_stderr(), time.monotonic()
 
@@ -80,7 +80,7 @@ def _ask(message: str, roots: Sequence[Path], config: ReconcileConfig, namespace
             refuse_nothing(evidence)
             return inquire(message, evidence, config, namespace=namespace, progress=progress)
     except (ArrowInvalid, OSError) as error:
-        # pyarrow says which file it is, in the first of several lines, and as either of the two.
+        # pyarrow names the file in the first of several lines, and raises either of the two.
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rstrip(".")
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         raise AckwiseError(f"the events can't be read: {where}{reason}; nothing was concluded") from error

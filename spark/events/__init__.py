@@ -1,1 +1,1 @@
-"""The exported events: which files there are, how Spark reads them, and which records are none."""
+"""The exported events: their files, how Spark reads them, and records that are not events."""

@@ -1,7 +1,7 @@
 """Bitmaps of numbers, 64 to a word: offsets of a partition, sequence numbers of a writer.
 
 A word is a row per key and 64 numbers, with a mask for each kind of evidence. So no partition is ever sorted by offset,
-no task gets all of a large one, and words that no event mentions are there too, since the domain is a kind as well.
+and no task gets all of a large one. The domain is a kind as well, so words without any event are there, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def bit_of(number: str) -> Column:
 
 
 def first_from(word: Column, mask: Column, number: Column) -> Column:
-    """The first number of a word's mask that is not below `number`; null if there is none."""
+    """The first number of a word's mask from `number` on, or null."""
     left = mask.bitwiseAND(from_on(number, word))
     # The highest bit is the sign, and would overflow.
     low = left.bitwiseAND(2 ** (_BITS - 1) - 1)
@@ -45,12 +45,12 @@ def first_from(word: Column, mask: Column, number: Column) -> Column:
 
 
 def from_on(number: Column, word: Column) -> Column:
-    """The numbers of a word that are not below `number`, as a mask."""
+    """The numbers of a word from `number` on, as a mask."""
     return _from(F.greatest(F.least(number - word * _BITS, F.lit(_BITS)), F.lit(0)))
 
 
 def spans(rows: DataFrame) -> DataFrame:
-    """Evidence for each number of [`start`, `end`), from rows of `key`, `kind`, `start`, `end`. Empty ones say nothing."""
+    """Evidence for each number of [`start`, `end`), from rows of `key`, `kind`, `start`, `end`. Empty ranges are ignored."""
     start, end = F.col("start"), F.col("end")
     words = F.sequence(F.shiftright(start, _SHIFT), F.shiftright(end - 1, _SHIFT))
     each = rows.where((start < end) & (start >= 0)).select("key", "kind", "start", "end", F.explode(words).alias("word"))
@@ -92,5 +92,5 @@ def stretches(words: DataFrame, classes: Mapping[str, Column]) -> DataFrame:
 
 
 def _from(place: Column) -> Column:
-    """The bits from `place` on; at 64 none, where a shift would wrap and give all."""
+    """The bits from `place` on; none at 64, where a shift would wrap and return all."""
     return F.when(place < _BITS, F.call_function("shiftleft", F.lit(-1).cast("long"), place.cast("int"))).otherwise(F.lit(0))

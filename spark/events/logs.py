@@ -13,7 +13,7 @@ class Logs(NamedTuple):
     unreadable: frozenset[int] = frozenset()
     """Their log could not be read to its end."""
     still_written: frozenset[int] = frozenset()
-    """Somebody still writes it."""
+    """A worker still writes it."""
 
 
 NO_LOGS: Final = Logs()

@@ -30,9 +30,9 @@ def require_reach(spark: SparkSession, files: Sequence[Path], out: Path) -> None
 
 
 def probe(spark: SparkSession, files: Sequence[Path], out: Path) -> None:
-    """Return if executors read `files`, of which one in each folder is tried, and if what they write to `out` is there for the driver.
+    """Raise `ConfigurationError` unless executors can read `files` and the driver sees what they write to `out`.
 
-    What an executor writes to a disk of its own is in no table, and nothing fails. Raises `ConfigurationError`.
+    One file in each folder is tried. What an executor writes to a disk of its own is lost without an error.
     """
     for folder, file in {file.parent: file for file in files}.items():
         try:

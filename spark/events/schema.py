@@ -53,14 +53,14 @@ def is_any(*codes: EventCode) -> Column:
 
 
 def is_about_a_message() -> Column:
-    """Whether the event is about one message and says which one, after `project`. Codes that we don't know are not."""
+    """Whether the event is about one message and names it, after `project`. Unknown codes are not."""
     return is_any(*MESSAGE_CODES) & F.col("offset").isNotNull() & (F.col("partition") != _NO_PARTITION)
 
 
 def is_retention() -> Column:
-    """Whether the event says that the log began only later, after `project`: what was jumped over had been deleted.
+    """Whether what the event jumped over had been deleted, after `project`: the log began only later.
 
-    Where a log ends before the position, reading goes back instead: what lies between had been read.
+    Where a log ends before the position, reading goes back instead: what is between had been read.
     """
     goes_on_at = F.get_json_object("attrs", "$.goes_on_at").try_cast("long")
     out_of_range = F.get_json_object("attrs", "$.reason") == "out-of-range"
@@ -71,8 +71,8 @@ def project(events: DataFrame) -> DataFrame:
     """Return the columns that the job needs; rows without writer, type or time are left out.
 
     `pk` identifies a partition as a group reads it and `mk` a handler's view of it within one dedup epoch. A message
-    is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin` says that the
-    copy was read where the record was first written.
+    is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin`: it was
+    read where the record was first written.
     """
     names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id", "topic", "topic_id", "handler")]
     known = events.where("writer_id IS NOT NULL AND seq IS NOT NULL AND event_type IS NOT NULL AND event_ts IS NOT NULL")

@@ -36,14 +36,14 @@ _SMALLEST: Final = 12  # bytes: two magics and the length of the footer
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The files to read, and what could not be."""
+    """The files to read, and those that could not be read."""
 
     roots: tuple[Path, ...]
     files: tuple[Path, ...]
     size: int
     """Bytes of all files."""
     logs: Logs
-    """Whose log is still written, and was read as far as it was durable, and whose could not be read."""
+    """The writers whose log is still written (read as far as it was durable), and those whose log could not be read."""
     unreadable: tuple[str, ...]
     """Each a sentence."""
     foreign: tuple[Path, ...]
@@ -55,13 +55,13 @@ class Exported(NamedTuple):
 
     files: Sequence[Path]
     torn: Mapping[Path, str]
-    """Named as events are, and can't be read: each with why, as what follows its name in a sentence."""
+    """Named as events are, but unreadable: each with the reason, worded to follow its name."""
     foreign: Sequence[Path]
     """Not named as events are."""
 
 
 def exported(root: Path) -> Exported:
-    """The Parquet files below `root`, but those that are not finished. Raises `OSError` if a folder can't be listed."""
+    """Return the finished Parquet files below `root`. Raises `OSError` if a folder can't be listed."""
     files, torn, foreign = list[Path](), dict[Path, str](), list[Path]()
     for path in _parquet_files(root / "events"):
         if path.name.startswith((".", "_")):
@@ -82,7 +82,7 @@ def writer_of(path: Path) -> int:
 
 @contextmanager
 def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
-    """Roll what can be rolled, copy what is still written to `scratch`, and list what is to be read; then remove the copy.
+    """Roll logs, copy those that are still written to `scratch`, and list the files to read; at the end, remove the copies.
 
     Raises `ConfigurationError` if a root is no folder of events or pyarrow is missing, `OSError` if one can't be listed.
     """
@@ -96,18 +96,18 @@ def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
 
 
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
-    """The events in the schema of this version; columns that a file lacks are null."""
+    """Return the events in the schema of this version; columns that a file lacks are null."""
     from ackwise.spark.events.schema import EVENT_SCHEMA  # here, since files are found without Spark, too
 
     if not evidence.files:
         return spark.createDataFrame([], EVENT_SCHEMA)
-    # Paths are meant as they are: without this, Spark takes a bracket for a pattern and finds no file.
+    # Paths are taken literally: else Spark takes a bracket for a pattern and finds no file.
     read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
     return read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))
 
 
 def refuse_nothing(evidence: Evidence) -> None:
-    """Raise `ConfigurationError` if there is nothing to judge: that is not the same as nothing being wrong."""
+    """Raise `ConfigurationError` if there are no events to judge: an empty folder must not look clean."""
     if evidence.files:
         return
     places = ", ".join(map(str, evidence.roots))
@@ -156,7 +156,7 @@ def _gather(roots: Sequence[Path], scratch: Path) -> Evidence:
 
 
 def check_root(root: Path) -> None:
-    """Raise `ConfigurationError` unless `root` is a folder that `Events` may have been given. Writes nothing."""
+    """Raise `ConfigurationError` unless `root` can be a folder of `Events`. Changes nothing."""
     try:
         names = set(os.listdir(root))
     except NotADirectoryError:
@@ -165,7 +165,7 @@ def check_root(root: Path) -> None:
         raise ConfigurationError(f"{root} is not a folder; give the folder that Events was given") from None
     except OSError as error:
         raise ConfigurationError(f"{root} can't be read ({error.strerror}); let this user read it") from error
-    # A worker makes the folders at its first event; until then there is nothing, or what earlier runs left.
+    # A worker makes the folders at its first event; until then there are at most those of earlier runs.
     if not names & {"events", "wal"} and names - {"runs"}:
         raise ConfigurationError(f"{root} holds no events, neither a folder `events` nor `wal`; give the folder that Events was given")
 
@@ -183,7 +183,7 @@ def _raise(error: OSError) -> None:
 
 
 def _links(folder: Path) -> list[Path]:
-    """Folders below `folder` that are links."""
+    """Return the folders below `folder` that are links."""
     return sorted(Path(place, name) for place, names, _ in os.walk(folder) for name in names if Path(place, name).is_symlink())
 
 

@@ -43,7 +43,7 @@ from ackwise.stores.journal.layout import sync_directory
 
 __all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
-#: Changes with whatever is kept in a delta. Reasons are kept as numbers.
+#: Changes with what is kept in a delta. Reasons are kept as numbers.
 _FORMAT: Final = {"format": 1, "reasons": sorted(REASONS)}
 _ABOUT: Final = "state.json"
 _FILES: Final = "files.json"
@@ -58,12 +58,12 @@ _Kind = TypeVar("_Kind", list[str], dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state folder that nobody else writes to."""
+    """A state folder, locked by this run."""
 
     folder: Path
 
     def lacking(self, files: Sequence[Path]) -> dict[str, list[Path]]:
-        """The files that no delta is folded from, by day. One whose size has changed since is among them."""
+        """Return the files that are in no delta yet, by day. One whose size has changed since is among them."""
         known = {name for delta in self.deltas() for name in _written(delta / _FILES, list)}
         lacking: dict[str, list[Path]] = defaultdict(list)
         for path in files:
@@ -72,7 +72,7 @@ class State:
         return dict(sorted(lacking.items()))
 
     def take(self, delta: Delta, day: str, files: Sequence[Path]) -> None:
-        """Write a delta folded from `files`: whole or, if this is cut short, not at all."""
+        """Write a delta folded from `files`: the whole of it or, if this is cut short, nothing."""
         names = sorted({_name(path) for path in files})
         place = self.folder / f"src_dt={day}" / _key(names)
         place.parent.mkdir(exist_ok=True)
@@ -95,8 +95,10 @@ class State:
         return Delta(messages=_read(spark, empty.messages, _days(deltas)), **frames)
 
     def read_messages(self, spark: SparkSession, since: int, oldest: int) -> DataFrame:
-        """The states of messages whose record is not older than `oldest` or of a day that the events since `since` are about, and of
-        all that are open. Microseconds."""
+        """Return the states of open and of recent messages, and perhaps of more. Times are microseconds.
+
+        Recent: the record is from `oldest` on, or of a day that the events since `since` are about.
+        """
         known = self._open()
         if known is None:
             return self.read(spark).messages
@@ -120,7 +122,7 @@ class State:
                 shutil.rmtree(earlier)
 
     def deltas(self) -> list[Path]:
-        """The folders of the deltas, oldest day first."""
+        """Return the folders of the deltas, oldest day first."""
         return sorted(path.parent for path in self.folder.glob(f"src_dt=*/*/{_FILES}"))
 
     def _open(self) -> Path | None:
@@ -128,9 +130,9 @@ class State:
 
     @contextmanager
     def _whole(self, place: Path) -> Iterator[Path]:
-        """A folder to fill, that becomes `place` once it is full and on the disk: the files that it was folded from may be deleted then.
+        """Yield a folder to fill, which becomes `place` once it is durable: its files may be deleted then.
 
-        Its name is its own, since a Spark that outlives the run which started it may still write to an earlier one.
+        Each has a new name: a Spark that outlived its run may still write to an earlier one.
         """
         for left in self.folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left)
@@ -185,9 +187,9 @@ class FoldedState:
         return self._all.copies
 
     def keep_open(self, judged: DataFrame) -> None:
-        """Write down which messages are open, after all that were asked for were judged.
+        """Write down which messages are open, once all are judged.
 
-        So are those that only a log says the end of which is still written: it may be lost.
+        A message whose outcome is only in a log that is still written counts as open: the log may be lost.
         """
         still = judged.where(~F.col("verdict").isin(*map(int, sorted(ENDED))))
         keys = reduce(DataFrame.unionByName, [frame.select("mk", "offset") for frame in (still, *self._untaken)])
@@ -204,9 +206,9 @@ class FoldedState:
 
 @contextmanager
 def opened(folder: Path, roots: Sequence[Path]) -> Iterator[State]:
-    """The state of these roots, made if there is none, for nobody else until the end.
+    """Open the state of these roots, locked until the end; a missing one is made.
 
-    Raises `ConfigurationError` if it is of other roots or of another version, or in use, and `OSError`.
+    Raises `ConfigurationError` if it is of other roots, of another version, or in use, and `OSError`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -221,7 +223,7 @@ def opened(folder: Path, roots: Sequence[Path]) -> Iterator[State]:
 def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: Callable[[str], None] = lambda step: None) -> FoldedState:
     """Fold the files that the state lacks, a day at a time, and return the fold of all of them.
 
-    Logs that are still written are judged and not kept: their events come in files later.
+    Logs that are still written are judged but not kept: their events come in files later.
     """
     places = [root / "events" for root in evidence.roots]
     kept = [path for path in evidence.files if any(path.is_relative_to(place) for place in places)]
@@ -233,7 +235,7 @@ def brought_up(spark: SparkSession, state: State, evidence: Evidence, progress: 
 
 
 def evidence_since(evidence: Evidence, since: float | None) -> Evidence:
-    """The files of the day of `since` (seconds since 1970) and later, and those of no day."""
+    """Return the files from the day of `since` (seconds since 1970) on, and those without a day."""
     if since is None:
         return evidence
     begin = _date(round(since * 1e6))
@@ -261,7 +263,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _claim(folder: Path, roots: Sequence[str]) -> None:
-    """See that the state is of these roots, of which there may be more now, and note them."""
+    """Check that the state is of these roots, and note them; there may be more now."""
     about = folder / _ABOUT
     if about.exists():
         noted = _written(about, dict)
@@ -290,7 +292,7 @@ def _written(path: Path, kind: type[_Kind]) -> _Kind:
 
 
 def _name(path: Path) -> str:
-    """By what a file is known: whose events are in it, which, and how many bytes they take."""
+    """Return the identity of a file: its name, which has the writer and the events, and its size."""
     return f"{path.name} {path.stat().st_size}"
 
 
@@ -299,7 +301,7 @@ def _day(path: Path) -> str:
 
 
 def _date(at: int) -> str:
-    """The day (UTC) of a time in microseconds."""
+    """Return the day (UTC) of a time in microseconds."""
     return f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d}"
 
 
@@ -312,7 +314,7 @@ def _delta_name(delta: Path) -> str:
 
 
 def _days(deltas: Sequence[Path]) -> list[Path]:
-    """The folders of record days of these deltas."""
+    """Return the folders of record days of these deltas."""
     return [day for delta in deltas for day in sorted((delta / _MESSAGES).glob("rec_dt=*"))]
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "establish",
 ]
 
-_LEASE = 30.0  # seconds; what the pipeline uses unless it is told otherwise, as is the next one
+_LEASE = 30.0  # seconds; the pipeline's default, as is the next one
 _RETENTION = 86400.0
 _MICROS: Final = 1_000_000
 
@@ -95,7 +95,7 @@ class Committed(NamedTuple):
     drained_ts: int | None
     """Time at which a delay partition had last been read to its end, before its group's retry partitions were."""
     rewound_from: int | None = None
-    """The lowest position that a commit went back to; None: each was at least as high as those before."""
+    """The lowest position that a commit went back to; None: it never went back."""
     rewound_to: int | None = None
     """The highest position that a commit went back from."""
     resumed: int | None = None
@@ -141,7 +141,7 @@ class Partition:
     partition: int
     roles: int
     start: int | None
-    """The first offset that the group is answerable for."""
+    """The first offset that the group must account for."""
 
     @property
     def is_source(self) -> bool:
@@ -278,7 +278,7 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
     writers = []
     for writer_id, about in _by(rows, "writer_id").items():
         last_ts = max(row.last_ts for row in about)
-        # A writer that still holds its log lives, even if our copy of it ends before others got its partitions.
+        # A writer whose log is still written lives, even if our copy of it ends before others got its partitions.
         is_dead = last_ts < now - timeout or (writer_id not in logs.still_written and _lost_everything(about, last_ts, assigned))
         fate = WriterFate.ENDED if any(row.ended for row in about) else WriterFate.DEAD if is_dead else WriterFate.LIVE
         writers.append(

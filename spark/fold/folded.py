@@ -1,6 +1,6 @@
 """`Folded`: the interface of a fold, whether computed at once or from partial folds.
 
-Nothing here knows the whole: who lives, what "now" is and how far a group got is decided from it (`facts`).
+What needs the whole is decided later, in `facts`: who lives, what "now" is, how far a group got.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_END: Final = 2**62
 
 
 class Horizon(NamedTuple):
-    """Beyond it are the messages that have an outcome, were committed past, and of which nothing was said since."""
+    """The limit behind which messages have an outcome, were committed past, and have no event since."""
 
     since: int
     """Microseconds."""
@@ -73,7 +73,7 @@ class Folded(Protocol):
 
 
 class FoldedEvents:
-    """Projected events, folded whenever somebody asks."""
+    """Projected events, folded on demand."""
 
     def __init__(self, spark: SparkSession, events: DataFrame) -> None:
         self._spark = spark

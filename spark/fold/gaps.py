@@ -53,9 +53,9 @@ class Blindness:
 
 
 def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], unreported_commits: Iterable[Around] = ()) -> Blindness:
-    """Put together what the holes hide and what writers that died without saying so took with them.
+    """Return all unknown offsets: those that holes hide, and the last ones of writers that died.
 
-    `unreported_commits` are commits of which nobody tells; in a group with holes, one of them may have been made there.
+    `unreported_commits` are commits without an event; in a group with holes, one may have been made in a hole.
     """
     groups_of = {writer.writer_id: writer.group for writer in facts.writers}
     groups_with_holes = {groups_of[hole.writer_id] for hole in holes}

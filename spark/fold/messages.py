@@ -1,7 +1,7 @@
 """The state of each message: its events folded by functions that ignore order and repetition.
 
 Every aggregate is `bit_or`, `min` or `max` over a fixed-width number. So the fold is the same for events that were
-exported twice, came late or stand in any file, and Spark keeps it in one hash aggregate with one exchange.
+exported twice, came late, or are in other files. Spark needs one hash aggregate with one exchange for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 #: `last` is the attempt times this plus the rank: the order of things within a message, without a clock.
 RANK_BASE: Final = 16
-#: What follows what within one attempt. What is not here settles the message or says nothing about its progress.
+#: The order of events within one attempt. Others settle the message, or do not show its progress.
 RANKS: Final = {
     EventCode.RECEIVED: 1,
     EventCode.IN_FLIGHT_ELSEWHERE: 2,
@@ -44,11 +44,11 @@ RANKS: Final = {
     EventCode.REDELIVERED: 6,  # a copy was sent, whatever became of this attempt
 }
 
-#: Why a message is a dead letter, as a number. What handlers say themselves is one: it may be any text, and hold data.
+#: The reasons of dead letters, as numbers. All reasons of handlers are one: they may be any text, and contain data.
 REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
 OTHER_REASON: Final = 0
 
-#: What says what became of a message that its writer had, and what says that the writer had begun with it.
+#: The events that report an outcome of a message, and those that show that the writer had begun with it.
 _OUTCOMES: Final = (
     EventCode.SUCCEEDED,
     EventCode.FAILED,
@@ -178,7 +178,7 @@ def _state() -> list[Column]:
 
 
 def attempt_bit(attempt: Column) -> Column:
-    """The bit that stands for an attempt."""
+    """The bit of an attempt."""
     return _bit(F.least(attempt, F.lit(HIGHEST_BIT)))
 
 

@@ -1,6 +1,6 @@
 """A partial fold, such as one day's events, and how partial folds combine.
 
-Whatever needs the whole stays out: who lives, what "now" is, which offsets there are to account for. So deltas may be made
+What needs the whole stays out: who lives, what "now" is, which offsets there are to account for. So deltas may be made
 in any order, and the same events may be in several.
 """
 
@@ -54,7 +54,7 @@ class Delta:
     runs: DataFrame
     """Rows of `SeqRun`."""
     steps: DataFrame
-    """The events about partitions, as they are: in what order they happened is asked only when all are known."""
+    """The events about partitions, as they are: their order matters only once all are known."""
     tracks: DataFrame
     """Rows of `tracks`."""
     messages: DataFrame
@@ -64,7 +64,7 @@ class Delta:
 
 
 def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
-    """Fold projected events. Counts who wrote which of them; all else is not computed before somebody asks."""
+    """Fold projected events. Only the survey is computed now; the rest is computed on demand."""
     surveyed = survey(events)
     rows = [SurveyRow(*row) for row in surveyed.collect()]
     written = _written(rows)
@@ -91,13 +91,13 @@ def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: S
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """Several, at least one, as one."""
+    """Return several deltas, at least one, as one."""
     frames = {name: reduce(DataFrame.unionByName, [getattr(delta, name) for delta in deltas]) for name in FRAMES}
     return Delta(**frames)
 
 
 class FoldedDeltas:
-    """Deltas, merged whenever somebody asks: what the same events would say if they were folded at once."""
+    """Deltas, merged on demand: the same result as if their events were folded at once."""
 
     def __init__(self, spark: SparkSession, delta: Delta) -> None:
         self._spark = spark
@@ -138,13 +138,13 @@ class FoldedDeltas:
 
     @property
     def copies(self) -> DataFrame:
-        """In one delta a writer may have begun with what it reported the outcome of in another."""
+        """Places at which copies were read; one delta may have the beginning and another the outcome."""
         place = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
         return self._delta.copies.groupBy(*place).agg(F.max("told").alias("told"), F.max("begun").alias("begun"))
 
 
 def _written(rows: Sequence[SurveyRow]) -> list[SeqRun]:
-    """The first and the last number of each writer."""
+    """Return the first and the last number of each writer."""
     found: dict[int, SeqRun] = {}
     for row in rows:
         first, last = row.first_seq, row.last_seq

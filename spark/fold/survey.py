@@ -1,6 +1,6 @@
 """The survey of all events: writers, partitions, missing numbers and commits.
 
-Both are answered in rows per writer and partition, few enough for plain Python to decide what they mean (`facts`).
+Its rows are per writer and partition, few enough for plain Python to decide what they mean (`facts`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def survey(events: DataFrame) -> DataFrame:
 
 
 def steps(events: DataFrame) -> DataFrame:
-    """The projected events about partitions, few beside those about messages, with what is asked of them."""
+    """The projected events about partitions, with the columns that are needed of them; few beside those about messages."""
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
     about_partitions = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
     return about_partitions.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
@@ -107,9 +107,9 @@ def holes(events: DataFrame, written: DataFrame) -> DataFrame:
 
 
 def unreported_commits(events: DataFrame) -> DataFrame:
-    """Rows of `Around`: partitions that came from a commit of which nobody tells, from the position that is known before it.
+    """Rows of `Around`: partitions that came from a commit without an event, from the last known position before it.
 
-    Whoever made it may have settled what is in between. `events` has those about partitions.
+    Its writer may have settled what is in between. `events` has those about partitions.
     """
     is_commit, is_assigned = is_any(EventCode.COMMITTED), is_any(EventCode.ASSIGNED)
     position = F.when(is_commit, F.col("range_end")).otherwise(F.col("offset"))
@@ -129,20 +129,20 @@ def unreported_commits(events: DataFrame) -> DataFrame:
 
 
 def read_from() -> Column:
-    """The position at which the event says that its partition was read, after `project`."""
+    """The position at which the event shows that its partition was read, after `project`."""
     return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE) | _read_here(), F.col("offset"))
 
 
 def received_from() -> Column:
-    """The position at which the event says that its partition was read on.
+    """The position at which the event shows that its partition was read on.
 
-    An outcome does not say that: what it is about may have been read long before.
+    An outcome does not show it: its message may have been read long before.
     """
     return F.when(is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.RECEIVED), read_from())
 
 
 def reached() -> Column:
-    """The position up to which the event says that its partition was read."""
+    """The position up to which the event shows that its partition was read."""
     received, assigned = is_any(EventCode.RECEIVED_RANGE), is_any(EventCode.ASSIGNED)
     return F.when(_read_here(), F.col("offset") + 1).when(received, F.col("range_end")).when(assigned, F.col("offset"))
 
@@ -152,13 +152,13 @@ def _read_here() -> Column:
 
 
 def committed_position() -> Column:
-    """The position that the event says was committed."""
+    """The position that was committed, by the event."""
     found = is_any(EventCode.ASSIGNED) & F.coalesce(F.col("from_commit"), F.lit(False))
     return F.when(is_any(EventCode.COMMITTED), F.col("range_end")).when(found, F.col("offset"))
 
 
 def is_drained() -> Column:
-    """Whether the event says that its partition was read to its end."""
+    """Whether the event shows that its partition was read to its end."""
     known = F.get_json_object("attrs", "$.committed").try_cast("long")
     return is_any(EventCode.BROKER_OFFSETS) & (known >= F.col("range_end"))
 

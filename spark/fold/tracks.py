@@ -59,8 +59,8 @@ def holes_between(runs: Iterable[SeqRun]) -> list[Hole]:
 def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[SeqRun]) -> DataFrame:
     """One row per run (`writer_id`, `first`, `last`), partition and word of offsets, from projected events.
 
-    `seen` has the offsets that message events are about, `oldest` and `newest` the times of their records, `positions` the
-    offsets at which the partition was read; `reached` and `settled_to` say up to where it had been read and was committed.
+    `seen` has the offsets that message events are about, and `oldest` and `newest` the times of their records. `positions` has
+    the offsets at which the partition was read, `reached` and `settled_to` up to where it had been read and was committed.
     """
     known = F.broadcast(spark.createDataFrame(list(runs), "writer_id long, first long, last long"))
     offset, is_message = F.col("offset"), is_about_a_message()
@@ -85,9 +85,9 @@ def seen(tracks: DataFrame) -> DataFrame:
 
 
 def around(tracks: DataFrame, holes: DataFrame) -> DataFrame:
-    """Rows of `Around`, for each hole and each partition that its writer speaks of, from tracks of runs between the holes.
+    """Rows of `Around`, for each hole and each partition that its writer names, from tracks of runs between the holes.
 
-    One that it speaks of only afterwards is among them: it may have had it in the hole as well.
+    One that it names only afterwards is among them: it may have had it in the hole as well.
     """
     hole = ["writer_id", "hole_first", "hole_after", "pk"]
     known = F.broadcast(holes.toDF("writer_id", "hole_first", "hole_after"))

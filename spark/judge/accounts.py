@@ -12,7 +12,7 @@ from ackwise.spark.vocabulary import Account
 
 __all__ = ["ALL_PRODUCED", "Orphans", "ProducedBook", "Production", "Unpublished", "keep_produced"]
 
-#: What the number of all records is called, beside that of each `Account`.
+#: The name of the number of all records, beside that of each `Account`.
 ALL_PRODUCED: Final = "all_produced"
 
 

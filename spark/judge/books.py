@@ -1,7 +1,7 @@
 """The books: in each source partition, every offset up to the last commit has exactly one verdict.
 
 Offsets with events are counted from the messages' states, offsets without from the words, and how many there must be
-from the commits. Three ways that share nothing, so a sum that is off is a fault in the job or in the events.
+from the commits. The three ways are independent, so a wrong sum is a fault in the job or in the events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["GAP", "Book", "UnbalancedBooks", "check", "domains", "keep"]
 
-#: What offsets are called of which the broker was seen to have nothing: transaction markers, compacted records.
+#: The name of offsets that are empty on the broker: transaction markers, compacted records.
 GAP: Final = "GAP"
 
 
@@ -51,12 +51,12 @@ class Book:
 
     @property
     def balance(self) -> int:
-        """The number of offsets that are unaccounted for; negative if some are counted twice."""
+        """The number of offsets without an account; negative if some are counted twice."""
         return self.expected - sum(self.verdicts.values()) - self.gaps
 
 
 def domains(facts: Facts, commits: Mapping[int, Committed]) -> dict[int, tuple[int, int]]:
-    """The offsets to account for of each partition of a source, by `pk`: from the first to before the second."""
+    """Return the offsets to account for in each source partition, by `pk`: from the first to before the second."""
     found = {}
     for pk, partition in facts.partitions.items():
         commit = commits.get(pk)

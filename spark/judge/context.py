@@ -16,11 +16,12 @@ __all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]
 Scope = tuple[GroupName, str, int]
 """Group, handler, dedup epoch."""
 
-# `committed` is where the group's commits end and `start` where its answerability begins, null where it has none; it
-# committed `rewound_to` before it went back to `rewound_from`; `resumed` is what it had committed when that began which
-# is judged;
-# `scope` numbers handlers within a dedup epoch; `drained_ts` is when its retries were last seen to be done; `since` is
-# from when on its events are known, and `blind` says that events of the group are missing.
+# `scope` numbers handlers within a dedup epoch.
+# `start` is the first offset that the group must account for, `committed` where its commits end; null without any.
+# `rewound_to` was committed before the group went back to `rewound_from`.
+# `resumed` was committed when the judged time began.
+# `drained_ts` is when its retries were last seen to be done.
+# `since` is the time from which its events are known; `blind`: events of the group are missing.
 _SCHEMA: Final = (
     "mk long, pk long, scope long, start long, committed long, rewound_from long, rewound_to long, resumed long, lease long, "
     "retention long, levels array<long>, drained_ts long, since long, blind boolean"
@@ -28,7 +29,7 @@ _SCHEMA: Final = (
 
 
 def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed], blind: Blindness, since: int | None = None) -> DataFrame:
-    """One row per view, times in microseconds. Before `since` nothing is known but what a store remembered then."""
+    """One row per view, times in microseconds. Of the time before `since` only what a store remembered then is known."""
     expected = domains(facts, commits)
     last_drained = drained(facts, commits)
     numbers = {scope: number for number, scope in enumerate(scopes(facts))}
@@ -45,7 +46,7 @@ def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed],
 
 
 def scopes(facts: Facts) -> list[Scope]:
-    """Within what dedup hashes are compared: the handlers of each group, by dedup epoch. `scope` is the place in this list."""
+    """Return the scopes in which dedup hashes are compared: handlers of a group, by dedup epoch. `scope` is the place in this list."""
     return sorted({_scope(view) for view in facts.views})
 
 

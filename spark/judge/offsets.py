@@ -19,10 +19,10 @@ from ackwise.spark.vocabulary import Account, Verdict
 
 __all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved"]
 
-#: Offsets among those in GAP of which only a version tells that did not say whether it is so.
+#: Offsets among those in GAP that only an older version reported, which wrote no proofs.
 UNPROVED: Final = "UNPROVED"
 
-# A gap is proved, or a version tells of it that knew no proofs (`hole`); one that could have been proved and was not is none.
+# A gap is proved, or it is from a version without proofs (`hole`). From a version with proofs, an unproved one does not count.
 _KINDS: Final = ("expected", "seen", "received", "gap", "hole", "deleted", "seek", "unread", "unsettled", *PRODUCED_KINDS)
 _RANGES: Final = {EventCode.RECEIVED_RANGE: "received", EventCode.GAP: "gap", EventCode.SEEK: "seek"}
 
@@ -42,10 +42,10 @@ def offset_words(
     grace: int,
     produced: Sequence[DataFrame] = (),
 ) -> DataFrame:
-    """The words of all partitions (`key` is the `pk`), from the offsets that were `seen`, the events about partitions, what is known on
-    the driver, and what was produced.
+    """The words of all partitions; `key` is the `pk`.
 
-    `falls` says that all records of the word are older than all of an earlier word, by more than `grace` microseconds.
+    They come from the offsets that were `seen`, the events about partitions (`steps`), what the driver knows, and what was produced.
+    `falls`: all records of the word are older than all of an earlier word, by more than `grace` microseconds.
     """
     kind = F.lit("")
     for code, name in _RANGES.items():
@@ -86,7 +86,7 @@ def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:
 
 
 def unproved() -> dict[str, Column]:
-    """The offsets that are in GAP, and not proved to have nothing: a mask of a word, by the name `UNPROVED`."""
+    """The offsets in GAP without a proof: a mask of a word, by the name `UNPROVED`."""
     return {UNPROVED: absent()[GAP].bitwiseAND(F.bitwise_not("gap"))}
 
 

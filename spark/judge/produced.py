@@ -1,7 +1,7 @@
 """The table of produced records, read from files and matched with the partitions that groups read.
 
-One row is a record that the broker acknowledged, such as from a producer's delivery reports, or a row of an outbox, which
-has no coordinates before it is published.
+One row is a record that the broker acknowledged, such as from a producer's delivery reports. Or it is a row of an outbox,
+which has no coordinates before it is published.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ COLUMNS: Final = {
 _NEEDED: Final = ("topic", "partition", "offset")
 _PLACE: Final = ("topic", "topic_id", "partition")
 
-#: What is told of an offset: it was produced at or beyond the first offset that the group read; below it, since the group
-#: began; below it, earlier; it lies between the first and the last that are told of.
+#: The kinds of produced offsets: from the first offset that the group read on; below it, since the group began; below it, earlier.
+#: `audited` are all from the first to the last in the table.
 PRODUCED_KINDS: Final = ("produced", "claimed", "earlier", "audited")
 
 _JSON: Final = {".json", ".jsonl", ".ndjson"}
@@ -64,7 +64,7 @@ class Produced:
 
     @staticmethod
     def survey(rows: DataFrame, as_of: int, grace: int) -> Produced:
-        """Count. Times are microseconds; a row without coordinates is late once it is older than `grace`, or of no time."""
+        """Count the rows. Times are microseconds; a row without coordinates is late if it is older than `grace` or has no time."""
         offset = F.col("offset")
         published = rows.where(_is_published()).groupBy(*_PLACE).agg(F.count("*"), F.min(offset), F.max(offset))
         unpublished = unpublished_rows(rows, as_of, grace).groupBy("topic").agg(F.count("*"), F.count_if("is_late"))
@@ -107,7 +107,7 @@ class Produced:
 
 
 def read_produced(spark: SparkSession, path: Path) -> DataFrame:
-    """The rows of a Parquet or JSON file, or of all in a folder. Raises `ConfigurationError` if they can't be what is meant."""
+    """Read a Parquet or JSON file, or all in a folder. Raises `ConfigurationError` if they can't be used."""
     files = produced_files(path)
     reader, names = spark.read.option("__globPaths__", "false"), list(map(str, files))
     found = reader.option("mode", "FAILFAST").json(names) if files[0].suffix in _JSON else reader.parquet(*names)
@@ -119,14 +119,14 @@ def read_produced(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def unpublished_rows(rows: DataFrame, as_of: int, grace: int) -> DataFrame:
-    """The rows without coordinates; `is_late` says that they should have had some by now. Microseconds."""
+    """The rows without coordinates; `is_late`: they should have some by now. Microseconds."""
     is_late = F.coalesce(F.unix_micros("timestamp") < as_of - grace, F.lit(True))
     unpublished = rows.where(~_is_published() & ~_was_aborted())
     return unpublished.withColumn("topic", F.coalesce("topic", F.lit(""))).withColumn("is_late", is_late)
 
 
 def produced_files(path: Path) -> list[Path]:
-    """The Parquet or JSON files that `path` stands for. Raises `ConfigurationError` if there are none."""
+    """Return the Parquet or JSON files of `path`. Raises `ConfigurationError` if it has none."""
     if not path.exists():
         raise ConfigurationError(f"{path} is not there; give --produced a file or a folder of what was produced")
     every = sorted(path.rglob("*")) if path.is_dir() else [path]

@@ -1,7 +1,7 @@
 """Messages that a dead writer received without reporting an outcome.
 
-Each may have been run, and whoever had it next ran it again. What counts is where it was read: at its origin, or as a copy on a
-retry topic. What the writer had committed, or reported an outcome of, is not among them.
+Each may have been run, and the next worker ran it again. What counts is where it was read: at its origin, or as a copy on a
+retry topic. What the writer had committed, or reported an outcome of, is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verdict on each message, from its state and the context of its partition and group.
 
-`reference/oracle.py` says the same in plain Python; a test compares the two over thousands of made-up histories.
+`reference/oracle.py` has the same rules in plain Python; a test compares the two over thousands of made-up histories.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, Lo
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
-#: Whoever has the partition may have run them since, and whoever has a retry partition a copy: any missing event may tell of it.
+#: Any missing event of the group may be about them: another worker may have run them since, or a copy of them.
 _ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 
 
@@ -33,12 +33,13 @@ def judge(
 ) -> DataFrame:
     """One row per message with `verdict` and `flags`. `as_of`, `grace` and `since` are microseconds.
 
-    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported, and `unreported` the
-    messages that somebody had and never told of, in words (`mk`, `word`, `mask`). Messages that were suppressed are judged as
-    such here; whether rightly is for `settle_suppressed` to say. `state` is what `fold` found; of messages that nobody will
-    ask about it is dropped, which keeps the rows of a healthy group small. `reported_ts` is when the first success was reported, else
-    the last event. `concerned` says that it is among what happened after `since`, or was open then; of the others there are
-    only those that the store may have remembered since.
+    `unsettled` has disjoint spans (`pk`, `start`, `end`) of offsets whose end may not have been exported. `unreported` has the
+    messages that a worker had without reporting an outcome, in words (`mk`, `word`, `mask`).
+
+    Suppressed messages are judged as such here; `settle_suppressed` checks them. `state` is what `fold` found; where verdict and
+    flags are plain it is dropped, which keeps the rows of a healthy group small. `reported_ts` is when the first success was
+    reported, else the last event. `concerned`: it happened after `since`, or was open then. Of the other messages only those
+    are here that the store may have remembered since.
     """
     known = states.join(F.broadcast(context), "mk")
     span = F.broadcast(unsettled.toDF("span_pk", "span_start", "span_end"))
@@ -68,7 +69,7 @@ def keys(judged: DataFrame) -> DataFrame:
     """One row per `scope` and `dedup_hash` of which a message was suppressed, or several ran.
 
     `accounted`: one is done or may still be. `repeated`: several ran under a claim, `beyond` the time that the store remembers.
-    Runs without a claim are no failure of deduplication, so they do not count there.
+    Runs without a claim do not count there: deduplication did not fail.
     """
     under_claim, is_suppressed = F.col("ran_under_claim"), _is(Verdict.DUPLICATE_SUPPRESSED)
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
@@ -90,7 +91,7 @@ def keys(judged: DataFrame) -> DataFrame:
 def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFrame:
     """Return the same rows, with PHANTOM_SUPPRESSED on suppressed messages that never ran.
 
-    Where the events do not reach back as far as the store remembers, or have holes, the one who did it may be there.
+    Where events are missing, or do not reach back as far as the store remembers, the run may be among those.
     """
     suppressed = F.col("verdict") == Verdict.DUPLICATE_SUPPRESSED
     suppressed_ts = F.col("state.suppressed_ts")
@@ -157,7 +158,7 @@ def _verdict(as_of: int, grace: int) -> Column:
 
 
 def _is_overdue(grace: int) -> Column:
-    """Its copy is due, and since then the group has read all its delay and retry partitions to their ends."""
+    """Whether its copy is due, and the group has since read all its delay and retry partitions to their ends."""
     levels, level = F.col("levels"), F.col("level")
     delay = F.coalesce(F.get(levels, F.when(level < 1, F.lit(0)).otherwise(level - 1)), F.element_at(levels, -1))
     due = F.coalesce(F.col("due"), F.col("sent_back_ts") + delay, F.lit(0))
@@ -195,7 +196,7 @@ def _flags() -> Column:
 
 
 def _is_recreated() -> Column:
-    """Two records had its coordinates, so nothing that they did may be counted together."""
+    """Whether two records had its coordinates, so that their events must not be counted together."""
     return F.coalesce(F.col("first_record_ts") < F.col("record_ts"), F.lit(False))
 
 
@@ -204,9 +205,9 @@ def _has_outcome() -> Column:
 
 
 def _outside(exec_id: str) -> Column:
-    """The execution had no claim: there is none, or its id is not between those that had one.
+    """Whether the execution had no claim: the message has none, or the id is outside the range of claimed ones.
 
-    One without a claim that lies between two with one is taken for claimed; finding it would need all ids of a message.
+    An unclaimed one between two claimed ones counts as claimed; finding it would need all ids of a message.
     """
     x = F.col(exec_id)
     return F.coalesce((x < F.col("cx_min")) | (x > F.col("cx_max")), F.lit(True))

@@ -39,7 +39,7 @@ class Ruling:
     absent: dict[Partition, dict[int, str]] = field(default_factory=dict)
     """By partition and offset: the verdict on offsets without events, or GAP."""
     unproved: dict[Partition, set[int]] = field(default_factory=dict)
-    """The offsets among those in GAP of which only a version tells that did not say whether it is so."""
+    """The offsets among those in GAP that only an older version reported, which wrote no proofs."""
     logical: dict[tuple[Scope, int], tuple[LogicalVerdict, Flag]] = field(default_factory=dict)
     domains: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     fallen: set[Partition] = field(default_factory=set)
@@ -67,7 +67,7 @@ class Known:
     drained: Mapping[tuple[str, str], int]
     blind: Collection[tuple[str, str]]
     mute: Mapping[int, Mapping[Partition, int]]
-    """The writers that may have run what they never told of: how far each of them had committed each partition."""
+    """The writers that may have run messages without reporting it: how far each had committed each partition."""
     left: Mapping[Partition, Collection[tuple[int, int, int]]]
     """The offsets that they had received beyond that: writer, start, end."""
 
@@ -84,9 +84,9 @@ def rule(
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once.
 
-    `unreadable` and `still_written` are the writers whose log could not be read to its end, and whose log is still written. Of offsets
+    `unreadable` are the writers whose log could not be read to its end, `still_written` those whose log is still written. Of offsets
     without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`.
-    With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` means anything.
+    With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
     """
     each = {(event["writer_id"], event["seq"]): event for event in events}
     court = _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), known) if each else None
@@ -211,7 +211,7 @@ class _Court:
         )
 
     def _is_mute(self, writer: int) -> bool:
-        """Whether it died, and had no transaction that would have undone what it did not tell of."""
+        """Whether it died without a transaction that undid its unreported work."""
         keyed = [s for s in _sessions(self.by_writer[writer]) if "namespace" in s]
         return writer not in self.live and not self._has_ended(writer) and not any("lease" not in s for s in keyed)
 
@@ -220,7 +220,7 @@ class _Court:
         return {p: _max(map(_position, events)) or 0 for p, events in at_partition.items()}
 
     def _left(self) -> dict[Partition, list[tuple[int, int, int]]]:
-        """What the mute ones received and did not commit."""
+        """Return the offsets that the mute ones received and did not commit."""
         found: dict[Partition, list[tuple[int, int, int]]] = defaultdict(list)
         for writer, passed in self.mute.items():
             for e in self.by_writer[writer]:
@@ -229,7 +229,7 @@ class _Court:
         return found
 
     def _is_left_open(self, message: Message, events: list[Event]) -> bool:
-        """Whether a mute writer had it, or a copy of it, and never told what it did with it."""
+        """Whether a mute writer had it, or a copy of it, and reported no outcome."""
         copies = {place for e in events if (place := _read_at(e)) is not None}
         return any(
             self._has_left(writer, passed, (message[0], message[3]), [e for e in events if e["writer_id"] == writer])
@@ -246,7 +246,7 @@ class _Court:
         return (has_begun or has_come) and not _OUTCOMES & codes
 
     def _find_unknown(self, writer: int) -> bool:
-        """Note what the writer's missing events may have been about; whether any are missing."""
+        """Note what the writer's missing events may have been about, and return whether any are missing."""
         mine = self.by_writer[writer]
         there = {e["seq"] for e in mine}
         missing = [seq for seq in range(max(there) + 1) if seq not in there]
@@ -271,7 +271,7 @@ class _Court:
         return len(there) <= int(max(there))
 
     def _note_unreported_commits(self, partition: Partition) -> None:
-        """Where a partition came from a commit of which nobody tells, whoever made it may have settled what is before it."""
+        """Note what the writer of a commit without an event may have settled before it."""
         events = self.by_partition[partition]
         reported = {e.get("range_end") for e in events if e["event_type"] == E.COMMITTED}
         known = reported | {e["offset"] for e in events if e["event_type"] == E.ASSIGNED}
@@ -285,28 +285,28 @@ class _Court:
         self.unsettled[partition].add((_max(map(_position, before)) or 0, until))
 
     def _positions(self, partition: Partition) -> list[int]:
-        """What was committed, one after the other."""
+        """Return the committed positions in order."""
         ordered = sorted(self.by_partition[partition], key=lambda e: (e["event_ts"], e["writer_id"], e["seq"]))
         return [at for e in ordered if e["event_ts"] <= self.as_of and (at := _position(e)) is not None]
 
     def _resumed(self, partition: Partition) -> int | None:
-        """What the group had committed when that began which is judged."""
+        """Return what the group had committed when the judged time began."""
         if self.since is None:
             return None
         return _max(_position(e) for e in self.by_partition[partition] if e["event_ts"] <= self.as_of and e["event_ts"] < self.since)
 
     def _is_concerned(self, message: Message, verdict: Verdict, events: list[Event]) -> bool:
-        """Whether it is judged: it was not committed past before, has had no outcome, or something was said of it since."""
+        """Whether it is judged: it was not committed past before, is open, or has an event since."""
         resumed = self.resumed[message[0]]
         is_due = self.since is None or resumed is None or message[3] >= resumed or verdict not in ENDED
         return is_due or any(e["event_ts"] >= self.since for e in events if self.since is not None)
 
     def _is_remembered(self, events: list[Event]) -> bool:
-        """Whether it may be what the store remembered when a message was suppressed that is judged."""
+        """Whether the store may have remembered it when a judged message was suppressed."""
         return self.since is not None and max(e["event_ts"] for e in events) >= self.since - self._reach(_group(events[0]))
 
     def _reach(self, group: tuple[str, str]) -> int:
-        """How far before `since` a store may remember."""
+        """Return how far before `since` a store may remember."""
         return self._setting(group, "retention", 86400.0) + self.grace
 
     def _rewound(self, partition: Partition) -> tuple[int, int]:
@@ -335,7 +335,7 @@ class _Court:
         return not roles or "source" in roles
 
     def _produced_at(self, partition: Partition) -> dict[int, list[int]]:
-        """When each offset was produced."""
+        """Return the times at which each offset was produced."""
         rows = [row for row in self.produced.get(partition[2:], []) if not row.get("aborted")]
         return {
             offset: [row["timestamp"] for row in of if row.get("timestamp") is not None]
@@ -384,9 +384,9 @@ class _Court:
         return Verdict.LOST_PRODUCED.name if is_produced else Verdict.NEVER_SEEN.name
 
     def _gap(self, partition: Partition, offset: int) -> tuple[bool, bool]:
-        """Whether it is proved that the log has nothing there, and whether a version says so that knew no proofs.
+        """Return whether it is proved that the log is empty there, and whether a version without proofs reported it.
 
-        A fetch that began where the one before it ended proves it, and one that returned what is on both sides.
+        A fetch that began where the one before it ended proves it; so does one that returned both sides.
         """
         gaps = self._ranges(partition, offset, E.GAP)
         received = {e["writer_id"] for e in self._ranges(partition, offset, E.RECEIVED_RANGE)}
@@ -403,7 +403,7 @@ class _Court:
         return round(levels[-1 if level is None else max(1, min(level, len(levels))) - 1] * 1e6)
 
     def _drained_at(self, group: tuple[str, str]) -> int:
-        """When all delay partitions and, after them, all retry partitions of the group were seen to be read to their ends."""
+        """Return when all delay and, after them, all retry partitions of the group had been read to their ends."""
         looks = [e for e in self.by_group[group] if e["event_type"] in (E.BROKER_OFFSETS, E.ASSIGNED)]
         retries, delays = ({_partition(e) for e in looks if e.get("role") == role} for role in ("retry", "delay"))
         last = {p: _max(e["event_ts"] for e in looks if _partition(e) == p and _is_drained(e)) for p in retries}
@@ -580,7 +580,7 @@ def _place(row: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def _is_published(row: Mapping[str, Any]) -> bool:
-    """Whether it says where it was written."""
+    """Whether it has coordinates."""
     partition, offset = row.get("partition"), row.get("offset")
     return bool(row.get("topic")) and partition is not None and partition >= 0 and offset is not None and offset >= 0
 
@@ -608,7 +608,7 @@ def _read_from(e: Event) -> int | None:
 
 
 def _received_from(e: Event) -> int | None:
-    """Where it was read on; an outcome does not say that, since what it is about may have been read long before."""
+    """Return where it was read on; an outcome does not show it: its message may have been read long before."""
     return _read_from(e) if e["event_type"] in (E.ASSIGNED, E.RECEIVED_RANGE, E.RECEIVED) else None
 
 
@@ -636,7 +636,7 @@ def _copies(events: list[Event], verdict: Verdict) -> list[tuple[int, CopyFate]]
 
 
 def _is_retention(e: Event) -> bool:
-    """The log began only later: what was jumped over was deleted. Where it ended earlier, reading went back instead."""
+    """Whether what was jumped over was deleted: the log began only later. Where it ended earlier, reading went back instead."""
     attributes = _attributes(e) if e["event_type"] == E.SEEK else {}
     return attributes.get("reason") == "out-of-range" and attributes.get("goes_on_at") in (None, e.get("range_end"))
 

@@ -64,7 +64,7 @@ class Attempts:
 
     @property
     def funnel(self) -> list[Reached]:
-        """From the first attempt to the last. Whoever reached one, reached all before it."""
+        """The attempts from the first to the last. A message that reached one has reached all before it."""
         rows = []
         for attempt in range(1, max(self.by_number, default=0) + 1):
             endings: Counter[Ending] = Counter()

@@ -28,7 +28,7 @@ class Delays:
         return sum(number for late, number in self.late.items() if late < 0)
 
     def percentile(self, share: float) -> int:
-        """As late as this or less, in milliseconds, came `share` (0 to 1) of them."""
+        """Return the lateness, in milliseconds, that `share` (0 to 1) of them did not exceed."""
         seen = 0
         for late, number in sorted(self.late.items()):
             seen += number

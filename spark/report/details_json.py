@@ -18,7 +18,7 @@ __all__ = ["details_as_json"]
 
 
 def details_as_json(details: Details) -> dict[str, Any]:
-    """By name. Times are ISO 8601 in UTC, names those of verdicts and flags."""
+    """Return the details by name. Times are ISO 8601 in UTC, names those of verdicts and flags."""
     return {
         "latencies": [_latency(each) for each in details.latencies],
         "attempts": [_attempts(each) for each in details.attempts],

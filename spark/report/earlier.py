@@ -33,9 +33,9 @@ class EarlierRun:
 
 
 def earlier_runs(out: Path, roots: Sequence[str], as_of: int) -> list[EarlierRun]:
-    """The runs in folders beside `out` that judged the same folders, as of this microsecond or before; the oldest first.
+    """Return the runs beside `out` that judged the same folders, as of this microsecond or before; the oldest first.
 
-    What is no summary of ours is passed over: the folders beside `out` may be anybody's.
+    Other files are passed over: the folders beside `out` may be anybody's.
     """
     try:
         folders = sorted((path for path in out.parent.iterdir() if path.is_dir() and path.name != out.name), key=lambda path: path.name)

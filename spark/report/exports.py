@@ -32,7 +32,7 @@ class Exports:
 
 
 def exports(writers: Iterable[Writer], holes: Iterable[Hole], written: Iterable[Written], time: Buckets) -> list[Exports]:
-    """One for each writer. Numbers are counted once, also where a clock went back and two buckets claim them."""
+    """Return one for each writer. A number counts once, even if a clock went back and it is in two buckets."""
     of_writer: dict[int, list[Written]] = {}
     for row in written:
         of_writer.setdefault(row.writer_id, []).append(row)
@@ -45,7 +45,7 @@ def exports(writers: Iterable[Writer], holes: Iterable[Hole], written: Iterable[
 def _of_writer(writer: Writer, written: Iterable[Written], holes: Sequence[Hole], time: Buckets) -> Exports:
     events, missing, spans = [0] * time.number, [0] * time.number, list[tuple[int, int, int]]()
     in_order = sorted(written, key=lambda row: (row.last, row.bucket))
-    # What is before the first that was read is in a hole, or was not to be read.
+    # Numbers before the first that was read are in a hole, or were not to be read.
     reached = min((row.first for row in in_order), default=0)
     for row in in_order:
         spans.append((reached, row.last + 1, row.bucket))

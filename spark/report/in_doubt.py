@@ -1,4 +1,4 @@
-"""Messages that may have run twice although no verdict says so."""
+"""Messages that may have run twice, by their flags and not by their verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMED: Final = 3  # dead workers; the page has all of them
 
 
 def doubt_sentences(report: RunReport) -> list[str]:
-    """A sentence for each kind of doubt that there is."""
+    """Return a sentence for each kind of doubt."""
     found = [ambiguous(report)] if report.ambiguous else []
     if report.repeated:
         found.append(
@@ -24,7 +24,7 @@ def doubt_sentences(report: RunReport) -> list[str]:
 
 
 def ambiguous(report: RunReport) -> str:
-    """The number of messages with an unknown run count, and the reason."""
+    """Return the number of messages with an unknown run count, and the reason."""
     number, dead = report.ambiguous, _dead_workers(report)
     return (
         f"of {_messages(number)} it can't be told whether {'it' if number == 1 else 'they'} ran once or twice: an earlier worker died, or "
@@ -39,7 +39,7 @@ def _dead_workers(report: RunReport) -> str:
 
 
 def query(output: str) -> str:
-    """Spark SQL that finds all of them in the tables below `output`, where a run wrote them."""
+    """Return Spark SQL that finds all of them in the tables below `output`."""
     conditions = " OR ".join(f"array_contains(flags, '{flag.name}')" for flag in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED))
     return f"SELECT * FROM parquet.`{output}/verdicts` WHERE {conditions}"
 

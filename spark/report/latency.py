@@ -39,7 +39,7 @@ class Latency:
         return self.classes.get(NEGATIVE, 0)
 
     def percentile(self, share: float) -> int:
-        """As long as this or less, in microseconds, took `share` (0 to 1) of them; at most 5 % off."""
+        """Return the latency, in microseconds, that `share` (0 to 1) of them did not exceed; at most 5 % off."""
         seen = 0
         for number, messages in sorted(self.classes.items()):
             seen += messages

@@ -27,9 +27,9 @@ __all__ = ["OWN_REASON", "PAGE", "SCHEMA_VERSION", "DeadLetters", "Finding", "Lo
 
 #: Of `summary.json`.
 SCHEMA_VERSION: Final = 1
-#: What the page for people is called, beside `summary.json`.
+#: The name of the page for people, beside `summary.json`.
 PAGE: Final = "report.html"
-#: What stands for the reasons that handlers give themselves: they may be any text, and hold data.
+#: Shown in place of reasons that handlers give themselves: they may be any text, and contain data.
 OWN_REASON: Final = "given by the handler"
 
 
@@ -56,7 +56,7 @@ class Tally:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether it can't be told how often they were run."""
+        """Whether it is unknown how often they were run."""
         return Flag.AMBIGUOUS_EXEC in self.flags and Flag.REPEATED not in self.flags and self.verdict is not Verdict.MULTI_EXECUTED
 
 
@@ -142,7 +142,7 @@ class RunReport:
     output: str
     config: ReconcileConfig
     produced: Production | None = None
-    """None if nobody said what was produced."""
+    """None if no table of it was given."""
     retry_books: Sequence[RetryBook] = ()
     plan: Summary | None = None
     """The summary of the repair plan; None in reports without a plan."""
@@ -237,7 +237,7 @@ class RunReport:
 
     @property
     def is_past_events(self) -> bool:
-        """Whether only what came after the last event was to be judged: that there is nothing is not the same as nothing being wrong."""
+        """Whether the judged time begins after the last event: an empty result is then not a clean one."""
         return self.config.since is not None and self.config.since * 1e6 > self.as_of
 
     @property
@@ -248,14 +248,14 @@ class RunReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """An anomaly is one whatever else is unknown; to a strict configuration so is a doubt."""
+        """The exit code: anomalies come before missing events; with `strict`, a doubt is an anomaly."""
         if self.anomalies or (self.config.strict and (self.ambiguous or self.repeated or self.orphaned)):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
 
 
 def to_json(report: RunReport) -> str:
-    """The report as it stands in `summary.json`. Times are ISO 8601 in UTC; names are those of the verdicts and flags."""
+    """Return the report as JSON, for `summary.json`. Times are ISO 8601 in UTC; names are those of the verdicts and flags."""
     return json.dumps(
         {
             "schema_version": SCHEMA_VERSION,

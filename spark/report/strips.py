@@ -17,13 +17,13 @@ BINS: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The offsets of one book. What is in no bin was done once, or was never in the log: the books say how many they are."""
+    """The offsets of one book. Those in no bin were done once, or are gaps; the books have their numbers."""
 
     book: Book
     bins: Mapping[int, Mapping[Verdict, int]]
     """Number of the bin, and how many of its offsets have each verdict but EXACTLY_ONCE."""
     assigned: Sequence[int] = field(default=())
-    """In which bins the positions are at which somebody got the partition."""
+    """The bins of the positions at which a worker got the partition."""
     revoked: Sequence[int] = field(default=())
 
     @property
@@ -46,5 +46,5 @@ class Strip:
 
 
 def width_of(start: int, end: int) -> int:
-    """So many offsets make a bin of the range from `start` to before `end`."""
+    """Return the offsets in a bin of the range from `start` to before `end`."""
     return max(1, -(-(end - start) // BINS))

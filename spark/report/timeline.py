@@ -26,7 +26,7 @@ class Buckets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Messages by verdict, one number for each bucket. A message is where its first success was told, else its last event."""
+    """Messages by verdict, one number for each bucket. A message is where its first success was reported, else its last event."""
 
     begin: int
     """Microseconds, as is the next one."""
@@ -35,7 +35,7 @@ class Timeline:
 
 
 def buckets(first: int, last: int, most: int) -> Buckets:
-    """At most so many buckets, of the smallest width that does, from microsecond `first` to `last`."""
+    """Return at most `most` buckets, as narrow as possible, from microsecond `first` to `last`."""
     widths = (round(seconds * _SECOND) for seconds in _WIDTHS)
     width = next((width for width in widths if _number(first, last, width) <= most), None)
     if width is None:
@@ -45,7 +45,7 @@ def buckets(first: int, last: int, most: int) -> Buckets:
 
 
 def timeline(spans: Buckets, counted: Iterable[tuple[Verdict, int, int]]) -> Timeline:
-    """From verdict, number of the bucket and messages; worst verdict first."""
+    """Return the timeline of rows of verdict, number of the bucket and messages; worst verdict first."""
     counts: dict[Verdict, list[int]] = {}
     for verdict, bucket, messages in sorted(counted):
         counts.setdefault(verdict, [0] * spans.number)[bucket] += messages

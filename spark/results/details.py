@@ -162,7 +162,7 @@ def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: Rec
 
 
 def _some_of_each(flagged: Sequence[Flagged], most: int) -> list[Flagged]:
-    """At most so many, worst verdict first; none is hidden by how many there are of another."""
+    """Return at most so many, worst verdict first, with some of each verdict."""
     seen: Counter[Verdict] = Counter()
     ranked = []
     for each in flagged:

@@ -14,5 +14,5 @@ _FEW: Final = 100_000
 
 
 def sized(rows: DataFrame, number: int) -> DataFrame:
-    """The `number` rows of a frame for a join, which shuffles nothing if they are few; Spark can't know before."""
+    """Return the `number` rows of a frame for a join. Few are broadcast, without a shuffle; Spark can't know their number."""
     return rows.limit(0) if not number else F.broadcast(rows) if number <= _FEW else rows

@@ -22,11 +22,11 @@ from ackwise.spark.vocabulary import Verdict
 
 __all__ = ["STREAM", "absent_bins", "bins", "latencies", "streams", "stuck_claims", "trails", "writing"]
 
-#: Group and topic, numbered: what latencies are told apart by.
+#: Group and topic, numbered: latencies are counted by it.
 STREAM: Final = "stream"
-#: Events of a message that are told, from the first on.
+#: Events of a message that its story shows, from the first on.
 _MOST_EVENTS: Final = 40
-#: What a step of a story is made of.
+#: The columns of a step of a story.
 _STEP_COLUMNS: Final = (
     *("ts", "writer_id", "seq", "code", "cluster", "group_id", "handler", "dedup_epoch", "topic", "topic_id", "partition", "offset"),
     *("range_end", "attempt", "level", "due", "exec_id", "dedup_hash", "lost", "took", "error", "attrs", "duration_us"),
@@ -44,7 +44,7 @@ def streams(spark: SparkSession, facts: Facts) -> tuple[DataFrame, list[tuple[st
 
 
 def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
-    """`stream`, `class`, `count` of the messages that were run with success, from the record's timestamp until that was told."""
+    """`stream`, `class`, `count` of the messages that were run with success, from the record's timestamp until the success was reported."""
     took = F.col("reported_ts") - F.col("record_ts")
     number = F.floor(F.log(F.greatest(took, F.lit(1)) / 1000) / F.log(F.lit(GROWTH))) + 1
     done = judged.where(F.col("verdict").isin(*map(int, _DONE)) & F.col("record_ts").isNotNull())
@@ -76,8 +76,8 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
     """Count what writers wrote, in one pass over projected events.
 
     Rows with `writer_id`: the least and the largest sequence number, `first` and `last`, that it wrote in a `bucket` of
-    `time`. Rows without: how often (`count`) runs of `mk` failed with `error`, and how often a partition `pk` of
-    `of_book`, in rows of `bins`, came or went (`code`) in which `bin`. An event that was exported twice counts once.
+    `time`. Rows without: how often (`count`) runs of `mk` failed with `error`; or how often a partition `pk` came or went
+    (`code`) in a `bin` of `of_book`, which has rows of `bins`. An event that was exported twice counts once.
     """
     failed, moved = is_any(EventCode.FAILED), is_any(EventCode.ASSIGNED, EventCode.REVOKED) & F.col("offset").isNotNull()
     is_counted = failed | moved
@@ -96,7 +96,7 @@ def writing(events: DataFrame, time: Buckets, of_book: DataFrame) -> DataFrame:
         F.min("seq").alias("first"), F.max("seq").alias("last")
     )
     place = F.floor((F.col("offset") - F.col("bins_start")) / F.col("width")).alias("bin")
-    # What is told of for itself was written by somebody, too.
+    # An event that is counted for itself is also counted for its writer.
     twice = once.withColumn("is_writers", F.explode(F.array(F.lit(True), F.lit(False)))).where("is_writers OR event IS NOT NULL")
     of_writer = [F.when(F.col("is_writers"), F.col(name)).alias(name) for name in ("writer_id", "bucket")]
     of_event = [F.when(~F.col("is_writers"), F.col(name)).alias(name) for name in ("code", "mk", "error", "pk", "offset")]
@@ -122,8 +122,8 @@ def trails(events: DataFrame, flagged: DataFrame) -> DataFrame:
     """The projected events behind single messages and offsets, beside the `number` of each.
 
     `flagged` has `number`, `pk`, `flagged_mk` (null: no event is about it) and `at`, the offset. Of each there are its own
-    events and those that fetched or jumped over the offset, at most 40; and a row without `code` whose `ts` and
-    `range_end` say when the group had first committed past it, and to where.
+    events and those that fetched or jumped over the offset, at most 40. A row without `code` has, in `ts` and `range_end`,
+    when the group had first committed past it, and to where.
     """
     offset, at = F.col("offset"), F.col("at")
     mine = is_about_a_message() & (F.col("mk") == F.col("flagged_mk")) & (offset == at)

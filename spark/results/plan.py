@@ -15,7 +15,7 @@ from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
 
 __all__ = ["ACTIONS", "of_keys", "of_messages", "of_offsets", "steps"]
 
-#: By the name of a verdict, what is to be done. One that is not here needs nothing.
+#: The action for each verdict, by its name; the other verdicts need none.
 ACTIONS: Final = {
     Verdict.LOST.name: Action.REDELIVER,
     Verdict.LOST_PRODUCED.name: Action.REDELIVER,
@@ -32,7 +32,7 @@ ACTIONS: Final = {
 
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
-#: What nobody can say of an offset without events.
+#: The columns that are null for an offset without events.
 _UNKNOWN_COLUMNS: Final = (
     *("handler", "dedup_epoch", "flags", "dedup_hash", "last_event", "first_ts", "last_ts"),
     *("first_record_ts", "last_record_ts"),
@@ -40,7 +40,7 @@ _UNKNOWN_COLUMNS: Final = (
 
 
 def of_messages(settled: DataFrame, named: DataFrame, *, provisional: bool) -> DataFrame:
-    """The steps for messages: a row per range of neighbours that are alike. Messages that are PROVISIONAL only if asked for."""
+    """The steps for messages: a row per range of neighbours that are alike. Those that are PROVISIONAL only with `provisional`."""
     unknown = F.col("verdict") == Verdict.UNKNOWN_EXPORT_GAP
     final = F.col("flags").bitwiseAND(int(Flag.PROVISIONAL)) == 0
     found = settled.where((is_anomaly() | unknown) & (F.lit(provisional) | final))

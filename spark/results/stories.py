@@ -17,7 +17,7 @@ from ackwise.spark.why.story import Story, Workers, stories, stories_of_offset
 
 __all__ = ["Flagged", "safe_error", "stories_of"]
 
-#: What `project` calls the columns of an event.
+#: The names that `project` gives to columns of an event.
 _COLUMNS: Final = {"code": "event_type", "ts": "event_ts", "due": "due_ts", "took": "took_unreleased"}
 
 
@@ -74,9 +74,7 @@ def _event(row: Mapping[str, Any], facts: Facts, of: Flagged) -> Event:
 
 
 def safe_error(error: str) -> str:
-    """What a failed run says of itself if that is a reason of ours or reads like the class of an exception. A reason of the handler's
-    own may be any text and hold data: only that it is one is said.
-    """
+    """Return an error if it is a reason of ours or the name of a class, else `OWN_REASON`: other texts may contain data."""
     return error if not error or error in OUR_REASONS or all(map(str.isidentifier, error.split("."))) else OWN_REASON
 
 

@@ -60,7 +60,7 @@ def names(spark: SparkSession, facts: Facts) -> DataFrame:
 
 
 def verdict_rows(settled: DataFrame, named: DataFrame) -> DataFrame:
-    """One row per message. `state` has what it was judged by; it is null where nobody will ask."""
+    """One row per message. `state` has what it was judged by; it is null for plain verdicts."""
     return with_names(settled, named).select(
         *_MESSAGE,
         name_of("verdict", Verdict).alias("verdict"),
@@ -108,9 +108,9 @@ def late_rows(unpublished: DataFrame) -> DataFrame:
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     """Count the messages of each kind, as `count`, for the driver to add up.
 
-    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the `reason` of
-    a dead letter, as `fold` numbers them, `late`: by how many milliseconds a retry was, the last `attempt`, and the `bin` of
-    the book that it is in, of what was not done once: offsets grow with time, so bins add few kinds.
+    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, and the last
+    `attempt`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the milliseconds that a retry was
+    late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins add few kinds.
     """
     bucket = F.floor((F.col("reported_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
@@ -152,7 +152,7 @@ def offsets(settled: DataFrame) -> DataFrame:
 
 
 def findings(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
-    """Messages that somebody should look at, at most `limit` of them and some of each verdict, as the fields of `Finding`."""
+    """The messages that need a look, at most `limit` of them and some of each verdict, as the fields of `Finding`."""
     return _listed(settled.where(is_anomaly()), named, limit)
 
 
@@ -162,14 +162,14 @@ def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
 
 
 def is_anomaly() -> Column:
-    """Whether somebody should look at the message."""
+    """Whether the message needs a look."""
     committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
     return F.col("verdict").isin(*map(int, ANOMALIES)) | committed_past
 
 
 def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     order = ["group_id", "topic", "partition", "offset", "handler"]
-    # Of each verdict some, however many there are of another.
+    # Some of each verdict, even if another has very many.
     rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
     named_ones = with_names(found, named).select("*", rank).where(F.col("rank") <= limit)
     return named_ones.orderBy("rank", "verdict").limit(limit).orderBy("verdict", *order).select(
@@ -186,7 +186,7 @@ def with_names(rows: DataFrame, named: DataFrame) -> DataFrame:
 def _lateness() -> Column:
     """Milliseconds from the time that the last retry was due to the claim of its run; without a claim, to the end of it.
 
-    In two digits, which bounds how many there are. Null where the message was not sent back, or has not come again since.
+    Rounded to two digits, so that there are few values. Null for a message that has not come again after it was sent back.
     """
     attempt, rank = F.expr(f"state.last DIV {RANK_BASE}"), F.col("state.last") % RANK_BASE
     came = (attempt > 1) & (rank != RANKS[EventCode.SENT_BACK])

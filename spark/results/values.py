@@ -60,7 +60,7 @@ def delays_of(facts: Facts, rows: Iterable[Row]) -> list[Delays]:
 
 
 def finding_of(row: Row) -> Finding:
-    """One message that somebody should look at."""
+    """Return one message that needs a look."""
     return Finding(
         group=row["group_id"],
         handler=row["handler"],
@@ -76,7 +76,7 @@ def finding_of(row: Row) -> Finding:
 
 
 def missing_of(row: Row) -> Missing:
-    """A range of offsets without any event."""
+    """Return a range of offsets without any event."""
     return Missing(row["group_id"], row["topic"], row["partition"], row["start"], row["end"], Verdict[row["verdict"]])
 
 

@@ -1,4 +1,4 @@
-"""`Engine`: where Spark runs and how it is configured, as the command line says it. Imports no Spark."""
+"""`Engine`: where Spark runs and how it is configured, from the command line. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ackwise.middleware.errors import ConfigurationError
 
 __all__ = ["HEAP", "LOCAL", "Engine", "engine_of", "is_submitted"]
 
-#: The master of a run that nobody gave one.
+#: The default master.
 LOCAL: Final = "local[*]"
-#: The heap of a driver that nobody gave one.
+#: The default heap of the driver.
 HEAP: Final = "2g"
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
@@ -31,7 +31,7 @@ class Engine:
 
 
 def engine_of(master: str, driver_memory: str, conf: Iterable[str]) -> Engine:
-    """The engine that options mean; each of `conf` is `KEY=VALUE`. Raises `ConfigurationError`, which repeats no value."""
+    """Return the engine of these options; each of `conf` is `KEY=VALUE`. Raises `ConfigurationError`, which repeats no value."""
     if _MEMORY.fullmatch(driver_memory) is None:
         raise ConfigurationError(f"--driver-memory is {driver_memory!r}, which is no amount of memory; write it as 512m or 2g")
     if is_submitted() and (master, driver_memory) != (LOCAL, HEAP):

@@ -36,10 +36,10 @@ _NEEDED: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # every file is named: there is nothing to discover
 }
 
-#: How Java begins to say what went wrong.
+#: The beginning of an error message of Java.
 _EXCEPTION: Final = re.compile(r'^(Exception in thread "[^"]*" )?([\w.$]+(Exception|Error): )*')
 
-#: What Spark has to say comes as an exception, too; its log would repeat it with a hundred lines of stack.
+#: Spark's errors come as exceptions, too; its log would repeat them with a hundred lines of stack.
 _QUIET: Final = """\
 rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
@@ -88,7 +88,7 @@ def local_session(
 def explain(error: Exception) -> str:
     """Return the message of a Spark error in one line, without the stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # py4j puts it on a line that begins with a colon, after one that says nothing.
+    # py4j puts it on a line that begins with a colon, after a line that is always the same.
     message = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
     return _EXCEPTION.sub("", message).rstrip(".")
 

@@ -2,7 +2,7 @@
 
     ROOT/events/dt=…/hr=…/events-{writer}-{first seq}-{last seq}.parquet
 
-A file holds a run of one writer's events without a hole. So its name says what is in it, and what comes again is there already.
+A file has a run of one writer's events without a hole. So its name identifies its events, and what comes again is there already.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ackwise.stores.journal.layout import make_directories, sync_directory
 
 __all__ = ["Landing", "as_files", "read_records"]
 
-#: What the value of a record is, as JSON: the columns of an event, times as microseconds. Spark puts what it can't read aside.
+#: The value of a record, as JSON: the columns of an event, times as microseconds. Spark puts what it can't read aside.
 _UNREAD: Final = "_unread"
 _RECORD: Final = StructType(
     [StructField(f.name, LongType() if f.dataType == TimestampType() else f.dataType) for f in EVENT_SCHEMA]
     + [StructField(_UNREAD, StringType())]
 )
 _IDENTITY: Final = ("writer_id", "seq", "event_type", "event_ts")
-#: What a file is called, as the folders that Spark makes of columns.
+#: The name of a file, as the folders that Spark makes of columns.
 _FOLDERS: Final = ("dt", "hr", "file")
 #: How `ackwise publish` writes a writer into the key of a record.
 _WRITER: Final = "^[0-9a-f]{16}$"
@@ -111,7 +111,7 @@ def as_files(events: DataFrame) -> DataFrame:
 
 
 def _settle(part: Path, root: Path) -> None:
-    """Bring a file that Spark wrote to its place, durably. One that is there has the same events, and somebody may be reading it."""
+    """Move a file that Spark wrote to its place, durably. One that is there has the same events, and may be read now."""
     day, hour, name = (folder.partition("=")[2] for folder in part.parts[-4:-1])
     place = root / "events" / f"dt={day}" / f"hr={hour}" / f"{name}.parquet"
     if place.exists():

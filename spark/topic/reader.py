@@ -23,10 +23,10 @@ _ANSWER_TIMEOUT_MS: Final = 20_000
 def collect_topic(
     spark: SparkSession, topic: str, root: Path, *, brokers: str, client: Mapping[str, str], progress: Callable[[str], None]
 ) -> Landing:
-    """Land all that the topic has and that was not landed below `root` before; what was landed.
+    """Land what the topic has beyond what was landed below `root` before, and return it.
 
-    `client` are properties of Kafka's own client, such as `security.protocol`. Raises `ConfigurationError` if the topic is not there
-    or lost records before they were landed, `Unavailable` if the brokers do not answer, `OSError`, and what Spark raises.
+    `client` are properties of Kafka's own client, such as `security.protocol`. Raises `ConfigurationError` if the topic is missing
+    or lost records before they were landed. Raises `Unavailable` if the brokers do not answer, `OSError`, and what Spark raises.
     """
     place = root / "collected" / topic
     landing = Landing(root, topic, progress)
@@ -63,7 +63,7 @@ def collect_topic(
 
 
 def require_same_brokers(root: Path, topic: str, brokers: str) -> None:
-    """Offsets of one Kafka mean nothing in another. Raises `ConfigurationError` if `topic` was collected from elsewhere, and `OSError`."""
+    """Raise `ConfigurationError` if `topic` was collected from other brokers: their offsets mean other records. Raises `OSError`."""
     place = root / "collected" / topic
     place.mkdir(parents=True, exist_ok=True)
     note = place / "brokers"

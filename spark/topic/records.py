@@ -24,9 +24,9 @@ KafkaRecord = tuple[bytes, bytes]
 
 
 def records_of(file: Path) -> Iterator[KafkaRecord]:
-    """The events of an exported file, in its order. Columns that are null are left out.
+    """Yield the events of an exported file, in its order. Null columns are left out.
 
-    Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is none.
+    Raises `OSError`, and `pyarrow.ArrowInvalid` for a file that is not Parquet.
     """
     with pq.ParquetFile(file) as parquet:
         names = [name for name in _PLAIN.names if name in parquet.schema_arrow.names]

@@ -22,11 +22,11 @@ from ackwise.spark.why.story import Story, Workers, stories, stories_of_offset
 
 __all__ = ["Answer", "NoSuchRecord", "inquire"]
 
-#: That of `Dedup` unless it is told otherwise.
+#: The default of `Dedup`.
 _NAMESPACE: Final = "ackwise"
 #: A key that very many records share is no key; more of them are not looked at.
 _MOST_RECORDS: Final = 200
-#: Timelines that one answer has; what else there is stands among the other records of the key.
+#: Stories in one answer; the rest is among the other records of the key.
 _MOST_STORIES: Final = 10
 _NAMED: Final = 5  # topics, groups, missing stretches in a sentence
 _DONE: Final = frozenset({EventCode.SUCCEEDED, EventCode.DEAD_LETTERED, EventCode.SKIPPED})
@@ -63,8 +63,8 @@ def inquire(
 ) -> Answer:
     """Answer for `asked`: `topic/partition/offset` or a key.
 
-    `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message says what there is
-    instead, and what pyarrow raises for a file that it can't read.
+    `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message names what there is
+    instead, and what pyarrow raises for an unreadable file.
     """
     files = EventFiles(evidence.files)
     place, found = place_of(asked), list[str]()
@@ -99,7 +99,7 @@ def inquire(
 
 
 def _of_place(files: EventFiles, place: Place, found: list[str], progress: Progress) -> list[Event]:
-    """The events of what is at this place, or of what a copy there was made of."""
+    """Return the events of the record at this place, or of the origin of a copy there."""
     progress("looking for it by its coordinates")
     if events := files.at([place]):
         return events
@@ -112,7 +112,7 @@ def _of_place(files: EventFiles, place: Place, found: list[str], progress: Progr
 
 
 def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]) -> tuple[list[Event], str]:
-    """The events of all records of this key; and a sentence about where it was looked for in vain."""
+    """Return the events of all records of this key, and a sentence on where it was looked for."""
     namespaces: dict[tuple[str, str], set[str]] = defaultdict(set)
     for session in files.sessions():
         if name := json.loads(session["attrs"] or "{}").get("namespace"):
@@ -189,7 +189,7 @@ def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidenc
 
 
 def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[str]) -> list[Message]:
-    """Return the messages whose stories are told."""
+    """Return the messages whose stories are shown."""
     if len(wanted) > _MOST_STORIES:
         found.append(f"{len(wanted):,} messages were found; the last {_MOST_STORIES} are told in full")
     last = _last(messages)
@@ -225,7 +225,7 @@ def _origin(event: Event) -> Place:
 
 
 def _open_since(messages: Iterable[Event]) -> int | None:
-    """The first of the last events of messages without an outcome: what delay and retry topics show later may prove them lost."""
+    """Return the first of the last events of open messages: what delay and retry topics show later may prove them lost."""
     messages = list(messages)
     settled = {message_of(event) for event in messages if event["event_type"] in _DONE}
     return min((at for message, at in _last(messages).items() if message not in settled), default=None)

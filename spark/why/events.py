@@ -1,8 +1,8 @@
 """The excerpt of events that the verdicts on a few messages need, read with pyarrow in place of Spark.
 
-A verdict asks for all events of its message and of the records of the same key, and of everything else for little: who
-wrote, who had which partition, what was fetched, committed or jumped over around the offset, what is missing. Of all that
-a file says of it, the first and the last and the largest and the smallest are kept; the rest could not change the verdict.
+A verdict needs all events of its message and of the records of the same key, and little else: who wrote, who had which
+partition, what is missing, and what was fetched, committed or jumped over around the offset. Of these a file's first, last,
+largest and smallest are kept; the rest could not change the verdict.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Excerpt:
     """Sequence numbers that are missing, by writer."""
 
     def renumbered(self, messages: Iterable[Event]) -> list[Event]:
-        """These events and those of `messages`, so that nothing is missing between two of a writer but what is missing at all.
+        """Return these events and those of `messages`, numbered anew: only the writer's own holes remain.
 
-        The oracle takes every number that it is not given for an event that is lost.
+        The oracle takes every missing number for a lost event.
         """
         kept: dict[int, dict[int, Event]] = defaultdict(dict)
         for event in (*map(_without_message, self.events), *messages):
@@ -66,9 +66,9 @@ class Excerpt:
 
 
 class EventFiles:
-    """The exported events below some roots. Each method reads the files anew, and none holds more than it answers and a file or two.
+    """The exported events below some roots. Each method reads the files anew, and needs memory for its result and a file or two.
 
-    Times are microseconds. What can't be read raises what pyarrow raises, `OSError` or `pyarrow.ArrowInvalid`.
+    Times are microseconds. An unreadable file raises `OSError` or `pyarrow.ArrowInvalid`.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -76,16 +76,16 @@ class EventFiles:
         self._files = dataset.dataset([str(path) for path in files], schema=SCHEMA, format=checked)
 
     def at(self, places: Collection[Place]) -> list[Event]:
-        """The events of the messages whose origin is at one of these places."""
+        """Return the events of the messages whose origin is at one of these places."""
         found: list[Event] = []
         for (topic, partition), offsets in _by_partition(places).items():
-            # The bounds are what whole files are passed over by: they have the least and the largest offset in their footer.
+            # By the bounds whole files are passed over: their footer has the least and the largest offset.
             bounds = (field("offset") >= min(offsets)) & (field("offset") <= max(offsets)) & (field("partition") == partition)
             found += self._where(_MESSAGES & bounds & field("offset").isin(offsets) & (field("topic") == topic))
         return found
 
     def copies_at(self, place: Place) -> list[Event]:
-        """The events that are about a copy which was read at this place."""
+        """Return the events about a copy that was read at this place."""
         where = (field("phys_topic") == place.topic) & (field("phys_partition") == place.partition)
         return self._where(_MESSAGES & where & (field("phys_offset") == place.offset))
 
@@ -100,11 +100,11 @@ class EventFiles:
         return found
 
     def sessions(self) -> list[Event]:
-        """SESSION_START of each writer."""
+        """Return SESSION_START of each writer."""
         return self._where(field("event_type") == int(E.SESSION_START))
 
     def handlers(self) -> set[tuple[str, str, str]]:
-        """Cluster, group and handler of all messages."""
+        """Return cluster, group and handler of all messages."""
         names = ["cluster", "group_id", "handler"]
         found: set[tuple[str, str, str]] = set()
         for batch in self._files.to_batches(columns=names, filter=_MESSAGES):
@@ -113,7 +113,7 @@ class EventFiles:
         return found
 
     def partitions(self) -> dict[tuple[str, int], Span]:
-        """The offsets that messages have, from the least to before the one after the largest, by topic and partition."""
+        """Return the least offset that messages have, and the one after the largest, by topic and partition."""
         found: dict[tuple[str, int], Span] = {}
         for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=_MESSAGES):
             rows = pa.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
@@ -123,7 +123,7 @@ class EventFiles:
         return found
 
     def nearest(self, place: Place) -> tuple[int | None, int | None]:
-        """The next lower and the next higher offset that an event is about, in the same partition."""
+        """Return the next lower and the next higher offset with an event, in the same partition."""
         here = _MESSAGES & (field("partition") == place.partition) & (field("topic") == place.topic)
         lower = self._files.to_table(columns=["offset"], filter=here & (field("offset") < place.offset))
         higher = self._files.to_table(columns=["offset"], filter=here & (field("offset") > place.offset))
@@ -141,7 +141,7 @@ class EventFiles:
                     numbers[writer] += spans
         holes = {writer: found for writer, spans in numbers.items() if (found := _holes(spans))}
         if holes:
-            # What was read before and after a hole is asked in more ways than the largest and the smallest would answer.
+            # What was read before and after a hole does not follow from the largest and the smallest.
             of_writers = field("writer_id").isin(list(holes))
             for topic, partition in offsets:
                 kept += self._where(of_writers & (field("partition") == partition) & (field("topic") == topic))
@@ -258,7 +258,7 @@ def _without_message(event: Event) -> Event:
         return {**event, "event_type": int(E.HEARTBEAT), "topic": None}
     if event["event_type"] == E.RECEIVED:
         return {**event, "event_type": int(E.RECEIVED_RANGE), "range_end": event["offset"] + 1}
-    # An outcome says how far its writer had read, and not that it read on there.
+    # An outcome shows how far its writer had read, but not that it read on there.
     return {**event, "event_type": int(E.IN_FLIGHT_ELSEWHERE), "dedup_hash": None}
 
 

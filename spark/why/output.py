@@ -21,7 +21,7 @@ _STYLES = {ExitCode.CLEAN: "green", ExitCode.ANOMALIES: "red", ExitCode.INCONCLU
 
 
 def show(answer: Answer, console: Console) -> None:
-    """Print what became of each message, the reason and what to do first."""
+    """Print the answer: of each message the verdict, the reason and what to do first, then its steps."""
     for sentence in answer.found:
         console.print(Text(sentence, style="dim"), soft_wrap=True)
     for story in answer.stories:

@@ -1,4 +1,4 @@
-"""`Place`: where a record is, as people write it: topic/partition/offset."""
+"""`Place`: where a record is, written as topic/partition/offset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 def place_of(text: str) -> Place | None:
-    """The place that is written so; `None` for a text that is none, or whose numbers no record can have."""
+    """Return the place in a text, or `None` if it is not a place, or its numbers are too large."""
     found = _WRITTEN.fullmatch(text)
     if found is None or int(found[2]) >= 2**31 or int(found[3]) >= 2**63:
         return None

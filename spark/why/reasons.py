@@ -60,7 +60,7 @@ LOGICAL_RULES: Final = {
 
 
 def rule_of(verdict: Verdict) -> str:
-    """The rule that gives the verdict, as the end of a sentence."""
+    """Return the rule that gives the verdict, as the end of a sentence."""
     return _RULES.get(verdict, MEANINGS[verdict])
 
 

@@ -56,7 +56,7 @@ class Story:
     topic_id: str
     place: Place
     verdict: Verdict | None
-    """`None`: the log has nothing there."""
+    """`None`: the log is empty there."""
     flags: Flag
     logical: LogicalVerdict | None
     steps: Sequence[Step]
@@ -113,11 +113,11 @@ class Workers:
         self._now = max((event["event_ts"] for event in self._last.values()), default=0)
 
     def name(self, writer: int) -> str:
-        """Host and process where the session says them, and always enough of the writer's number to find its files."""
+        """Return host and process, if the session has them, and enough of the writer's number to find its files."""
         return f"{self._names.get(writer, '')} {writer & (2**64 - 1):016x}"[:-8].strip()
 
     def vanished(self, writer: int, successors: Iterable[Event]) -> Event | None:
-        """Its last event, if it said no goodbye and is silent for too long or `successors` have its partition; else `None`."""
+        """Return its last event if it vanished: it closed no log, and is silent for too long or `successors` have its partition."""
         last = self._last.get(writer)
         if last is None or writer in self._ended:
             return None
@@ -131,7 +131,7 @@ class Workers:
 def stories(
     asked: Collection[Message], messages: Sequence[Event], around: Sequence[Event], ruling: Ruling, workers: Workers
 ) -> list[Story]:
-    """The stories of the messages that were asked for, by the time of their first events. `messages` has theirs and those of their keys."""
+    """Return the stories of the `asked` messages, by their first events. `messages` has their events and those of their keys."""
     about: dict[Message, list[Event]] = {}
     for event in {(event["writer_id"], event["seq"]): event for event in messages}.values():
         about.setdefault(message_of(event), []).append(event)
@@ -140,7 +140,7 @@ def stories(
 
 
 def stories_of_offset(place: Place, shown: Collection[Message], around: Sequence[Event], ruling: Ruling, workers: Workers) -> list[Story]:
-    """The stories of an offset for the groups that have no event about a message there, but have to do with it."""
+    """Return the stories of an offset for groups that read its partition but have no event about a message there."""
     found: list[Story] = []
     here = [event for event in around if (event.get("topic"), event.get("partition")) == place[:2] and event["event_type"] >= E.COMMITTED]
     for partition in sorted({_partition_of(event) for event in here} - {partition for partition, *_ in shown}):
@@ -209,7 +209,7 @@ def _steps_around(place: Place, mine: Sequence[Event], around: Sequence[Event], 
 
 
 def _while_it_lasted(steps: Collection[Step]) -> list[Step]:
-    """In order, and of who had its partitions only what was from the last assignment before it began until it ended."""
+    """Return the steps in order; of assignments only those from the last one before it began until it ended."""
     others = [step for step in steps if step.event not in _OWNERSHIP]
     first, last = min((step.at for step in others), default=0), max((step.at for step in others), default=0)
     begin = max((step.at for step in steps if step.event == E.ASSIGNED.name and step.at <= first), default=first)
@@ -217,7 +217,7 @@ def _while_it_lasted(steps: Collection[Step]) -> list[Step]:
 
 
 def _left_open(mine: Sequence[Event]) -> set[int]:
-    """The writers whose last word about the message is not what became of it."""
+    """Return the writers whose last event about the message is not an outcome."""
     last: dict[int, Event] = {}
     for event in sorted(mine, key=lambda event: int(event["seq"])):
         last[event["writer_id"]] = event
@@ -311,7 +311,7 @@ def _named(session: Event) -> str:
 
 
 def _is_copy(event: Event) -> bool:
-    """Whether it was read elsewhere than at its origin; of a copy that was only sent, nobody knows the offset."""
+    """Whether it was read elsewhere than at its origin; the offset of a copy that was only sent is unknown."""
     return event.get("phys_offset") is not None
 
 

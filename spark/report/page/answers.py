@@ -30,7 +30,7 @@ __all__ = ["actions", "headline", "loss", "repeat", "waiting"]
 
 
 def loss(report: RunReport) -> Answer:
-    """Whether a message did not have the effect that it should have had."""
+    """Return whether a message failed to have its effect."""
     verdicts, question = report.verdicts, "Was anything lost?"
     lost = {verdict: number for verdict, number in verdicts.items() if verdict in LOSSES and number}
     risky, unknown = report.flags.get(Flag.COMMITTED_PAST, 0), sum(verdicts.get(verdict, 0) for verdict in INCONCLUSIVE)
@@ -53,7 +53,7 @@ def loss(report: RunReport) -> Answer:
 
 
 def repeat(report: RunReport) -> Answer:
-    """Whether a message or a key was run with success more than once."""
+    """Return whether a message or a key was run with success more than once."""
     question = "Was anything done twice?"
     run = report.verdicts.get(Verdict.MULTI_EXECUTED, 0)
     keys = _keys(report)
@@ -91,7 +91,7 @@ def _keys(report: RunReport) -> int:
 
 
 def headline(report: RunReport) -> str:
-    """Both answers in one line."""
+    """Return both answers in one line."""
     if not report.verdicts and not report.unreadable and not _late(report):
         return "There is nothing to judge"
     if report.exit_code is ExitCode.INCONCLUSIVE and repeat(report).answer != "Yes":
@@ -137,7 +137,7 @@ def actions(report: RunReport) -> list[Action]:
 
 
 def waiting(report: RunReport) -> str:
-    """A sentence on what is still under way; empty if nothing is."""
+    """Return a sentence on what is still under way, or an empty text."""
     open_still = {verdict: number for verdict, number in report.verdicts.items() if verdict in UNDER_WAY and number}
     if not open_still:
         return ""

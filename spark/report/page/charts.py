@@ -38,7 +38,7 @@ def delays_data(delays: Sequence[Delays], limit: int) -> DelaysData:
 
 
 def timeline_data(timeline: Timeline, untimed: int) -> TimelineData:
-    """One lane for each verdict. `untimed` offsets have no event, and so no time."""
+    """Return one lane for each verdict. `untimed` offsets have no event, so no time is known."""
     number = max((len(counts) for counts in timeline.counts.values()), default=0)
     starts = [timeline.begin + place * timeline.width for place in range(number + 1)]
     begin, middle, end = span_of(Buckets(timeline.begin, timeline.width, number))

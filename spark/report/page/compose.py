@@ -50,7 +50,7 @@ _DOUBTFUL: Final[tuple[str, Tone]] = ("in doubt", "doubt")
 
 
 def report_data(report: RunReport) -> ReportData:
-    """Put in words what a run found."""
+    """Return the page's data for what a run found."""
     outcome, tone = _DOUBTFUL if report.is_in_doubt else OUTCOMES[report.exit_code]
     subject, gaps, details = _subject(report), _gaps(report), report.details
     return ReportData(

@@ -311,7 +311,7 @@ class ReportData:
     title: str
     headline: str
     with_group: bool
-    """There are several, so that tables have to say which."""
+    """Whether there are several groups, so that tables name them."""
     outcome: str
     tone: Tone
     exit_code: int

@@ -94,7 +94,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A line of the grid, and what stands beside it."""
+    """A line of the grid, and its label."""
 
     at: float
     label: str
@@ -118,7 +118,7 @@ class LatencyRow:
 
 @dataclass(frozen=True, slots=True)
 class LatencyData:
-    """From the record's timestamp until it was told that it was done."""
+    """The latencies, from the record's timestamp until its success was reported."""
 
     sentence: str
     curves: Sequence[Curve]

@@ -13,7 +13,7 @@ from ackwise.spark.vocabulary import LOSSES, ExitCode, Verdict
 
 __all__ = ["OUTCOMES", "runs_data"]
 
-#: What an exit code is called, and how it is meant.
+#: The name and the tone of each exit code.
 OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
     ExitCode.CLEAN: ("clean", "good"),
     ExitCode.ANOMALIES: ("anomalies", "bad"),
@@ -23,7 +23,7 @@ OUTCOMES: Final[dict[ExitCode, tuple[str, Tone]]] = {
 
 
 def runs_data(report: RunReport) -> list[RunRow]:
-    """The oldest first, this one last; empty if it is the first."""
+    """Return the runs, the oldest first and this one last; empty if it is the first."""
     if not report.details.earlier:
         return []
     this = EarlierRun(report.run_id, report.as_of, report.exit_code, report.anomalies, report.ambiguous, report.verdicts)

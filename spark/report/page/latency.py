@@ -13,11 +13,11 @@ from ackwise.spark.report.page.words import duration, messages, were
 
 __all__ = ["LEFT", "latency_data"]
 
-#: The drawing is 400 by 230; this much of it is for what stands beside the grid.
+#: The drawing is 400 by 230; so much of it is for the labels beside the grid.
 LEFT: Final = 46
 _RIGHT: Final = 392
 _TOP, _BOTTOM = 8, 204
-#: More could not be told apart.
+#: More would look alike.
 _MOST_CURVES: Final = 6
 _MOST_LABELS: Final = 7
 _LOWEST: Final = 7  # decades of the share that are drawn at most
@@ -69,7 +69,7 @@ class _Grid:
         return [Tick(round(self._y(10.0**-power), 1), f"{100 / 10**power:.{max(0, power - 2)}f} %") for power in range(self._decades + 1)]
 
     def path(self, of: Latency) -> str:
-        """From where none has been done down to where all have."""
+        """Return the line from the first time, where none is done, to where all are."""
         path, reached, height = f"M{self._x(self._first):.1f} {_TOP}", float(self._first), float(_TOP)
         for end, share in of.survival():
             begin, beyond = end / GROWTH, self._y(share)

@@ -21,7 +21,7 @@ _REST: Final = "other topics"
 
 
 def verdicts_data(report: RunReport, limit: int) -> MatrixData | None:
-    """Verdicts by topic, and by group; None where there is only one topic."""
+    """Return the verdicts by topic and group, or None if there is only one topic."""
     numbers: dict[tuple[str, str], Counter[Verdict]] = defaultdict(Counter)
     for tally in report.tallies:
         numbers[tally.group, tally.topic][tally.verdict] += tally.messages
@@ -39,7 +39,7 @@ def verdicts_data(report: RunReport, limit: int) -> MatrixData | None:
 
 
 def failures_data(failures: Sequence[Failures], limit: int) -> MatrixData | None:
-    """Classes of errors, the most frequent first, by topic."""
+    """Return the classes of errors by topic, the most frequent first."""
     if not failures:
         return None
     topics: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def _cells(numbers: Sequence[int], most: int, tone: Callable[[int], Tone]) -> li
 
 
 def _shade(number: int, most: int) -> int:
-    """From 1 to 4, by the logarithm: one among thousands must still be seen."""
+    """Return the shade from 1 to 4, by the logarithm, or 0 for none: one among thousands must still be seen."""
     if number == 0:
         return 0
     return 1 + min(_SHADES - 1, math.floor(_SHADES * math.log(number) / math.log(most + 1)))

@@ -21,7 +21,7 @@ _MEANINGS: Final = {
 
 
 def plan_data(plan: Summary | None) -> PlanData | None:
-    """None where there is nothing to mend."""
+    """Return the plan in short, or None if it is empty."""
     if plan is None or not (plan.planned or plan.provisional):
         return None
     rows = [PlanRow(each.action, each.steps, each.offsets, _MEANINGS[each.action]) for each in plan.planned]

@@ -1,4 +1,4 @@
-"""The page's markup, which needs nothing else: no script, no font, no picture from anywhere."""
+"""The page's markup, complete in itself: without scripts, fonts or pictures from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["render"]
 
 
 def render(data: ReportData) -> str:
-    """The page. Names in it are escaped, whatever they are; the same data gives the same page."""
+    """Return the page as HTML. All names in it are escaped; the same data gives the same page."""
     return _environment().get_template("report.html").render(data=data)
 
 
@@ -39,7 +39,7 @@ def _words(name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share from 0 to 1. What is not all of it, and not nothing, is never rounded to that."""
+    """Return a share from 0 to 1 as a percentage. Only exactly 0 and 1 become 0 % and 100 %."""
     if 0 < share < 0.001:
         return "< 0.1 %"
     if 0.999 < share < 1:

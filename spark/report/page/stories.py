@@ -14,7 +14,7 @@ __all__ = ["stories_data"]
 
 
 def stories_data(stories: Sequence[Story]) -> list[StoryRow]:
-    """One of each, in their order."""
+    """Return one row for each story, in their order."""
     return [_row(story) for story in stories]
 
 

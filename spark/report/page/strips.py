@@ -52,7 +52,7 @@ def _row(strip: Strip) -> StripRow:
 
 
 def _marks(bins: Mapping[int, Mapping[Verdict, int]]) -> list[Mark]:
-    """Neighbours of one tone become one."""
+    """Return the marks; neighbours of one tone become one."""
     found: list[Mark] = []
     for place, verdicts in sorted(bins.items()):
         tone = _tone(verdicts)

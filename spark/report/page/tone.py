@@ -1,4 +1,4 @@
-"""The tone of a verdict or a flag: bad if it calls for somebody, doubtful if it leaves a question."""
+"""The tone of a verdict or a flag: bad if it needs a look, doubtful if it leaves a question."""
 
 from __future__ import annotations
 

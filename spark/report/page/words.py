@@ -1,4 +1,4 @@
-"""Numbers, durations and times as people say them."""
+"""Numbers, durations and times in words."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ _MINUTE, _HOUR, _DAY = 60 * _SECOND, 3600 * _SECOND, 86400 * _SECOND
 
 
 def counted(number: int, noun: str) -> str:
-    """Such as `1 key` and `2,000 keys`."""
+    """Return a number with its noun, such as `1 key` and `2,000 keys`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def messages(number: int) -> str:
-    """So many messages."""
+    """Return a number of messages in words."""
     return counted(number, "message")
 
 
 def are(number: int) -> str:
-    """`is` or `are`."""
+    """Return `is` or `are`."""
     return "is" if number == 1 else "are"
 
 
 def were(number: int) -> str:
-    """`was` or `were`."""
+    """Return `was` or `were`."""
     return "was" if number == 1 else "were"
 
 
 def listed(numbers: Mapping[Verdict, int]) -> str:
-    """Such as `LOST 2, STUCK 1`."""
+    """Return verdicts with their numbers, such as `LOST 2, STUCK 1`."""
     return ", ".join(f"{verdict.name} {number:,}" for verdict, number in numbers.items())
 
 
 def duration(micros: int) -> str:
-    """In two units at most: `430 ms`, `2.5 s`, `3 min 5 s`, `4 h`, `2 d 6 h`."""
+    """Return a duration in two units at most: `430 ms`, `2.5 s`, `3 min 5 s`, `4 h`, `2 d 6 h`."""
     if micros < _SECOND:
         return f"{micros / 1000:.0f} ms"
     if micros < _MINUTE:
@@ -73,27 +73,27 @@ def late(milliseconds: int) -> str:
 
 
 def instant(micros: int) -> str:
-    """Date and time."""
+    """Return date and time, in UTC."""
     return f"{_at(micros):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def instant_with_millis(micros: int) -> str:
-    """Date and time, as exact as events are compared by eye."""
+    """Return date and time with milliseconds, in UTC."""
     return f"{_at(micros):%Y-%m-%d %H:%M:%S}.{micros // 1000 % 1000:03}"
 
 
 def date(micros: int) -> str:
-    """The day, in UTC."""
+    """Return the day, in UTC."""
     return f"{_at(micros):%Y-%m-%d}"
 
 
 def clock(micros: int) -> str:
-    """The time of day, in UTC."""
+    """Return the time of day, in UTC."""
     return f"{_at(micros):%H:%M:%S}"
 
 
 def moment(micros: int, step: int, *, with_day: bool) -> str:
-    """One of many moments that are `step` microseconds apart, as exact as it takes to tell them apart."""
+    """Return one of many moments that are `step` microseconds apart, as exact as it takes to distinguish them."""
     at = _at(micros)
     if with_day:
         return f"{at:%Y-%m-%d}" if step >= _DAY else f"{at:%Y-%m-%d %H:%M}"
