@@ -66,7 +66,7 @@ def check_sample(spark: SparkSession, found: Sampled, config: ReconcileConfig) -
             wrong = sum(ruled.get(each) != (row["verdict"], row["flags"]) for each, row in drawn.items())
             raise Disagreement(
                 f"{_named(message)}: the job says {_in_words(once)}, and the plain algebra {_in_words(again)}, as for {wrong} of "
-                f"{len(drawn)} messages that were checked; nothing that this run says can be relied on, please report it with the events"
+                f"{len(drawn)} messages that were checked; do not rely on this run, and please report it with the events"
             )
     return len(drawn)
 

@@ -93,7 +93,7 @@ class ClaimReport:
             f"none of the keys of {name} is in {self.store}: it keeps its claims elsewhere, or they are gone"
             for name in self.without_claims
         ]
-        found += [f"{name} is in a later dedup epoch, whose claims can't be told by the events: not compared" for name in self.later]
+        found += [f"{name} is in a later dedup epoch, whose claims can't be matched with the events: not compared" for name in self.later]
         if others := self.claims - self.known:
             found.append(f"{others:,} of {self.claims:,} keys in {self.store} are of no event here: other groups, epochs, or earlier times")
         return found

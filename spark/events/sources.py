@@ -115,7 +115,7 @@ def refuse_nothing(evidence: Evidence) -> None:
         raise ConfigurationError(f"no events below {places} can be read: {evidence.unreadable[0]}")
     if evidence.foreign:
         raise ConfigurationError(
-            f"no Parquet file below {places} is named as events are, {evidence.foreign[0].name} among them; "
+            f"the Parquet files below {places}, such as {evidence.foreign[0].name}, are not named as events are; "
             "give the folder that Events was given"
         )
     raise ConfigurationError(f"there are no events below {places}; give the folder that Events was given")

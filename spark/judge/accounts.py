@@ -95,7 +95,7 @@ def keep_produced(
         if book.produced != produced:
             raise UnbalancedBooks(
                 f"{partition.topic}/{partition.partition} of group {partition.group[1]}: {produced} records were produced, and "
-                f"{book.produced} are accounted for; nothing that this run says can be relied on, please report it with the events"
+                f"{book.produced} are accounted for; do not rely on this run, and please report it with the events"
             )
         books.append(book)
     return sorted(books, key=lambda each: (each.partition.group, each.partition.topic, each.partition.topic_id, each.partition.partition))

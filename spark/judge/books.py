@@ -94,5 +94,5 @@ def check(books: Sequence[Book]) -> None:
         raise UnbalancedBooks(
             f"{book.partition.topic}/{book.partition.partition} of group {book.partition.group[1]}: {book.expected} offsets from "
             f"{book.start} to {book.committed}, and {book.balance:+d} of them unaccounted for, as in {len(wrong)} partitions; "
-            "nothing that this run says can be relied on, please report it with the events"
+            "do not rely on this run, and please report it with the events"
         )

@@ -113,7 +113,7 @@ def read_produced(spark: SparkSession, path: Path) -> DataFrame:
     found = reader.option("mode", "FAILFAST").json(names) if files[0].suffix in _JSON else reader.parquet(*names)
     lacking = [name for name in _NEEDED if name not in found.columns]
     if lacking:
-        raise ConfigurationError(f"{path} has no column {lacking[0]!r}; what was produced is told by {', '.join(COLUMNS)}")
+        raise ConfigurationError(f"{path} has no column {lacking[0]!r}; the columns of a produced record are {', '.join(COLUMNS)}")
     cast = [(F.col(name) if name in found.columns else F.lit(None)).try_cast(kind).alias(name) for name, kind in COLUMNS.items()]
     return found.select(*cast).withColumn("topic_id", F.coalesce("topic_id", F.lit("")))
 

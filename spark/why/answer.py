@@ -123,7 +123,7 @@ def _of_key(files: EventFiles, key: str, namespace: str | None, found: list[str]
     for cluster, group, handler in handlers:
         known = {namespace} if namespace is not None else namespaces[cluster, group]
         for name in known or {_NAMESPACE}:
-            how = f"in the namespace {name}" + ("" if known else ", which is assumed, since no session says it; else give --namespace")
+            how = f"in the namespace {name}" + ("" if known else ", which is assumed, since no session names one; else give --namespace")
             for kind, dedup_id in kinds.items():
                 hashed = Identity(name, group, handler).of(dedup_id)[1]
                 meant[hashed] = f"{key!r} is {kind} of records of handler {handler!r} in group {group!r}, {how}"
@@ -191,7 +191,7 @@ def _nothing(files: EventFiles, place: Place, around: Excerpt, evidence: Evidenc
 def _first(wanted: Collection[Message], messages: Sequence[Event], found: list[str]) -> list[Message]:
     """Return the messages whose stories are shown."""
     if len(wanted) > _MOST_STORIES:
-        found.append(f"{len(wanted):,} messages were found; the last {_MOST_STORIES} are told in full")
+        found.append(f"{len(wanted):,} messages were found; the last {_MOST_STORIES} are shown in full")
     last = _last(messages)
     return sorted(wanted, key=lambda message: last[message])[-_MOST_STORIES:]
 

@@ -10,7 +10,7 @@ __all__ = ["GAP_RULE", "LOGICAL_RULES", "advice", "rule_of"]
 
 _RULES: Final = {
     Verdict.LOST: "the group committed past it, and no event says that it was done, sent back, dead-lettered, skipped or suppressed",
-    Verdict.NEVER_SEEN: "the group committed past it, and no worker says that it fetched it or that the broker has nothing there",
+    Verdict.NEVER_SEEN: "the group committed past it, and no worker reported that it fetched it or that the broker has nothing there",
     Verdict.RETENTION_LOSS: "the broker had deleted it before anybody fetched it, and a worker had to jump over it",
     Verdict.RETRY_LOST: "it was sent back, it is due for longer than the grace, all delay and retry topics were read to their ends "
     "since then, and no later attempt has an outcome",
@@ -20,7 +20,7 @@ _RULES: Final = {
     Verdict.MULTI_EXECUTED: "more than one run of it succeeded, each under a claim",
     Verdict.UNKNOWN_EXPORT_GAP: "it would be called lost, never seen, stuck or a phantom, but events are missing that may say otherwise",
     Verdict.IN_FLIGHT: "its last claim has no outcome, and the worker that has it lives, or its lease and the grace are not over",
-    Verdict.RETRYING: "it was sent back, or a later attempt has no outcome yet, and nothing shows that its copy is nowhere",
+    Verdict.RETRYING: "it was sent back, or a later attempt has no outcome yet, and its copy may still come",
     Verdict.PENDING: "it was fetched, nothing has become of it, and the group has not committed past it",
     Verdict.SKIPPED_BY_SEEK: "the group committed past it, nobody fetched it, and a worker jumped over it",
     Verdict.DEAD_LETTERED: "its dead letter was acknowledged, and no run of it succeeded",

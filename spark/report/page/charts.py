@@ -46,7 +46,7 @@ def timeline_data(timeline: Timeline, untimed: int) -> TimelineData:
     times = [moment(start, timeline.width, with_day=with_day) for start in starts]
     without = f" {counted(untimed, 'offset')} that no event is about {are(untimed)} not shown." if untimed else ""
     return TimelineData(
-        sentence="A message stands where its success was told, else where its last event was written. "
+        sentence="A message is shown where its success was reported, else where its last event was written. "
         f"One bar is {duration(timeline.width)}; each row has a scale of its own.{without}",
         begin=begin,
         middle=middle,

@@ -13,7 +13,7 @@ __all__ = ["plan_data"]
 _MEANINGS: Final = {
     Action.REDELIVER: "copies of the origin records go to the group’s retry topic",
     Action.PROBE: "copies of what the broker has there go to the group’s retry topic; where it has nothing, all is well",
-    Action.RELEASE: "a copy goes to the retry topic, once the claim of the dead worker is taken from it; one that is held is let alone",
+    Action.RELEASE: "a copy goes to the retry topic, once the dead worker’s claim is taken from it; one whose lease runs is left alone",
     Action.REPLAY: "a copy goes to the retry topic with a replay id, past a claim that says “done” though nobody did it",
     Action.VERIFY: "the store is asked, and what it does not know as done is sent again",
     Action.REVIEW: "nothing by itself: people decide",

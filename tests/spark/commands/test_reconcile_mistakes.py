@@ -96,7 +96,7 @@ def test_a_table_of_something_else_is_not_taken_for_what_was_produced(tmp_path: 
     table = tmp_path / "other.json"
     table.write_text('{"topic": "orders", "partition": 0}\n')
     assert refusal(tmp_path / "root", "--produced", table) == (
-        f"{table} has no column 'offset'; what was produced is told by topic, topic_id, partition, offset, timestamp, aborted, key"
+        f"{table} has no column 'offset'; the columns of a produced record are topic, topic_id, partition, offset, timestamp, aborted, key"
     )
 
 
@@ -120,7 +120,7 @@ def test_files_that_are_no_events_are_not_called_clean(tmp_path: Path) -> None:
 
 def test_parquet_files_of_others_are_named(tmp_path: Path) -> None:
     events_below(tmp_path, "part-0.parquet")
-    assert "is named as events are, part-0.parquet among them" in refusal(tmp_path)
+    assert "such as part-0.parquet, are not named as events are" in refusal(tmp_path)
 
 
 def test_where_nothing_can_be_read_the_first_reason_is_given(tmp_path: Path) -> None:

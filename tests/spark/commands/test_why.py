@@ -156,7 +156,7 @@ async def test_a_key_is_found_in_a_log_that_is_still_written_with_the_namespace_
 
 async def test_an_assumed_namespace_is_said_and_another_can_be_given(tmp_path: Path) -> None:
     async with journal(tmp_path / "root", {}, namespace="ackwise"):
-        assert "which is assumed, since no session says it" in told("order-7", tmp_path / "root")["found"][0]
+        assert "which is assumed, since no session names one" in told("order-7", tmp_path / "root")["found"][0]
         said = refusal("order-7", tmp_path / "root", "--namespace", "other")
         assert said == (
             "no event is about a record with the key 'order-7', as handlers would make it (bill in billing; namespace other); "
@@ -197,7 +197,7 @@ def test_the_most_recent_of_many_messages_of_a_key_are_told_in_full(tmp_path: Pa
         history.say("w1", f"{offset}:{'CS' if offset == 0 else 'D'}", dedup_hash=Identity("ackwise", "g", "bill").of(business_id("k"))[1])
     found = told("k", root_of(tmp_path / "root", history), "--as-of", AS_OF)
     assert [message["offset"] for message in found["messages"]] == list(range(2, 12))
-    assert found["found"][-1] == "12 messages were found; the last 10 are told in full"
+    assert found["found"][-1] == "12 messages were found; the last 10 are shown in full"
     assert [other["offset"] for other in found["messages"][0]["others"]] == [0, 1, *range(3, 12)]
 
 
