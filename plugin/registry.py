@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.events import EventSink
-from ackwise.middleware.store import ClaimStore
-from ackwise.middleware.transaction import TransactionalStore
+
+if TYPE_CHECKING:
+    from ackwise.middleware.events import EventSink
+    from ackwise.middleware.store import ClaimStore
+    from ackwise.middleware.transaction import TransactionalStore
 
 __all__ = ["has_inbox", "open_inbox", "open_sink", "open_store"]
 

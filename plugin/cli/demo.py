@@ -15,8 +15,6 @@ from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.plugin.registry import open_store
-from ackwise.plugin.settings.addresses import parse_brokers
 
 if TYPE_CHECKING:
     from ackwise.plugin.demo.run import Options, Played, Progress
@@ -52,6 +50,8 @@ def demo(
     not be played. 128 + n: ended by signal n.
     """
     from ackwise.plugin.demo.run import Options
+    from ackwise.plugin.registry import open_store
+    from ackwise.plugin.settings.addresses import parse_brokers
 
     if kafka and brokers is not None:
         raise ConfigurationError("--kafka starts a Kafka and --brokers names one that runs; give one of the two")

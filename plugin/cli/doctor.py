@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from rich.markup import escape
 
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import find_app
-from ackwise.plugin.settings.addresses import parse_brokers
+from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from ackwise.plugin.doctor.finding import Finding
@@ -40,10 +39,11 @@ def doctor(
     Exit code 0: no problem; there may be warnings. 1: a problem. 2: it could not look, since there is no such app.
     """
     from ackwise.plugin.doctor.examine import examine
+    from ackwise.plugin.settings.addresses import parse_brokers
 
     if brokers is not None:
         parse_brokers(brokers)
-    findings = asyncio.run(examine(None if target is None else find_app(target), brokers))
+    findings = wait_for(examine(None if target is None else find_app(target), brokers))
     code = int(any(finding.verdict == "problem" for finding in findings))
     if as_json:
         typer.echo(json.dumps({"findings": [dataclasses.asdict(finding) for finding in findings], "exit": code}))

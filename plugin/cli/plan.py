@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import signal
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repairplan import RepairStep, read_steps, read_title
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
+    from ackwise.middleware.repairplan import RepairStep
     from ackwise.plugin.group.group import Group
     from ackwise.plugin.repair.carrying import Carried
 
@@ -43,6 +42,8 @@ def show(plan: _Plan, as_json: _AsJson = False) -> None:
 
     Exit code 0: it can be read. 2: it is no plan, or a line of it is damaged.
     """
+    from ackwise.middleware.repairplan import RepairStep, read_steps, read_title
+
     title = read_title(plan)
     steps, offsets, first = Counter[tuple[str, str, str, str]](), Counter[tuple[str, str, str, str]](), list[RepairStep]()
     for step in read_steps(plan):
@@ -103,7 +104,7 @@ def apply(
 
     group = find_app(target).group()
     _, _, offsets = steps_for(plan, group.settings.group)
-    carried = asyncio.run(_carry_out(plan, group, offsets, execute=execute, with_review=with_review, rate=rate))
+    carried = wait_for(_carry_out(plan, group, offsets, execute=execute, with_review=with_review, rate=rate))
     if as_json:
         typer.echo(json.dumps(_plain(carried, executed=execute)))
     else:
@@ -114,6 +115,10 @@ def apply(
 
 
 async def _carry_out(plan: Path, group: Group, offsets: int, *, execute: bool, with_review: bool, rate: float) -> Carried:
+    import asyncio
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     from ackwise.plugin.repair.carrying import carry_out
 
     stop = asyncio.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from rich.markup import escape
 
 from ackwise.plugin.cli.console import to_stdout
 from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.cli.waiting import wait_for
 
 __all__ = ["skip"]
 
@@ -33,7 +33,7 @@ def skip(
     from ackwise.plugin.group.skipping import skip as pass_over
 
     passage = parse_passage(records)
-    found = asyncio.run(pass_over(find_app(target).group(), passage, execute=execute))
+    found = wait_for(pass_over(find_app(target).group(), passage, execute=execute))
     if as_json:
         facts = {
             "records": str(passage),

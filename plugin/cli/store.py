@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from rich.markup import escape
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import Transactional
-from ackwise.middleware.store import Maintained
 from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.target import find_app
+from ackwise.plugin.cli.waiting import wait_for
 from ackwise.plugin.registry import has_inbox, open_inbox, open_store
+
+if TYPE_CHECKING:
+    from ackwise.middleware.store import Maintained
 
 __all__ = ["HELP", "check", "cleanup", "init"]
 
@@ -50,7 +51,7 @@ def init(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
     Exit code 0: workers can start. 2: the store can't be reached, does not allow it, or was set up by a newer Ackwise.
     """
     parts = _parts(url, only)
-    done = asyncio.run(_each(parts, lambda part: part.init()))
+    done = wait_for(_each(parts, lambda part: part.init()))
     _show(dict.fromkeys(done, "ready"), {name: {"ready": True} for name in done}, parts, as_json)
 
 
@@ -60,7 +61,7 @@ def check(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
     Exit code 0: all is well. 1: something is not. 2: the store can't be reached, or was set up by a newer Ackwise.
     """
     parts = _parts(url, only)
-    found = asyncio.run(_each(parts, lambda part: part.check()))
+    found = wait_for(_each(parts, lambda part: part.check()))
     said = {name: "\n".join(sentences) or "fine" for name, sentences in found.items()}
     _show(said, {name: {"findings": sentences} for name, sentences in found.items()}, parts, as_json)
     raise typer.Exit(int(any(found.values())))
@@ -73,7 +74,7 @@ def cleanup(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
     """
     parts = _parts(url, only)
     with _working("deleting what is forgotten"):
-        deleted = asyncio.run(_each(parts, lambda part: part.cleanup()))
+        deleted = wait_for(_each(parts, lambda part: part.cleanup()))
     said = {name: f"{count} records deleted" for name, count in deleted.items()}
     _show(said, {name: {"deleted": count} for name, count in deleted.items()}, parts, as_json)
 
@@ -91,6 +92,8 @@ def _parts(url: str, only: str | None) -> dict[str, Maintained]:
 
 def _of_app(target: str) -> tuple[str, object]:
     """The one store that an app uses, so that no password has to be on a command line."""
+    from ackwise.middleware.policies import Transactional
+
     policy = find_app(target).group().dedup
     if policy is None:
         raise ConfigurationError(f"the app {target} uses neither Dedup nor Transactional, so it keeps nothing in a store")
@@ -108,6 +111,8 @@ def _opened(name: str, url: str, *, alone: bool) -> object:
 
 
 def _maintained(opened: object) -> Maintained:
+    from ackwise.middleware.store import Maintained
+
     if isinstance(opened, Maintained):
         return opened
     kind = type(opened).__name__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli.console import new_table, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from ackwise.plugin.group.group import Group
@@ -32,7 +32,7 @@ def check(target: Target, as_json: _AsJson = False) -> None:
     Exit code 0: a worker can start. 1: a topic is missing, too narrow, too small, or deletes messages too early. 2: the
     brokers do not answer, or there is no such app.
     """
-    reviews = asyncio.run(_review(_group(target)))
+    reviews = wait_for(_review(_group(target)))
     _show(reviews, {}, as_json)
     raise typer.Exit(int(any(review.todo != "nothing" for review in reviews)))
 
@@ -46,7 +46,7 @@ def create(target: Target, as_json: _AsJson = False) -> None:
     Exit code 0: a worker can start. 1: something is left that only you can mend. 2: the brokers do not answer or do not
     allow it, or there is no such app.
     """
-    reviews, done = asyncio.run(_create(_group(target)))
+    reviews, done = wait_for(_create(_group(target)))
     _show(reviews, done, as_json)
     raise typer.Exit(int(any(review.todo != "nothing" for review in reviews)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from rich.markup import escape
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
-from ackwise.plugin.settings.addresses import require_broker
+from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from ackwise.spark.topic.landing import Landing
@@ -56,6 +55,7 @@ def _collect(topic: str, root: Path, brokers: str, client_config: Path | None, d
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
         from pyspark.errors import PySparkException
 
+        from ackwise.plugin.settings.addresses import require_broker
         from ackwise.spark.session.jars import add_kafka_connector
         from ackwise.spark.session.spark import explain, local_session
         from ackwise.spark.topic.reader import collect_topic, read_client_config, require_same_brokers
@@ -67,7 +67,7 @@ def _collect(topic: str, root: Path, brokers: str, client_config: Path | None, d
         console.print(f"[dim]{time.monotonic() - started:5.1f} s  {step}[/]")
 
     client: Mapping[str, str] = {} if client_config is None else read_client_config(client_config)
-    asyncio.run(require_broker(brokers))
+    wait_for(require_broker(brokers))
     require_same_brokers(root, topic, brokers)
     progress("starting Spark")
     try:

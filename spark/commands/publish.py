@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.plugin.cli.console import to_stderr, to_stdout
 from ackwise.plugin.cli.target import Target, find_app
-from ackwise.spark.events.sources import Exported, exported, writer_of
-from ackwise.spark.report.page.words import counted
-from ackwise.spark.topic.published import published
-from ackwise.stores.journal import recover
-from ackwise.stores.journal.sink import root_of
+from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from ackwise.plugin.group.group import Group
+    from ackwise.spark.events.sources import Exported
 
 __all__ = ["Sent", "publish", "send"]
 
@@ -45,10 +40,12 @@ def publish(
 
     Exit code 0: the topic has all files. 2: it could not be done, or not whole.
     """
+    from ackwise.spark.report.page.words import counted
+
     group = find_app(target).group()
     logging.getLogger("ackwise").addHandler(logging.NullHandler())
     try:
-        sent = asyncio.run(send(group, _folder(group, target), topic))
+        sent = wait_for(send(group, _folder(group, target), topic))
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"publish needs {error.name}, which is not installed: pip install 'ackwise[events]'") from error
     except OSError as error:
@@ -65,8 +62,15 @@ def publish(
 async def send(group: Group, root: Path, topic: str) -> Sent:
     """Send what the topic lacks of the files below `root`, to the brokers of `group`. Raises `AckwiseError` and `OSError`."""
     # Here, since the command line loads this module to list its commands.
+    import asyncio
+
+    from rich.progress import Progress
+
     from ackwise.plugin.group.eventtopic import event_topic
+    from ackwise.spark.events.sources import exported, writer_of
+    from ackwise.spark.topic.published import published
     from ackwise.spark.topic.records import records_of
+    from ackwise.stores.journal import recover
 
     async with event_topic(group.settings, topic) as to:
         await asyncio.to_thread(recover, root)
@@ -87,6 +91,8 @@ async def send(group: Group, root: Path, topic: str) -> Sent:
 
 
 def _folder(group: Group, target: str) -> Path:
+    from ackwise.stores.journal.sink import root_of
+
     if group.events is None:
         raise ConfigurationError(f"the app {target} exports no events; give it Events with a folder")
     if not isinstance(group.events.sink, str):

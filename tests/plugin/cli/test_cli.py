@@ -143,7 +143,7 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
     assert ackwise("--version", cwd=tmp_path).stdout.startswith("ackwise ")
 
 
-def test_help_imports_neither_spark_nor_a_kafka_client(tmp_path: Path) -> None:
+def test_help_imports_no_client_no_driver_no_spark_and_no_event_loop(tmp_path: Path) -> None:
     script = """
         import sys
         from ackwise.plugin.cli.main import main
@@ -152,7 +152,9 @@ def test_help_imports_neither_spark_nor_a_kafka_client(tmp_path: Path) -> None:
             main()
         except SystemExit:
             pass
-        heavy = {"aiokafka", "confluent_kafka", "pyarrow", "pydantic", "pyspark"} & set(sys.modules)
+        heavy = {"aiokafka", "asyncio", "asyncmy", "asyncpg", "confluent_kafka", "duckdb", "faust", "jinja2", "pyarrow", "pydantic"}
+        heavy |= {"pyspark", "redis", "sqlalchemy", "sqlite3", "ackwise.plugin.app", "ackwise.stores.journal", "ackwise.middleware.store"}
+        heavy &= set(sys.modules)
         sys.exit(f"imported {heavy}" if heavy else 0)
     """
     done = subprocess.run(
