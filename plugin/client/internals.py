@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition
@@ -20,9 +21,12 @@ __all__ = [
     "look_for_topics",
     "missing_topics",
     "position_of",
+    "positions_of",
     "rejoin_if_broken",
     "revive",
+    "set_fetch_wait",
     "stands_before_an_error",
+    "standing_before_errors",
 ]
 
 #: Seconds until the task that learns the metadata begins anew.
@@ -34,6 +38,15 @@ def position_of(consumer: Any, partition: TopicPartition) -> int | None:
     assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
     state = assignment and assignment.state_value(partition)
     return cast(int, state.position) if state and state.has_valid_position else None
+
+
+def positions_of(consumer: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The client's position of each of `partitions` that has one: `position_of` of many, in a tenth of the time."""
+    assignment = consumer._subscription.subscription and consumer._subscription.subscription.assignment
+    if not assignment:
+        return {}
+    states = ((partition, assignment.state_value(partition)) for partition in partitions)
+    return {partition: state.position for partition, state in states if state and state.has_valid_position}
 
 
 def leader_of(consumer: Any, partition: TopicPartition) -> int | None:
@@ -131,6 +144,17 @@ def stands_before_an_error(consumer: Any, partition: TopicPartition) -> bool:
     seek would drop the error, so that nobody ever hears of it.
     """
     return isinstance(consumer._fetcher._records.get(partition), FetchError) and position_of(consumer, partition) is not None
+
+
+def standing_before_errors(consumer: Any) -> set[TopicPartition]:
+    """The partitions of which `stands_before_an_error` is true."""
+    raising = [partition for partition, found in consumer._fetcher._records.items() if isinstance(found, FetchError)]
+    return positions_of(consumer, raising).keys() & raising
+
+
+def set_fetch_wait(consumer: Any, milliseconds: int) -> None:
+    """From its next fetch on the broker may keep one that finds nothing for so long."""
+    consumer._fetcher._fetch_max_wait_ms = milliseconds
 
 
 def revive(consumer: Any) -> BaseException | None:

@@ -142,6 +142,11 @@ class Lane:
         return len(self._queue) + len(self._held) + len(self._running)
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether it has something in a batch, or for the next one; what is held for later is neither."""
+        return bool(self._queue or self._running)
+
+    @property
     def queued(self) -> tuple[LaneEntry, ...]:
         """What waits for a batch."""
         return tuple(self._queue)

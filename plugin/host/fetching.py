@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -24,10 +24,11 @@ from ackwise.plugin.client.internals import (
     has_left_the_group,
     keep_awake,
     look_for_topics,
-    position_of,
+    positions_of,
     rejoin_if_broken,
     revive,
-    stands_before_an_error,
+    set_fetch_wait,
+    standing_before_errors,
 )
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
@@ -51,6 +52,10 @@ _POLL_AGAIN = 1.0
 #: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
 #: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
 _PASSED_OVER = 1.0
+
+#: Milliseconds that the broker keeps a fetch which finds nothing, while no lane is at work. What else is asked of that broker, such as
+#: the ends of its logs, waits as long.
+_IDLE_WAIT = 500
 
 #: Seconds until other partitions are looked at again while one is full.
 _LOOK_AGAIN = 0.02
@@ -88,11 +93,14 @@ class Fetching:
         consumer: AIOKafkaConsumer,
         opening: Opening,
         *,
+        wait: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`wait`: milliseconds that the broker keeps a fetch which finds nothing, while a lane is at work; `None` leaves it as it is."""
         self._member = member
         self._consumer = consumer
         self._opening = opening
+        self._wait = wait
         self._clock = clock
         self._quarantine = Quarantine(clock)
         self._searching_until = 0.0
@@ -150,7 +158,7 @@ class Fetching:
         """
         paused, assigned = self._consumer.paused(), self._consumer.assignment()
         polled = []
-        passed_over = False
+        passed_over = is_any_at_work = False
         for partition, (lane,) in self._member.lanes.items():
             if partition not in assigned or lane.is_stopping or self._opening.is_halted(partition):
                 continue
@@ -158,6 +166,7 @@ class Fetching:
                 if partition not in paused:
                     self._consumer.pause(partition)
                 continue
+            is_any_at_work = is_any_at_work or lane.is_at_work
             if not lane.is_full():
                 if partition in paused:
                     self._consumer.resume(partition)
@@ -167,7 +176,16 @@ class Fetching:
                     continue
                 self._consumer.pause(partition)
             polled.append(partition)
+        self._set_wait(is_idle=len(polled) == len(assigned) and not paused and not is_any_at_work)
         return polled, passed_over
+
+    def _set_wait(self, *, is_idle: bool) -> None:
+        """Let a fetch that finds nothing last, while it is for all partitions: whatever is written to one of them ends it at once.
+
+        While a lane is at work the client may fetch for some of them alone, and what the others have waits for that answer.
+        """
+        if self._wait is not None:
+            set_fetch_wait(self._consumer, _IDLE_WAIT if is_idle else self._wait)
 
     async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> None:
         """Take what there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.
@@ -257,14 +275,14 @@ class Fetching:
         self._throttle.reset()
         for partition, records in fetched.items():
             self._feed(partition, records, begun.get(partition))
-        for partition, lane in begun.items():
-            self._remember(partition, lane)
+        self._remember(begun)
         return bool(fetched)
 
-    def _stand(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Lane]:
+    def _stand(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Lane]:
         """Return the lanes of `partitions`; the client stands where the last fetch left it, or where the lane is."""
         begun = {}
         assigned = self._consumer.assignment()
+        positions, before_errors = positions_of(self._consumer, partitions), standing_before_errors(self._consumer)
         for partition in partitions:
             if not (lanes := self._member.lanes.get(partition)) or partition not in assigned:
                 continue
@@ -272,9 +290,9 @@ class Fetching:
             if self._quarantine.holds(partition, lane):
                 continue
             begun[partition] = lane
-            if stands_before_an_error(self._consumer, partition):
+            if partition in before_errors:
                 continue  # it is raised first; what raised is sought back then
-            if position_of(self._consumer, partition) != self._left_at.get(lane, lane.position):
+            if positions.get(partition) != self._left_at.get(lane, lane.position):
                 self._return(partition, lane)
         return begun
 
@@ -299,15 +317,17 @@ class Fetching:
             lane.overflow()
             self._return(partition, lane)
 
-    def _remember(self, partition: TopicPartition, lane: Lane) -> None:
-        """Where this fetch has left the client: beyond `lane` too, where the log has nothing that is given to anybody."""
-        if stands_before_an_error(self._consumer, partition):
-            return
-        position = position_of(self._consumer, partition)
-        if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
-            self._left_at[lane] = position
-        else:
-            self._left_at.pop(lane, None)
+    def _remember(self, begun: Mapping[TopicPartition, Lane]) -> None:
+        """Where this fetch has left the client: beyond a lane too, where the log has nothing that is given to anybody."""
+        positions, before_errors = positions_of(self._consumer, begun), standing_before_errors(self._consumer)
+        for partition, lane in begun.items():
+            if partition in before_errors:
+                continue
+            position = positions.get(partition)
+            if position is not None and self._member.lanes.get(partition, ())[:1] == (lane,):
+                self._left_at[lane] = position
+            else:
+                self._left_at.pop(lane, None)
 
     async def _recover(self, error: BaseException) -> None:
         """Lose nothing of what the client may have drained, then look for the partition that raises."""

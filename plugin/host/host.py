@@ -57,8 +57,8 @@ _START_GRACE, _POLL_GRACE = 0.25, 1.5
 #: Seconds for what a second signal cancels.
 _CANCEL_TIMEOUT = 5.0
 
-#: Milliseconds that the broker keeps a fetch which finds nothing. aiokafka has one fetch to a broker on its way at a time: while
-#: the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
+#: Milliseconds that the broker keeps a fetch which finds nothing, while a lane is at work. aiokafka has one fetch to a broker on its
+#: way at a time: while the sources are being worked on it asks for the retry topics alone, and the sources wait for that answer.
 _FETCH_WAIT = 50
 
 
@@ -168,11 +168,12 @@ class AiokafkaHost:
             self._consumer = self._users_own
         opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
         member.missing_topics = partial(missing_topics, self._consumer)
+        fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
         try:
             async with member.working(self._consumer), self._relaying():
                 self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
                 member.keep(opening.keep, "assignment")
-                await until(member.stop, Fetching(member, self._consumer, opening).poll(), grace=_POLL_GRACE)
+                await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
         finally:
             if self._users_own is None:

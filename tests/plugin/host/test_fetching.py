@@ -76,7 +76,7 @@ class Desk:
         self.given: dict[TopicPartition, list[int]] = {partition: [] for partition in logs.logs}
         for partition in logs.logs:
             self.add_lane(partition, 0)
-        self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), clock=lambda: self.now)
+        self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), wait=50, clock=lambda: self.now)
 
     def add_lane(self, partition: TopicPartition, position: int) -> None:
         def make(delivery: Any) -> LaneEntry:
@@ -587,3 +587,45 @@ async def test_a_client_that_is_kept_awake_twice_learns_its_metadata_with_one_ta
     assert len(begun) == 2
     client._sync_task.cancel()
     await desk.close()
+
+
+class Slow(Line):
+    """A pipeline that settles once `may_settle` is set, and holds what it has settled nothing of until much later."""
+
+    def __init__(self, *, holds: bool = False) -> None:
+        self.may_settle = asyncio.Event()
+        self.holds = holds
+
+    async def __call__(self, entries: Iterable[Any], assignment: Any) -> None:
+        if self.holds:
+            for entry in entries:
+                entry.not_before = float("inf")
+            return
+        await self.may_settle.wait()
+        await super().__call__(entries, assignment)
+
+
+def fetch_wait(desk: Desk) -> int:
+    return int(desk.consumer._fetcher._fetch_max_wait_ms)
+
+
+async def test_the_broker_may_keep_a_fetch_longer_while_no_lane_is_at_work() -> None:
+    async with polling(Logs({GOOD: [batch(0, b"0")], OTHER: []}), line=(line := Slow())) as desk:
+        await desk.until(lambda: desk.given[GOOD] == [0])
+        assert fetch_wait(desk) == 50
+        line.may_settle.set()
+        await desk.until(lambda: fetch_wait(desk) == 500)
+
+
+async def test_messages_that_wait_for_later_do_not_make_the_worker_fetch_more_often() -> None:
+    async with polling(Logs({GOOD: [batch(0, b"0")], OTHER: []}), line=Slow(holds=True)) as desk:
+        await desk.until(lambda: any(lane.held for (lane,) in desk.member.lanes.values()))
+        await desk.until(lambda: fetch_wait(desk) == 500)
+
+
+async def test_a_fetch_that_leaves_a_partition_out_is_short() -> None:
+    async with polling(Logs({GOOD: [], OTHER: []})) as desk:
+        await desk.until(lambda: fetch_wait(desk) == 500)
+        desk.consumer.pause(OTHER)
+        desk.fetching._quarantine.admit(OTHER, desk.member.lanes[OTHER][0], KafkaError())
+        await desk.until(lambda: fetch_wait(desk) == 50)
