@@ -48,14 +48,25 @@ def kafka_or_skip(directory: Path, properties: Mapping[str, str] = PROPERTIES) -
 
 @asynccontextmanager
 async def connected(client: ClientT) -> AsyncIterator[ClientT]:
-    """A client of aiokafka while the block runs; who is cancelled waits for its start, which leaves a connection open when cut short."""
+    """A client of aiokafka while the block runs. It is closed once it has started, however often who uses it is cancelled meanwhile.
+
+    A start or a close that is cut short would leave a connection open.
+    """
     starting = asyncio.ensure_future(client.start())
     try:
         await asyncio.shield(starting)
         yield client
     finally:
-        await asyncio.wait([starting])
-        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+        closing = asyncio.ensure_future(_close(client, starting))
+        try:
+            await asyncio.shield(closing)
+        finally:
+            await asyncio.wait([closing])
+
+
+async def _close(client: Any, starting: asyncio.Future[None]) -> None:
+    await asyncio.wait([starting])
+    await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
 
 
 @contextmanager
