@@ -17,10 +17,18 @@ _CLOSE: Final = 1.0
 
 #: The tasks of a client, by the part that has them. One that is left sends heartbeats for a member that nobody feeds.
 _TASKS: Final = {
-    "_coordinator": ("_coordination_task", "_heartbeat_task", "_commit_refresh_task"),
+    "_coordinator": ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"),
     "_fetcher": ("_fetch_task",),
     "_sender": ("_sender_task",),
 }
+
+
+class _Closed(dict[Any, Any]):
+    """Connections of a closed client. One that comes after that, since a request was under way or is made still, is closed at once."""
+
+    def __setitem__(self, key: Any, connection: Any) -> None:
+        connection.close()
+        super().__setitem__(key, connection)
 
 
 async def close_consumer(client: Any, *, within: float) -> BaseException | None:
@@ -29,19 +37,16 @@ async def close_consumer(client: Any, *, within: float) -> BaseException | None:
     Return what kept it from closing by itself, if anything did. Raise nothing of the client's.
 
     aiokafka gives up half-way where one of its requests failed: its `Fetcher.close` raises what these end with, cancellation
-    included, and neither its connections nor its heartbeats end then.
+    included, and neither its connections nor its heartbeats end then. Asked again it does nothing, and says that it is closed.
     """
-    is_closed = False
     try:
         await answer((client.stop if hasattr(client, "stop") else client.close)(), within=within)
-        is_closed = True
-        return None
     except Exception as error:  # noqa: BLE001  # whatever it was, nobody can mend it, and the broker misses a member that said no goodbye
         log.debug("a Kafka client did not close by itself", error=said(error))
         return error
     finally:
-        if not is_closed:
-            await _tear_from(client)
+        await _tear_from(client)
+    return None
 
 
 async def _tear_from(client: Any) -> None:
@@ -54,13 +59,14 @@ async def _tear_from(client: Any) -> None:
     connections = getattr(client, "client", None) or getattr(client, "_client", None)
     if connections is None:
         return
+    connections._conns = _Closed(getattr(connections, "_conns", {}))
     try:
         await answer(connections.close(), within=_CLOSE)
     except Exception as error:  # noqa: BLE001  # see above
         log.debug("the connections of a Kafka client could not be closed", error=said(error))
     finally:
         # It waits for its own task first, and raises what that ended with.
-        for connection in list(getattr(connections, "_conns", {}).values()):
+        for connection in list(connections._conns.values()):
             connection.close()
 
 

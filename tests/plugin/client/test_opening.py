@@ -3,66 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
+from tests.plugin.client.broker import API_VERSIONS, METADATA, Broker
 
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.opening import opened
 
 CLIENTS = [AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient]
-API_VERSIONS, METADATA = 18, 3
-
-
-class Broker:
-    """A broker that tells its versions and its own address; it never answers a request in `mute`."""
-
-    def __init__(self, *mute: int) -> None:
-        self.mute = mute
-        self.address = ""
-        self.asked = asyncio.Event()  #: a request that is not answered
-        self.open: set[asyncio.Task[Any]] = set()
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = "{}:{}".format(*server.sockets[0].getsockname())
-        async with server:
-            yield
-            async with asyncio.timeout(10):
-                await asyncio.gather(*self.open)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.open.add(task)
-        try:
-            while True:
-                (size,) = struct.unpack(">i", await reader.readexactly(4))
-                key, version, correlation = struct.unpack(">hhi", (await reader.readexactly(size))[:8])
-                if key in self.mute:
-                    self.asked.set()
-                    continue
-                answer = struct.pack(">i", correlation) + (self._versions() if key == API_VERSIONS else self._metadata(version))
-                writer.write(struct.pack(">i", len(answer)) + answer)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            writer.close()
-
-    def _versions(self) -> bytes:
-        return struct.pack(">hi", 0, 2) + struct.pack(">hhh", API_VERSIONS, 0, 0) + struct.pack(">hhh", METADATA, 0, 0)
-
-    def _metadata(self, version: int) -> bytes:
-        assert version == 0
-        host, port = self.address.split(":")
-        return struct.pack(">ii", 1, 1) + struct.pack(">h", len(host)) + host.encode() + struct.pack(">ii", int(port), 0)
 
 
 @pytest.mark.parametrize("make", CLIENTS)
@@ -122,3 +77,40 @@ async def test_a_client_whose_own_task_has_failed_leaves_no_connection_open() ->
         learning, admin._client._sync_task = admin._client._sync_task, asyncio.create_task(fail())
         learning.cancel()
         assert isinstance(await close_consumer(admin, within=10), ValueError)
+
+
+@pytest.mark.parametrize("make", CLIENTS)
+async def test_a_client_that_somebody_else_has_stopped_half_way_is_closed_all_the_same(make: Callable[..., Any]) -> None:
+    """It does nothing when it is told so again."""
+    broker = Broker()
+    async with broker.serving():
+        async with opened(make(bootstrap_servers=broker.address)) as client:
+            connections = client.client if make is AIOKafkaProducer else client._client
+            assert await connections.ready(1)
+            client._closed = True
+        assert len(broker.open) == 2
+
+
+async def test_a_connection_that_is_under_way_as_its_client_is_closed_does_not_stay_open() -> None:
+    broker = Broker()
+    async with broker.serving():
+        admin: Any = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+        await admin.start()
+        broker.late.add(API_VERSIONS)
+        connecting = asyncio.create_task(admin._client.ready(1))
+        await broker.asked.wait()
+        assert await close_consumer(admin, within=10) is None
+        broker.go_on.set()
+        await connecting
+        assert len(broker.open) == 2
+
+
+async def test_a_closed_client_that_is_asked_once_more_leaves_no_connection_open() -> None:
+    broker = Broker()
+    async with broker.serving():
+        admin: Any = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+        await admin.start()
+        await close_consumer(admin, within=10)
+        with suppress(KafkaError):
+            await admin._client.send(1, MetadataRequest([]))
+        assert len(broker.open) == 2
