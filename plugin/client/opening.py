@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 from ackwise.plugin.client.closing import close_consumer
 
-__all__ = ["opened", "start"]
+__all__ = ["first_connection_closed", "opened", "start"]
 
 ClientT = TypeVar("ClientT")
 
@@ -23,8 +23,15 @@ _FIRST_CONNECTION: Final = "bootstrap_conn"
 
 async def start(client: Any) -> None:
     """Start `client`. Raise what it raises; no connection stays open that nobody knows of."""
-    try:
+    with first_connection_closed():
         await client.start()
+
+
+@contextmanager
+def first_connection_closed() -> Iterator[None]:
+    """Close the connection that a client asked first, if its start in this block raises, which is cut short by a cancellation too."""
+    try:
+        yield
     except BaseException as error:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if (connection := frame.f_locals.get(_FIRST_CONNECTION)) is not None:

@@ -23,6 +23,7 @@ from faust.types.tuples import FutureMessage
 from mode import Service
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.faust.thread import Fetched, Reading, ReliableThread
 from ackwise.plugin.faust.work import current_work
@@ -34,6 +35,9 @@ _LOOK_AGAIN = 0.02
 
 #: Seconds between two looks whether the producer's client still works.
 _WATCH = 0.5
+
+#: Seconds for closing what the producer's client has left open.
+_CLOSE = 2.0
 
 
 class HostCalls(Reading, Protocol):
@@ -226,6 +230,15 @@ class ReliableProducer(Producer):
     async def _close_client(self) -> None:
         if self._producer is not None:
             await self._producer.stop()
+
+    async def on_stop(self) -> None:
+        """As Faust's. The client is closed also where it gives up half-way, as its task ends with what one of its requests ended with."""
+        producer = self._producer
+        try:
+            await super().on_stop()
+        finally:
+            if producer is not None:
+                await close_consumer(producer, within=_CLOSE)
 
     @Service.task
     async def _watch_client(self) -> None:

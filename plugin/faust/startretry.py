@@ -12,6 +12,7 @@ from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.client.opening import first_connection_closed
 
 __all__ = ["create", "insist", "let_recovery_wait"]
 
@@ -36,7 +37,8 @@ async def insist(start: Callable[[], Awaitable[object]], undo: Callable[[], Awai
     begun = now()
     while True:
         try:
-            await start()
+            with first_connection_closed():
+                await start()
             return
         except KafkaConnectionError as error:
             if limit and now() + _AGAIN > begun + limit:

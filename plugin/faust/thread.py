@@ -506,6 +506,12 @@ class ReliableThread(AIOKafkaConsumerThread):
         if self._consumer is not None:
             await self._consumer.stop()
 
+    def close(self) -> None:
+        """Nothing: Faust would close the client in the loop of the app as the group rebalances during a stop.
+
+        It could not leave its group there, and would never be closed here. `on_thread_stop` comes soon, and does both.
+        """
+
     async def on_thread_stop(self) -> None:
         """As Faust's, for as long as a broker has to answer: who leaves must not wait for one that is away."""
         await ended(QueueServiceThread.on_thread_stop(self), within=_LEAVE)

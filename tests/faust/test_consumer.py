@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError, KafkaStorageError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Producer
 from faust.types import TP
 from faust.types.tuples import FutureMessage
 from mode.threads import MethodQueue
+from tests.plugin.client.broker import Broker
 
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.plugin.client import offsets as standing
@@ -460,3 +461,40 @@ async def test_a_call_that_a_stop_cuts_short_is_no_error(monkeypatch: pytest.Mon
     async with calling(monkeypatch, is_stopping=True) as thread:
         with pytest.raises(asyncio.CancelledError):
             await thread.call_thread(give_up)
+
+
+async def test_a_producer_that_gives_up_half_way_as_the_app_stops_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def give_up() -> None:
+        raise asyncio.CancelledError  # what a request has ended with
+
+    broker = Broker()
+    async with broker.serving():
+        producer = producer_that_flushes_at_once(monkeypatch, stopped=True)
+        producer.transport = SimpleNamespace(_topic_waiters={})
+        producer._producer = client = AIOKafkaProducer(bootstrap_servers=broker.address)
+        await client.start()
+        assert await client.client.ready(1)
+        monkeypatch.setattr(client._sender, "close", give_up)
+        with pytest.raises(asyncio.CancelledError):
+            await producer.on_stop()
+        assert len(broker.open) == 2
+
+
+async def test_a_client_leaves_its_group_in_its_own_thread_though_the_group_rebalances_as_the_app_stops() -> None:
+    """Faust would close it in the app's event loop then, where it can do neither that nor close its connections."""
+    stopped = []
+
+    async def stop() -> None:
+        stopped.append(client._closed)
+
+    async def close() -> None: ...
+
+    part = SimpleNamespace(close=close)
+    client = client_of(stop=stop, _client=part, _coordinator=part, _fetcher=part)
+    consumer, thread = ReliableConsumer.__new__(ReliableConsumer), thread_of()
+    consumer._thread = thread
+    thread._consumer = client
+    thread.app.loop = asyncio.get_running_loop()
+    consumer.close()
+    await thread.on_thread_stop()
+    assert stopped == [False]

@@ -6,8 +6,10 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, NotControllerError, TopicAuthorizationFailedError, UnknownError
 from tests.faust.desk import desk
+from tests.plugin.client.broker import METADATA, Broker
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.plugin.faust.startretry import create, insist
@@ -30,6 +32,19 @@ async def test_a_start_without_a_limit_waits(monkeypatch: pytest.MonkeyPatch) ->
     tries = iter([away, away, nothing])
     await insist(lambda: next(tries)(), nothing, group="billing")
     assert next(tries, None) is None
+
+
+async def test_a_start_that_is_cancelled_leaves_no_connection_open() -> None:
+    broker = Broker(METADATA)
+    async with broker.serving():
+        producer = AIOKafkaProducer(bootstrap_servers=broker.address)
+        starting = asyncio.create_task(insist(producer.start, nothing, group="billing"))
+        await broker.asked.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await producer.stop()
+        assert len(broker.open) == 1
 
 
 @pytest.mark.parametrize(
