@@ -11,6 +11,9 @@ FOR_DEMO := $(VENV)/.installed-demo-$(VERSION)
 FOR_DEV := $(VENV)/.installed-dev-$(VERSION)
 FOR_BENCH := .venv-bench/.installed-bench-$(VERSION)
 
+# What was compiled is kept, whatever the environment says: each process of the tests, and each command that they start, would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test check fix bench docs clean lint types imports pure tests
 .NOTPARALLEL: # two cores are soon full, and pytest's closing line belongs at the end
 .DELETE_ON_ERROR:
