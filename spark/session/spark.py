@@ -25,8 +25,9 @@ __all__ = ["explain", "local_session"]
 _SHUFFLE_BYTES: Final = 8 * 2**20  # events per partition of a shuffle, as bytes of Parquet: about 100 MB of messages
 _SMALL: Final = 32 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
 
-#: A short job ends before the second compiler has paid for itself.
-_SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: A short job ends before the second compiler has paid for itself. With one compiler alone Java keeps 48 MB for what was compiled, which
+#: the queries of some runs in one session fill: from then on it throws code away, compiles it again, and interprets meanwhile.
+_SHORT_JOB: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 #: What the job counts on, wherever it runs.
 _NEEDED: Final = {
