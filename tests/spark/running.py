@@ -72,8 +72,9 @@ def _rulings(found: Judgement) -> dict[str, Ruling]:
         copies = rulings[partition[1]].copies.setdefault((partition, handler, epoch), {})
         copies[row["attempt"], CopyFate(row["fate"])] = row["count"]
     _account(found, rulings, partitions)
+    known = scopes(found.facts)
     for row in found.failed.collect():
-        group, handler, epoch = scopes(found.facts)[row.scope]
+        group, handler, epoch = known[row.scope]
         rulings[group[1]].logical[(*group, handler, epoch), row.dedup_hash] = LogicalVerdict(row.logical_verdict), Flag(row.logical_flags)
     return rulings
 
@@ -96,11 +97,13 @@ def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mappin
 def _produced(found: Judgement) -> list[ProducedBook]:
     if found.produced is None:
         return []
-    counted = {row["key"]: {name: row[name] for name in accounts()} for row in count(found.words, accounts()).collect()}
+    masks = accounts()
+    counted = {row["key"]: {name: row[name] for name in masks} for row in count(found.words, masks).collect()}
     return keep_produced(found.facts.partitions, counted, found.produced.partitions(found.facts))
 
 
 def _books(found: Judgement) -> list[Book]:
     booked = [(pk, Verdict(verdict), number) for pk, verdict, number in offsets(found.settled).collect()]
-    without = {row["key"]: {name: row[name] for name in absent()} for row in count(found.words, absent()).collect()}
+    masks = absent()
+    without = {row["key"]: {name: row[name] for name in masks} for row in count(found.words, masks).collect()}
     return keep(found.facts, found.commits, booked, without)
