@@ -35,15 +35,9 @@ MARKERS = {
 }
 
 
-#: Seconds until a test of Spark counts as hanging: the first one waits for a job over all made-up histories, on a slow machine for long.
-SPARK_TIMEOUT = 900
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     for fixture in MARKERS.keys() & set(getattr(item, "fixturenames", ())):
         item.add_marker(MARKERS[fixture])
-    if item.get_closest_marker("spark") is not None and item.get_closest_marker("timeout") is None:
-        item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
 
 
 def pytest_collection_finish() -> None:

@@ -38,10 +38,6 @@ def exports_data(exports: Sequence[Exports], time: Buckets) -> ExportsData | Non
     return ExportsData(sentence, begin, middle, end, [_lane(each) for each in ordered[:_MOST_ROWS]], max(0, len(ordered) - _MOST_ROWS))
 
 
-def _worst_first(each: Exports) -> tuple[int, bool, bool]:
-    return -sum(each.missing), not each.writer.tail_is_unknown, each.writer.fate is not WriterFate.DEAD
-
-
 def _written(each: Exports) -> int:
     return sum(each.events) + sum(each.missing)
 
