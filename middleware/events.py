@@ -7,9 +7,24 @@ record; partition-level events (code >= 20) carry physical ones.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["COLUMNS", "SCHEMA_VERSION", "Column", "Durable", "Event", "EventCode", "EventSink", "Kind", "durable_of"]
+__all__ = [
+    "COLUMNS",
+    "SCHEMA_VERSION",
+    "Column",
+    "Durable",
+    "Event",
+    "EventCode",
+    "EventSink",
+    "Kind",
+    "RunEvents",
+    "RunSink",
+    "durable_of",
+    "explode",
+]
 
 SCHEMA_VERSION = 2
 
@@ -147,6 +162,55 @@ class Event(NamedTuple):
     """GAP: whether the fetch is known to have begun where the one before it ended. `None`: nobody says, as older versions did."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """The same thing happened to each message of a run, all read at their origin: one event for each of `offsets`.
+
+    What is a sequence has one value for each of them; everything else is that of all, as in `Event`.
+    """
+
+    code: EventCode
+    topic: str
+    partition: int
+    offsets: Sequence[int]
+    handler: str
+    attempt: int
+    record_ts_ms: Sequence[int]
+    exec_ids: Sequence[int] | None = None
+    dedup_hashes: Sequence[int] | None = None
+    dedup_epoch: int | None = None
+    lost: int | None = None
+    took_unreleased: bool | None = None
+    duration_us: int | None = None
+    error: str | None = None
+    attrs: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def explode(events: RunEvents) -> Iterator[Event]:
+    """The events of a run, one by one."""
+    for place, (offset, record_ts_ms) in enumerate(zip(events.offsets, events.record_ts_ms, strict=True)):
+        yield Event(
+            events.code,
+            events.topic,
+            events.partition,
+            offset,
+            events.handler,
+            events.attempt,
+            None if events.exec_ids is None else events.exec_ids[place],
+            None if events.dedup_hashes is None else events.dedup_hashes[place],
+            events.dedup_epoch,
+            record_ts_ms,
+            lost=events.lost,
+            took_unreleased=events.took_unreleased,
+            duration_us=events.duration_us,
+            error=events.error,
+            attrs=events.attrs,
+        )
+
+
 class Durable(NamedTuple):
     """How far the events of a writer are durable."""
 
@@ -173,6 +237,14 @@ class EventSink(Protocol):
 
     async def close(self) -> None:
         """Write SESSION_END, make everything durable and let go of the files."""
+
+
+@runtime_checkable
+class RunSink(Protocol):
+    """A sink that takes the events of a run as one. Any other sink is given them one by one."""
+
+    def record_run(self, events: RunEvents) -> None:
+        """Take the events of a run, in the order of their offsets. As `EventSink.record`."""
 
 
 def durable_of(sink: EventSink | None) -> Durable | None:
