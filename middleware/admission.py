@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, cast
 
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.columns import FIRST
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.message import Delivery, Message
+from ackwise.middleware.message import Delivery, Message, delivery_of
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import stops
-from ackwise.middleware.store import Acquired, AlreadyDone, Busy, Claim, ClaimAnswer, ClaimKey, Outcome, Stale
+from ackwise.middleware.run import Run, Stage, apart, count, divide, pick
+from ackwise.middleware.store import Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.wire import has_raw_names
 from ackwise.middleware.worker import Worker
@@ -32,6 +35,8 @@ DEAD_AFTER = 10
 
 _MS_PER_DAY = 86_400_000
 
+_headers, _values = attrgetter("headers"), attrgetter("value")
+
 
 class Admission:
     """The first phase of the pipeline of `agent`."""
@@ -39,7 +44,6 @@ class Admission:
     def __init__(self, agent: Agent, worker: Worker) -> None:
         self._agent = agent
         self._worker = worker
-        self._message = agent.message or self._decoded
         self._leases = worker.leases
         dedup = worker.dedup
         self._dedup = dedup
@@ -53,43 +57,56 @@ class Admission:
         self.undeduplicated = 0  #: messages whose key was None or ""
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
-    def prepare(self, entries: Sequence[Entry]) -> BaseException | None:
+    def prepare(self, runs: list[Run]) -> BaseException | None:
         """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
-        unidentified: list[tuple[Entry, BaseException]] = []
+        unidentified: list[tuple[Run, BaseException]] = []
         broken: list[Exception] = []
-        for entry in entries:
-            if entry.prepared or entry.stage is not Stage.FETCHED:
+        stopped = None
+        for run in [run for run in runs if run.stage is Stage.FETCHED and not run.prepared]:
+            self._refuse_raw_names(runs, run)
+            if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
-            if entry.delivery.headers and has_raw_names(entry.delivery.headers):
-                entry.prepared = True
-                entry.rule(Dead(Reason.UNDECODABLE, Failure.of(UndecodableHeader("the name of a header is not UTF-8"))))
+            stopped = self._decode(runs, run)
+            if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
+            stopped = self._identify(runs, run, unidentified, broken)
+        self._log_unidentified(unidentified)
+        log_broken_policy(self._agent.name, broken)
+        return stopped
+
+    def _refuse_raw_names(self, runs: list[Run], run: Run) -> None:
+        if not any(map(_headers, run.records)):
+            return
+        raw = [place for place, record in enumerate(run.records) if record.headers and has_raw_names(record.headers)]
+        for single in pick(runs, run, raw):
+            single.rule(Dead(Reason.UNDECODABLE, Failure.of(UndecodableHeader("the name of a header is not UTF-8"))))
+
+    def _decode(self, runs: list[Run], run: Run) -> BaseException | None:
+        """What can't be decoded is dead."""
+        make = self._agent.message
+        values: list[object] = []
+        bad: dict[int, BaseException] = {}
+        raw: Iterator[Any] = map(_values, run.records) if make is None else iter(run.deliveries())
+        while True:
             try:
-                entry.message = self._message(entry.delivery)
+                values.extend(map(self._agent.decode if make is None else make, raw))  # goes on behind one that raised
+                break
             except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
                 if stops(error):
                     return error
-                entry.prepared = True
-                entry.rule(Dead(Reason.UNDECODABLE, Failure.of(error)))
-                continue
-            try:
-                self._identify(entry, entry.message)
-            except BaseException as error:  # noqa: BLE001  # the key function is the user's: as if the handler had raised
-                if stops(error):
-                    return error
-                entry.prepared = True
-                unidentified.append((entry, error))
-                if (raised := decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)) is not None:
-                    broken.append(raised)
-            entry.prepared = True
-        self._log_unidentified(unidentified)
-        log_broken_policy(self._agent.name, broken)
+                bad[len(values)] = error
+                values.append(None)
+        if make is None:
+            run.values = values
+        else:
+            run.made = cast(list[Message[Any]], values)
+        run.prepared = True
+        for single, raised in zip(pick(runs, run, bad), bad.values(), strict=True):
+            single.prepared = False  # it must never run: if it comes up again, it is decoded again
+            single.rule(Dead(Reason.UNDECODABLE, Failure.of(raised)))
         return None
 
-    def _decoded(self, delivery: Delivery) -> Message[Any]:
-        return Message(delivery, self._agent.decode(delivery.value))
-
-    def _log_unidentified(self, unidentified: Sequence[tuple[Entry, BaseException]]) -> None:
+    def _log_unidentified(self, unidentified: Sequence[tuple[Run, BaseException]]) -> None:
         if not unidentified:
             return
         first, error = unidentified[0]
@@ -97,201 +114,290 @@ class Admission:
             "the key function of Dedup raised, its messages count as failed",
             handler=self._agent.name,
             messages=len(unidentified),
-            topic=first.delivery.origin.topic,
-            partition=first.delivery.origin.partition,
-            offset=first.delivery.origin.offset,
+            topic=first.origin.topic,
+            partition=first.origin.partition,
+            offset=first.origin.offset,
             error=type(error).__name__,
             at=where_raised(error),
         )
         log.debug("what the key function raised", handler=self._agent.name, raised=error)
 
-    def _identify(self, entry: Entry, message: Message[Any]) -> None:
+    def _identify(
+        self, runs: list[Run], run: Run, unidentified: list[tuple[Run, BaseException]], broken: list[Exception]
+    ) -> BaseException | None:
+        """Find the claim keys. A run has one day, or none."""
         if self._identity is None or self._dedup is None:
-            return
-        delivery = entry.delivery
-        day: int | None = delivery.origin.timestamp_ms // _MS_PER_DAY
-        if self._by_coordinates:
-            dedup_id = identity.coordinates_id(*delivery.origin)
-        elif self._dedup.key is not None:
-            key = self._dedup.key(message)
-            if key is not None and not isinstance(key, (str, bytes)):
-                raise TypeError(f"the key function of Dedup answered a {type(key).__name__}; it must answer a str, bytes or None")
-            if not key:
-                self.undeduplicated += 1
-                return
-            dedup_id, day = identity.business_id(key), None
-        elif self._id_header is not None and (given := message.header(self._id_header)):
-            dedup_id = identity.legacy_id(given) if self._has_legacy_ids else identity.message_id(delivery.origin.topic, given)
+            return None
+        if self._dedup.key is not None and not self._by_coordinates:
+            return self._identify_by_key(runs, run, self._identity, self._dedup.key, unidentified, broken)
+        if isinstance(run.records[0], Delivery):
+            for single in apart(runs, run):
+                self._identify_delivery(single, self._identity)
+            return None
+        days = {time // _MS_PER_DAY for time in (min(run.times()), max(run.times()))}
+        if len(days) > 1:
+            for part in self._by_day(runs, run):
+                self._identify_records(part, self._identity)
         else:
-            dedup_id = identity.coordinates_id(*delivery.origin)
-        claim_id, entry.dedup_hash = self._identity.of(dedup_id, delivery.replay_id)
-        entry.key = ClaimKey(claim_id, day, delivery.attempt)
+            self._identify_records(run, self._identity)
+        return None
 
-    async def claim(self, entries: Sequence[Entry]) -> None:
+    def _by_day(self, runs: list[Run], run: Run) -> list[Run]:
+        places: dict[int, list[int]] = {}
+        for place, time in enumerate(run.times()):
+            places.setdefault(time // _MS_PER_DAY, []).append(place)
+        return divide(runs, run, list(places.values()))
+
+    def _identify_records(self, run: Run, ids: identity.Identity) -> None:
+        topic, partition = run.place
+        run.day = run.times()[0] // _MS_PER_DAY
+        if self._id_header is not None and not self._by_coordinates and any(map(_headers, run.records)):
+            found = [ids.of(self._dedup_id(delivery_of(run.place, record))) for record in run.records]
+            run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
+        elif ids.is_salted:
+            given = zip(run.offsets, run.times(), strict=True)
+            found = [ids.of(identity.coordinates_id(topic, partition, offset, time)) for offset, time in given]
+            run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
+        else:
+            run.ids = ids.of_coordinates(topic, partition, run.offsets, run.times())
+
+    def _identify_delivery(self, run: Run, ids: identity.Identity) -> None:
+        delivery = run.delivery
+        claim_id, hash_ = ids.of(self._dedup_id(delivery), delivery.replay_id)
+        run.day, run.ids, run.hashes = delivery.origin.timestamp_ms // _MS_PER_DAY, [claim_id], [hash_]
+
+    def _dedup_id(self, delivery: Delivery) -> bytes:
+        if self._id_header is not None and not self._by_coordinates:
+            given = next((value for name, value in reversed(delivery.headers) if name == self._id_header), None)
+            if given:
+                return identity.legacy_id(given) if self._has_legacy_ids else identity.message_id(delivery.origin.topic, given)
+        return identity.coordinates_id(*delivery.origin)
+
+    def _identify_by_key(
+        self,
+        runs: list[Run],
+        run: Run,
+        ids: identity.Identity,
+        key_of: Callable[[Message[Any]], object],
+        unidentified: list[tuple[Run, BaseException]],
+        broken: list[Exception],
+    ) -> BaseException | None:
+        """By the key function, which is the user's: what it raises counts as if the handler had raised it."""
+        found: list[tuple[bytes, int]] = []
+        without: dict[int, BaseException | None] = {}
+        for place, message in enumerate(run.messages()):
+            try:
+                key = key_of(message)
+                if key is not None and not isinstance(key, (str, bytes)):
+                    raise TypeError(f"the key function of Dedup answered a {type(key).__name__}; it must answer a str, bytes or None")
+            except BaseException as error:  # noqa: BLE001
+                if stops(error):
+                    run.prepared = False
+                    return error
+                without[place], key = error, None
+            if not key:
+                without.setdefault(place, None)
+            replay_id = message.delivery.replay_id if len(run) == 1 else None
+            found.append(ids.of(identity.business_id(key), replay_id) if key else (b"", 0))
+        run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
+        for single, raised in zip(pick(runs, run, without), without.values(), strict=True):
+            single.ids = single.hashes = None
+            if raised is None:
+                self.undeduplicated += 1
+                continue
+            single.prepared = False  # nor does it run without the key that it may have another time
+            unidentified.append((single, raised))
+            if (of_policy := decide(single, Later(failure=Failure.of(raised)), self._worker.later, raised)) is not None:
+                broken.append(of_policy)
+        return None
+
+    async def claim(self, runs: list[Run]) -> None:
         """One store call: who may run is ADMITTED, what is finished is RULED, everything else is held."""
-        fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
-        claimants: list[Entry] = []
-        claims: list[Claim] = []
-        for entry in self.elect(fetched):
-            if entry.key is None or self._leases is None:
-                entry.stage = Stage.ADMITTED
+        claimants: list[Run] = []
+        for run in self.elect(runs):
+            if run.ids is None or self._leases is None:
+                run.stage = Stage.ADMITTED
             else:
-                entry.token = entry.token or self._leases.token()
-                claimants.append(entry)
-                claims.append(Claim(entry.key, entry.token))
+                run.tokens = run.tokens or self._leases.tokens(len(run))
+                claimants.append(run)
         if self._leases is None or not claimants:
             return
         if self._on_store_down == "fail_open" and self._leases.is_down:
-            self._run_unprotected(claimants, self._leases)
+            self._run_unprotected(runs, claimants, self._leases)
             return
         asked_at = self._worker.monotonic()
         try:
-            answers = await self._leases.claim(claims)
+            answers = await self._leases.claim([run.column() for run in claimants])
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
-            self._without_store(claimants, self._leases, error)
+            self._without_store(runs, claimants, self._leases, error)
             return
-        answered: list[tuple[Entry, ClaimAnswer]] = []
-        unanswered: list[tuple[Entry, StoreUnavailable]] = []
-        for entry, answer in zip(claimants, answers, strict=True):
-            if isinstance(answer, StoreUnavailable):
-                unanswered.append((entry, answer))
-            else:
-                answered.append((entry, answer))
+        unanswered = [answer for of_run in answers for answer in of_run.values() if isinstance(answer, StoreUnavailable)]
         if unanswered and self._on_store_down != "fail_open":  # nothing overtakes what a dead process began
-            self._await_store(claimants, unanswered[0][1])
+            self._await_store(claimants, unanswered[0])
             return
-        busy = [answer.retry_after for entry, answer in answered if isinstance(answer, Busy) and not entry.elsewhere]
+        self._log_busy(claimants, answers)
+        waiting: list[Run] = []
+        for run, of_run in zip(claimants, answers, strict=True):
+            waiting += self._answer(runs, run, of_run, asked_at, self._leases)
+        if waiting:  # others may run them by now; the tokens stay here too
+            self._await_store(waiting, unanswered[0])
+
+    def _answer(
+        self, runs: list[Run], run: Run, answers: Mapping[int, ClaimAnswer | StoreUnavailable], asked_at: float, leases: Leases
+    ) -> list[Run]:
+        """Grant `run`; what was answered otherwise, or succeeded here before, falls out. Returns what was not answered."""
+        assert run.ids is not None
+        again = () if run.succeeded else leases.succeeded(run.ids)
+        answers = {**dict.fromkeys(again, FIRST), **answers}
+        waiting = []
+        fallen = pick(runs, run, answers)
+        for single, place in zip(fallen, sorted(answers), strict=True):
+            match answers[place]:
+                case StoreUnavailable():
+                    waiting.append(single)
+                case Acquired() as claim:
+                    leases.add([single], asked_at)
+                    self._grant(single, claim, leases, succeeded=place in again)
+                case refused:
+                    self._refuse(single, refused)
+        if len(run) and run not in fallen:
+            leases.add([run], asked_at)
+            self._grant(run, FIRST, leases, succeeded=False)
+        return waiting
+
+    def _log_busy(self, claimants: Sequence[Run], answers: Sequence[Mapping[int, ClaimAnswer | StoreUnavailable]]) -> None:
+        busy = [
+            answer.retry_after
+            for run, of_run in zip(claimants, answers, strict=True)
+            for answer in of_run.values()
+            if isinstance(answer, Busy) and not run.elsewhere
+        ]
         if busy:
-            where = claimants[0].delivery
             log.info(
                 "messages wait for claims that are held, here or by another worker",
                 handler=self._agent.name,
-                topic=where.topic,
-                partition=where.partition,
+                topic=claimants[0].place.topic,
+                partition=claimants[0].place.partition,
                 messages=len(busy),
                 at_most=round(max(busy), 3),
             )
-        self._leases.add([entry for entry, answer in answered if isinstance(answer, Acquired)], asked_at)
-        for entry, answer in answered:
-            if isinstance(answer, Acquired):
-                self._grant(entry, answer, self._leases)
-            else:
-                self._refuse(entry, answer)
-        if unanswered:  # others may run them by now; the tokens stay here too
-            self._await_store([entry for entry, _ in unanswered], unanswered[0][1])
 
-    def _without_store(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable) -> None:
+    def _without_store(self, runs: list[Run], claimants: Sequence[Run], leases: Leases, error: StoreUnavailable) -> None:
         if self._on_store_down == "fail_open":
-            self._run_unprotected(claimants, leases, error)
+            self._run_unprotected(runs, claimants, leases, error)
         else:
             self._await_store(claimants, error)
 
-    def _await_store(self, claimants: Sequence[Entry], error: StoreUnavailable) -> None:
+    def _await_store(self, claimants: Sequence[Run], error: StoreUnavailable) -> None:
         if self._on_store_down == "fail_closed":
             raise StoreUnavailable(f"{error}; on_store_down is fail_closed: the app stops, and nothing is run or committed") from error
         self._worker.postpone(claimants, "the store is not available", error)
 
-    def _run_unprotected(self, claimants: Sequence[Entry], leases: Leases, error: StoreUnavailable | None = None) -> None:
+    def _run_unprotected(self, runs: list[Run], claimants: Sequence[Run], leases: Leases, error: StoreUnavailable | None = None) -> None:
         """They run without a claim. But what succeeded in this process is not run again, store or not, and a killer waits.
 
         Without the store nobody would count how many workers a message ends.
         """
         unprotected = []
-        for entry in claimants:
-            if entry.alone:
-                self._worker.postpone([entry], "workers ended while they ran it, and the store is not available")
+        for run in claimants:
+            if run.ids is None:
                 continue
-            entry.unprotected = True
-            if entry.succeeded:
-                entry.rule(Done())
-            elif entry.key is not None and leases.succeeded(entry.key.id):
-                entry.rule(Duplicate())
-            elif entry.key is not None and leases.is_running(entry.key.id):
-                entry.unprotected = False
-                self._worker.postpone([entry], "its key is running here, and the store is not available")
-            else:
-                entry.stage = Stage.ADMITTED
-                unprotected.append(entry)
-        self.unprotected += len(unprotected)
+            if run.alone:
+                self._worker.postpone([run], "workers ended while they ran it, and the store is not available")
+                continue
+            if run.succeeded:
+                run.unprotected = True
+                run.rule(Done())
+                continue
+            for single in pick(runs, run, leases.succeeded(run.ids)):
+                single.unprotected = True
+                single.rule(Duplicate())
+            if run.stage is not Stage.FETCHED or not len(run):
+                continue
+            if elsewhere := pick(runs, run, leases.running(run.ids)):
+                self._worker.postpone(elsewhere, "its key is running here, and the store is not available")
+            if len(run) and run not in elsewhere:
+                run.unprotected = True
+                run.stage = Stage.ADMITTED
+                unprotected.append(run)
+        self.unprotected += count(unprotected)
         if unprotected and error is not None:  # not for each batch: it was asked a moment ago
-            where = unprotected[0].delivery.origin
+            where = unprotected[0].origin
             log.warning(
                 "messages run without a claim, the store is not available",
                 handler=self._agent.name,
                 topic=where.topic,
                 partition=where.partition,
                 offset=where.offset,
-                messages=len(unprotected),
+                messages=count(unprotected),
                 error=said(error),
             )
 
-    def elect(self, fetched: Sequence[Entry]) -> list[Entry]:
-        """Of each key the highest attempt leads, the first among equals; equal ones follow it, lower ones are stale.
+    def elect(self, runs: list[Run]) -> list[Run]:
+        """What may be claimed of the FETCHED `runs`: of each key the highest attempt leads, the first among equals.
 
-        What is not elected may hold a claim, if the answer was lost: it is given back before the key is claimed for another.
+        Equal ones follow it, lower ones are stale; leaders and followers are runs of one. What is not elected may hold a claim,
+        if the answer was lost: it is given back before the key is claimed for another.
         """
-        keys = [entry.key.id for entry in fetched if entry.key is not None]
+        fetched = [run for run in runs if run.stage is Stage.FETCHED]
+        for run in fetched:
+            run.leader = None
+        keyed = [run for run in fetched if run.ids is not None]
+        keys = [key_id for run in keyed for key_id in run.ids or ()]
         if len(set(keys)) == len(keys):
-            for entry in fetched:
-                entry.leader = None
-            return list(fetched)
-        leaders: dict[bytes, Entry] = {}
-        for entry in fetched:
-            if entry.key is not None:
-                leader = leaders.get(entry.key.id)
-                if leader is None or leader.key is None or entry.key.attempt > leader.key.attempt:
-                    leaders[entry.key.id] = entry
-        elected = []
-        for entry in fetched:
-            leader = None if entry.key is None else leaders[entry.key.id]
-            if leader is None or leader is entry or leader.key is None or entry.key is None:
-                entry.leader = None
-                elected.append(entry)
-                continue
-            if self._leases is not None:
-                self._leases.give_back(entry)
-            if entry.key.attempt == leader.key.attempt:
-                entry.leader = leader
-            else:
-                entry.rule(Done() if entry.succeeded else Duplicate(stale=True, leader=str(leader.delivery.origin)))
-        return elected
+            return fetched
+        repeated = {key_id for key_id, times in Counter(keys).items() if times > 1}
+        rivals: dict[bytes, list[Run]] = {}
+        for run in keyed:
+            for single in pick(runs, run, [place for place, key_id in enumerate(run.ids or ()) if key_id in repeated]):
+                rivals.setdefault((single.ids or (b"",))[0], []).append(single)
+        for singles in rivals.values():
+            leader, *others = sorted(singles, key=lambda single: (-single.attempt, single.first))
+            for run in others:
+                if self._leases is not None:
+                    self._leases.give_back(run)
+                if run.attempt == leader.attempt:
+                    run.leader = leader
+                else:
+                    run.rule(Done() if run.succeeded else Duplicate(stale=True, leader=str(leader.origin)))
+        return [run for run in runs if run.stage is Stage.FETCHED and run.leader is None]
 
-    def _grant(self, entry: Entry, claim: Acquired, leases: Leases) -> None:
-        entry.fencing_token, entry.lost, entry.took_unreleased = claim
-        entry.unprotected, entry.tries = False, 0
-        if entry.message is not None:
-            entry.message.fencing_token = entry.fencing_token
-        if entry.succeeded:
-            entry.rule(Done())
-        elif entry.key is not None and leases.succeeded(entry.key.id):
-            entry.rule(Duplicate())  # another record of this key succeeded here: completed at once, never run
-        elif entry.lost >= DEAD_AFTER:
-            entry.rule(Dead(Reason.CRASHED_WORKER))
-        elif entry.lost >= ALONE_AFTER and not entry.alone:
-            entry.alone = True
-            leases.give_back(entry)
-            entry.postpone(self._worker.monotonic(), f"{entry.lost} workers died of it: it runs alone")
+    def _grant(self, run: Run, claim: Acquired, leases: Leases, *, succeeded: bool) -> None:
+        run.fencing_token, run.lost, run.took_unreleased = claim
+        run.unprotected, run.tries = False, 0
+        for message in run.made or ():
+            message.fencing_token = run.fencing_token
+        if run.succeeded:
+            run.rule(Done())
+        elif succeeded:
+            run.rule(Duplicate())  # another record of this key succeeded here: completed at once, never run
+        elif run.lost >= DEAD_AFTER:
+            run.rule(Dead(Reason.CRASHED_WORKER))
+        elif run.lost >= ALONE_AFTER and not run.alone:
+            run.alone = True
+            leases.give_back(run)
+            run.postpone(self._worker.monotonic(), f"{run.lost} workers died of it: it runs alone")
             log.warning(
                 "a message runs alone from now on, workers ended while they ran it",
                 handler=self._agent.name,
-                topic=entry.delivery.origin.topic,
-                partition=entry.delivery.origin.partition,
-                offset=entry.delivery.origin.offset,
-                attempt=entry.delivery.attempt,
-                workers=entry.lost,
+                topic=run.origin.topic,
+                partition=run.origin.partition,
+                offset=run.origin.offset,
+                attempt=run.attempt,
+                workers=run.lost,
             )
         else:
-            entry.stage = Stage.ADMITTED
+            run.stage = Stage.ADMITTED
 
-    def _refuse(self, entry: Entry, answer: Busy | AlreadyDone | Stale) -> None:
-        entry.token = 0
+    def _refuse(self, run: Run, answer: Busy | AlreadyDone | Stale) -> None:
+        run.tokens = None
         match answer:
             case Busy(retry_after, _):
-                self._worker.postpone([entry], "another worker holds its claim", at_most=retry_after)
-                if not entry.elsewhere:
-                    entry.elsewhere = True
-                    self._worker.record(self._worker.event(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, entry))
+                self._worker.postpone([run], "another worker holds its claim", at_most=retry_after)
+                if not run.elsewhere:
+                    run.elsewhere = True
+                    self._worker.record(EventCode.IN_FLIGHT_ELSEWHERE, self._agent.name, run)
             case AlreadyDone(outcome):
-                entry.rule(Done() if entry.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
+                run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
-                entry.rule(Done() if entry.succeeded else Duplicate(stale=True))
+                run.rule(Done() if run.succeeded else Duplicate(stale=True))

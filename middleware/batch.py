@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Later, Reason
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import InvalidRuling
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Message, Messages
 
 __all__ = ["Batch"]
 
@@ -32,7 +32,10 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     connection or a session. Neither commit it nor roll it back. `None` without that policy."""
 
     def __init__(self, messages: Sequence[Message[T_co]]) -> None:
-        self._messages = tuple(messages)
+        if not isinstance(messages, Messages):
+            given = tuple(messages)
+            messages = Messages(len(given), lambda: given)
+        self._messages = messages
         self._index: dict[int, int] = {}  #: by identity; made when the first message is ruled on
         self._rulings: dict[int, Disposition | None] = {}  #: `None`: later, at the level of the batch, which may yet be set
         self._as_the_batch = Later()
@@ -59,7 +62,7 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
     @property
     def messages(self) -> tuple[Message[T_co], ...]:
         """The messages as a tuple."""
-        return self._messages
+        return self._messages.all
 
     @property
     def ack_index(self) -> int:
@@ -112,6 +115,11 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         if not isinstance(reason, str) or not reason:
             raise InvalidRuling(f"dead() was given {reason!r} as its reason; give a short text")
         self._set_ruling(message, Dead(reason))
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether the handler said anything of its messages, beside what it returned or raised."""
+        return bool(self._rulings) or self._ack_index is not None
 
     @property
     def rulings(self) -> dict[int, Disposition]:

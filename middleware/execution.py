@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from itertools import chain
 from typing import Any, Final, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later, Reason
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
-from ackwise.middleware.events import EventCode, EventSink
+from ackwise.middleware.disposition import CONSUME_SUCCESS, DONE, Dead, Disposition, Duplicate, Later, Reason
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy, log_spared
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Message, Messages
 from ackwise.middleware.rulings import Raised, Returned, dispositions_of, stops
+from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.settlement import Assignment
-from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Execution", "Undecided", "check_cut_off", "current_assignment", "parts_of"]
@@ -57,251 +59,288 @@ class Execution:
 
     async def run(
         self,
-        entries: Sequence[Entry],
+        runs: list[Run],
         assignment: Assignment,
-        run: HandlerRun,
+        call: HandlerCall,
         *,
         meanwhile: Callable[[], Awaitable[None]] | None = None,
-    ) -> HandlerRun:
+    ) -> HandlerCall:
         """Run what is ADMITTED in one task; `meanwhile` settles what is finished of it while the partition drains.
 
         In a transaction a failure of several messages rules on none of them: the caller rolls back and finds the
         culprit. What is left undecided there is the caller's as well.
         """
-        ready = [entry for entry in entries if entry.stage is Stage.ADMITTED]
-        if not ready:
-            return run
+        admitted = [run for run in runs if run.stage is Stage.ADMITTED]
+        if not admitted:
+            return call
         if not assignment.cut_off:
-            for entry in ready:
-                entry.run = run
-            handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
-            run.task = asyncio.create_task(handle(ready, assignment, run), name=f"ackwise handler {self._agent.name}")
-            await self._wait_for_handler(run, run.task, ready, meanwhile, assignment)
-            for entry in ready:
-                entry.run = None
-        if run.transaction is None:
-            self.give_up([entry for entry in ready if entry.stage is Stage.ADMITTED], run)
-        return run
+            if self._agent.kind == "batch":
+                ready, handle = in_order(runs, admitted), self._handle_batches
+            else:
+                ready, handle = in_order(runs, [single for run in admitted for single in apart(runs, run)]), self._handle_messages
+            for run in ready:
+                run.call = call
+            call.task = asyncio.create_task(handle(runs, ready, assignment, call), name=f"ackwise handler {self._agent.name}")
+            await self._wait_for_handler(call, call.task, ready, meanwhile, assignment)
+            for run in runs:
+                if run.call is call:
+                    run.call = None
+        if call.transaction is None:
+            self.give_up(runs, [run for run in runs if run.stage is Stage.ADMITTED], call)
+        return call
 
-    def begin(self, ready: Sequence[Entry], transaction: Transaction | None = None) -> list[Entry]:
-        """Return those of `ready` whose execution begins now.
+    def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:
+        """Return those of `ready` whose execution in `call` begins now.
 
         Left out: what succeeded here since it was granted, what runs here already, and what waited until its claim had run out.
         """
-        beginning = list(ready) if self._leases is None else [entry for entry in ready if self._may_begin(entry, self._leases)]
+        beginning = list(ready) if self._leases is None else [run for run in ready if self._may_begin(runs, run, self._leases)]
         now = self._worker.monotonic()
-        for entry in beginning:
-            entry.began, entry.started_at, entry.exec_id = True, now, next(self._worker.exec_ids)
-        if self._worker.sink is not None:
-            self._record_claims(beginning, transaction, self._worker.sink)
+        for run in beginning:
+            run.began, run.started_at, run.exec_ids = True, now, self._worker.exec_ids.take(len(run))
+            if self._leases is not None and run.ids is not None:
+                self._leases.begin(run.ids, call)
+            if (run.tokens and not run.unprotected) or (call.transaction is not None and run.ids is not None):
+                self._worker.record(
+                    EventCode.CLAIMED, self._agent.name, run, with_exec_id=True, lost=run.lost, took_unreleased=run.took_unreleased
+                )
         return beginning
 
-    def _may_begin(self, entry: Entry, leases: Leases) -> bool:
-        if entry.key is None:
+    def _may_begin(self, runs: list[Run], run: Run, leases: Leases) -> bool:
+        """Whether something is left of `run`, once those fell out that must not begin."""
+        if run.ids is None:
             return True
-        if leases.succeeded(entry.key.id):
-            entry.rule(Duplicate())
-        elif entry.token and not entry.unprotected and leases.expired(entry):  # it waited too long: another worker may run it by now
-            leases.give_back(entry)
-            entry.forget_claim()
-            entry.postpone(self._worker.monotonic(), "its claim had run out before it began")
-        elif leases.begin(entry):
-            return True
-        else:
-            leases.give_back(entry)
-            entry.forget_claim()
-            self._worker.postpone([entry], "its key is running here")
-        return False
+        for single in pick(runs, run, leases.succeeded(run.ids)):
+            single.rule(Duplicate())
+        if run.tokens and not run.unprotected and run.stage is Stage.ADMITTED and leases.expired(run):
+            # It waited too long: another worker may run it by now.
+            lost = [place for place, token in enumerate(run.tokens) if token in run.lost_tokens]
+            for part in pick(runs, run, lost) or [run]:
+                leases.give_back(part)
+                part.forget_claim()
+                part.postpone(self._worker.monotonic(), "its claim had run out before it began")
+            return bool(lost) and self._may_begin(runs, run, leases) if len(run) and run.stage is Stage.ADMITTED else False
+        if run.stage is Stage.ADMITTED:
+            for single in pick(runs, run, leases.running(run.ids)):
+                leases.give_back(single)
+                single.forget_claim()
+                self._worker.postpone([single], "its key is running here")
+        return bool(len(run)) and run.stage is Stage.ADMITTED
 
-    def end(self, entries: Sequence[Entry]) -> None:
-        """The execution of each of `entries` is over, and what succeeded is remembered."""
+    def end(self, key_ids: Iterable[bytes], call: HandlerCall) -> None:
+        """The execution in `call` of messages with these keys is over."""
         if self._leases is not None:
-            for entry in entries:
-                self._leases.end(entry)
+            self._leases.end(key_ids, call)
 
-    def conclude(self, decided: Sequence[tuple[Entry, Disposition, BaseException | None]]) -> None:
-        """Rule on entries that were decided one by one, each with what was raised, if that is why."""
-        raised = {entry: error for entry, _, error in decided if error is not None}
-        broken = [decide(entry, disposition, self._worker.later, error) for entry, disposition, error in decided]
-        ready = [entry for entry, _, _ in decided]
-        self._log_outcomes(ready, raised, [error for error in broken if error is not None])
-        self._remember(ready)
+    def conclude(self, decided: Sequence[tuple[Run, Disposition, BaseException | None]]) -> None:
+        """Rule on messages that were decided one by one, each with what was raised, if that is why."""
+        raised = {run: error for run, _, error in decided if error is not None}
+        broken = [decide(run, disposition, self._worker.later, error) for run, disposition, error in decided]
+        ruled = [run for run, _, _ in decided]
+        self._log_outcomes(ruled, raised, [error for error in broken if error is not None], batch=len(ruled))
+        self._remember(ruled)
 
-    def _record_claims(self, ready: Sequence[Entry], transaction: Transaction | None, sink: EventSink) -> None:
-        for entry in ready:
-            if (entry.token and not entry.unprotected) or (transaction is not None and entry.key is not None):
-                sink.record(
-                    self._worker.event(
-                        EventCode.CLAIMED,
-                        self._agent.name,
-                        entry,
-                        lost=entry.lost,
-                        took_unreleased=entry.took_unreleased,
-                        exec_id=entry.exec_id,
-                    )
-                )
-
-    async def _handle_batches(self, ready: Sequence[Entry], assignment: Assignment, run: HandlerRun) -> None:
+    async def _handle_batches(self, runs: list[Run], ready: Sequence[Run], assignment: Assignment, call: HandlerCall) -> None:
         current_assignment.set(assignment)
         waiting = deque(parts_of(ready))
         until: float | None = None
         while waiting and not assignment.cut_off:
-            if not (part := self.begin(waiting.popleft(), run.transaction)):
+            if not (part := self.begin(runs, waiting.popleft(), call)):
                 continue
+            key_ids, size = [key_id for run in part for key_id in run.ids or ()], count(part)
             try:
-                doomed = await self._handle_batch(part, run)
+                doomed = await self._handle_batch(runs, part, call)
             finally:
-                self.end(part)
-            if doomed is None or run.called_off or run.stopped is not None:
+                self.end(key_ids, call)
+            if doomed is None or call.called_off or call.stopped is not None:
                 return
             if assignment.is_stopping:
-                run.stir()
+                call.stir()
             if doomed:
-                waiting.extendleft(reversed(self._halve(doomed, part)))
+                waiting.extendleft(reversed(self._halve(doomed, batch=size)))
                 until = until or self._worker.monotonic() + self.patience
             if until is not None and self._worker.monotonic() >= until:
                 return  # what is left goes back, no attempt is counted, and it comes up again in parts as small
 
-    async def _handle_batch(self, ready: Sequence[Entry], run: HandlerRun) -> list[Entry] | None:
+    async def _handle_batch(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run] | None:
         """Return what would be dead only because it was together with others; `None` if nobody decided."""
-        messages = [cast(Message[Any], entry.message) for entry in ready]
-        batch = self._agent.batch(messages)
-        if run.transaction is not None:
-            batch.connection = run.transaction.connection
-            for message in messages:
+        making = [run.making_messages() for run in ready]
+        batch = self._agent.batch(Messages(count(ready), lambda: chain.from_iterable(make() for make in making)))
+        if call.transaction is not None:
+            batch.connection = call.transaction.connection
+            for message in batch:
                 message.connection = batch.connection
-        call = cast(Callable[[Batch[Any]], Awaitable[object]], self._agent.call)
-        result = await self._outcome(call, batch, run)
+        handler = cast(Callable[[Batch[Any]], Awaitable[object]], self._agent.call)
+        result = await self._outcome(handler, batch, call)
         if isinstance(result, Raised) and stops(result.error):
-            run.stopped = result.error
-        elif isinstance(result, Raised) and run.transaction is not None:
-            self._fail(ready, run, result)
+            call.stopped = result.error
+        elif isinstance(result, Raised) and call.transaction is not None:
+            self._fail(runs, ready, call, result)
         elif result is not None:
-            self._decide_and_log(ready, batch, result)
-            doomed = [entry for index, entry in enumerate(ready) if batch.ruling(index) is None and self._is_doomed(entry)]
-            return doomed if len(doomed) > 1 and run.transaction is None else []
+            doomed = [run for run in self._decide_and_log(runs, ready, batch, result) if self._is_doomed(run)]
+            return doomed if len(doomed) > 1 and call.transaction is None else []
         else:  # called off, or undecided: what it ruled on single messages stands
-            for index, entry in enumerate(ready):
-                if (ruling := batch.ruling(index)) is not None:
-                    broken = decide(entry, ruling, self._worker.later)
-                    log_broken_policy(self._agent.name, [] if broken is None else [broken])
-            self._remember(ready)
+            self._let_stand(runs, ready, batch)
         return None
+
+    def _let_stand(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any]) -> None:
+        broken: list[Exception] = []
+        start = 0
+        for run in ready:
+            size = len(run)
+            ruled = {place: ruling for place in range(size) if (ruling := batch.ruling(start + place)) is not None}
+            start += size
+            for single, ruling in zip(pick(runs, run, ruled), ruled.values(), strict=True):
+                if (raised := decide(single, ruling, self._worker.later)) is not None:
+                    broken.append(raised)
+                self._remember([single])
+        log_broken_policy(self._agent.name, broken)
 
     @property
     def patience(self) -> float:
         """Seconds that messages which failed together for the last time may run again: one lease."""
         return NO_LEASE if self._leases is None else self._leases.lease
 
-    def _is_doomed(self, entry: Entry) -> bool:
-        """Whether `entry` is a dead letter by the policy, which can't know who of a batch failed. With a limit of 0 nothing runs twice."""
+    def _is_doomed(self, run: Run) -> bool:
+        """Whether `run` is a dead letter by the policy, which can't know who of a batch failed. With a limit of 0 nothing runs twice."""
         return (
-            isinstance(entry.disposition, Dead)
-            and entry.disposition.reason in (Reason.MAX_RECONSUME_TIMES, Reason.NOT_RETRIED)
+            isinstance(run.disposition, Dead)
+            and run.disposition.reason in (Reason.MAX_RECONSUME_TIMES, Reason.NOT_RETRIED)
             and self._worker.later.max_reconsume_times > 0
         )
 
-    def _halve(self, doomed: Sequence[Entry], batch: Sequence[Entry]) -> list[list[Entry]]:
+    def _halve(self, doomed: Sequence[Run], batch: int) -> list[list[Run]]:
         failure = doomed[0].disposition.failure if isinstance(doomed[0].disposition, Dead) else None
-        for entry in doomed:
-            self.spare(entry, at_most=(len(doomed) + 1) // 2)
-        log_spared(self._agent.name, doomed, batch=len(batch), at=None if failure is None else failure.at)
+        for run in doomed:
+            self.spare(run, at_most=(len(doomed) + 1) // 2)
+        log_spared(self._agent.name, doomed, batch=batch, at=None if failure is None else failure.at)
         return list(parts_of(doomed))
 
-    def spare(self, entry: Entry, *, at_most: int, error: str | None = None) -> None:
-        """Record that `entry` failed; it runs again in a batch of `at_most`, with the claim and the attempt that it has."""
-        entry.error = error or entry.error
-        duration = round((self._worker.monotonic() - entry.started_at) * 1e6)
-        self._worker.record(
-            self._worker.event(EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id, duration_us=duration)
-        )
-        entry.run_again(at_most=at_most)
+    def spare(self, run: Run, *, at_most: int, error: str | None = None) -> None:
+        """Record that `run` failed; it runs again in a batch of `at_most`, with the claim and the attempt that it has."""
+        run.error = error or run.error
+        duration = round((self._worker.monotonic() - run.started_at) * 1e6)
+        self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error, duration_us=duration)
+        run.run_again(at_most=at_most)
 
-    async def _handle_messages(self, ready: Sequence[Entry], assignment: Assignment, run: HandlerRun) -> None:
+    async def _handle_messages(self, runs: list[Run], ready: Sequence[Run], assignment: Assignment, call: HandlerCall) -> None:
         current_assignment.set(assignment)
-        raised: dict[Entry, BaseException] = {}
+        raised: dict[Run, BaseException] = {}
         broken: list[Exception] = []
         try:
-            for entry in ready:
+            for run in ready:
                 if assignment.cut_off:
                     return
-                if not self.begin([entry], run.transaction):
+                if not self.begin(runs, [run], call):
                     continue
                 try:
-                    goes_on = await self._handle_message(entry, ready, run, raised, broken)
+                    goes_on = await self._handle_message(runs, run, len(ready), call, raised, broken)
                 finally:
-                    self.end([entry])
+                    self.end(run.ids or (), call)
                 if not goes_on:
                     return
                 if assignment.is_stopping:
-                    run.stir()
+                    call.stir()
         finally:  # one line for the batch, however many of it failed
-            self._log_outcomes(ready, raised, broken)
+            self._log_outcomes(ready, raised, broken, batch=len(ready))
 
     async def _handle_message(
-        self, entry: Entry, ready: Sequence[Entry], run: HandlerRun, raised: dict[Entry, BaseException], broken: list[Exception]
+        self, runs: list[Run], run: Run, among: int, call: HandlerCall, raised: dict[Run, BaseException], broken: list[Exception]
     ) -> bool:
         """Return whether those behind it may begin; adds what the handler and the retry policy raised."""
-        message = cast(Message[Any], entry.message)
-        if run.transaction is not None:
-            message.connection = run.transaction.connection
-        call = cast(Callable[[Message[Any]], Awaitable[object]], self._agent.call)
-        result = await self._outcome(call, message, run)
+        message = run.message
+        if call.transaction is not None:
+            message.connection = call.transaction.connection
+        handler = cast(Callable[[Message[Any]], Awaitable[object]], self._agent.call)
+        result = await self._outcome(handler, message, call)
         if result is None:
             return False
         if isinstance(result, Raised):
             if stops(result.error):
-                run.stopped = result.error
+                call.stopped = result.error
                 return False
-            if run.transaction is not None:
-                self._fail(ready, run, result)
+            if call.transaction is not None:
+                call.raised = result.error
+                if among == 1:
+                    self._decide_and_log(runs, [run], Batch([message]), result)
                 return False
-            raised[entry] = result.error
-        broken += self._decide([entry], Batch([message]), result)
-        return not run.called_off
+            raised[run] = result.error
+        if _is_success(result):
+            self._succeed([run])
+        else:
+            self._decide(runs, [run], Batch([message]), result, broken)
+        return not call.called_off
 
-    def _fail(self, ready: Sequence[Entry], run: HandlerRun, result: Raised) -> None:
+    def _fail(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall, result: Raised) -> None:
         """Nothing that was written counts, so no ruling from before does either; only of one alone it is known who failed."""
-        run.raised = result.error
-        if len(ready) == 1:
-            self._decide_and_log(ready, Batch([cast(Message[Any], ready[0].message)]), result)
+        call.raised = result.error
+        if count(ready) == 1:
+            self._decide_and_log(runs, ready, Batch([ready[0].message]), result)
 
-    async def _outcome(self, call: Callable[[Any], Awaitable[object]], argument: object, run: HandlerRun) -> Returned | Raised | None:
+    async def _outcome(self, handler: Callable[[Any], Awaitable[object]], argument: object, call: HandlerCall) -> Returned | Raised | None:
         """What the handler did; `None` if it was called off before it came to an end."""
         try:
-            return Returned(await call(argument))
+            return Returned(await handler(argument))
         except asyncio.CancelledError as error:
-            return None if run.called_off else Raised(error)
+            return None if call.called_off else Raised(error)
         except Undecided:
             return None
         except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
             return Raised(error)
 
-    def _decide_and_log(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> None:
-        raised = dict.fromkeys(ready, result.error) if isinstance(result, Raised) else {}
-        self._log_outcomes(ready, raised, self._decide(ready, batch, result))
+    def _decide_and_log(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised) -> list[Run]:
+        broken: list[Exception] = []
+        fallen, unnamed = self._decide(runs, ready, batch, result, broken)
+        raised = dict.fromkeys(fallen, result.error) if isinstance(result, Raised) else {}
+        self._log_outcomes(fallen, raised, broken, batch=len(batch))
+        return unnamed
 
-    def _decide(self, ready: Sequence[Entry], batch: Batch[Any], result: Returned | Raised) -> list[Exception]:
-        """Rule on all of `ready`; returns what the retry policy raised."""
+    def _decide(
+        self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised, broken: list[Exception]
+    ) -> tuple[list[Run], list[Run]]:
+        """Rule on all of `ready`: what is done stays together, everything else falls out. Adds what the retry policy raised.
+
+        Returns what fell out, and of that what the handler said nothing of by itself.
+        """
+        fallen: list[Run] = []
+        unnamed: list[Run] = []
+        if _is_success(result) and not batch.is_ruled:
+            self._succeed(ready)
+            return fallen, unnamed
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
-        broken: list[Exception] = []
-        for index, (entry, disposition) in enumerate(zip(ready, dispositions, strict=True)):
-            if disposition is DONE:  # what `decide` does with it, without the call
-                entry.succeeded, entry.disposition, entry.stage = True, DONE, Stage.RULED
-                continue
-            raised = decide(entry, disposition, self._worker.later, None if batch.ruling(index) is not None else error)
-            if raised is not None:
-                broken.append(raised)
-        self._remember(ready)
-        return broken
+        start = 0
+        for run in ready:
+            size = len(run)
+            failed = [place for place in range(size) if dispositions[start + place] is not DONE]
+            singles = pick(runs, run, failed)
+            if len(failed) < size:
+                self._succeed([run])
+            for single, place in zip(singles, failed, strict=True):
+                was_named = batch.ruling(start + place) is not None
+                raised = decide(single, dispositions[start + place], self._worker.later, None if was_named else error)
+                if raised is not None:
+                    broken.append(raised)
+                if not was_named:
+                    unnamed.append(single)
+            fallen += singles
+            start += size
+        return fallen, unnamed
 
-    def _log_outcomes(self, ready: Sequence[Entry], raised: Mapping[Entry, BaseException], broken: Sequence[Exception]) -> None:
+    def _succeed(self, done: Sequence[Run]) -> None:
+        for run in done:
+            run.succeeded = True
+            run.rule(DONE)
+        self._remember(done)
+
+    def _log_outcomes(
+        self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Exception], *, batch: int
+    ) -> None:
         """One line for what comes back, with the reason that a person needs; and what the first of them raised, for whoever debugs."""
         log_broken_policy(self._agent.name, broken)
         if raised:
             log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))
-        back = [entry for entry in ready if isinstance(entry.disposition, Later)]
+        back = [run for run in decided if isinstance(run.disposition, Later)]
         if not back:
             return
         first = back[0]
@@ -312,77 +351,89 @@ class Execution:
             "messages come back later",
             handler=self._agent.name,
             messages=len(back),
-            batch=len(ready),
-            topic=first.delivery.origin.topic,
-            partition=first.delivery.origin.partition,
-            offset=first.delivery.origin.offset,
-            attempt=first.delivery.attempt,
+            batch=batch,
+            topic=first.origin.topic,
+            partition=first.origin.partition,
+            offset=first.origin.offset,
+            attempt=first.attempt,
             delay=None if first.send_back is None else first.send_back.delay,
             error=text,
             at=None if failure is None else failure.at,
         )
 
-    def _remember(self, ready: Sequence[Entry]) -> None:
+    def _remember(self, ruled: Sequence[Run]) -> None:
         if self._leases is not None:
-            self._leases.remember_successes(entry.key.id for entry in ready if entry.succeeded and entry.key is not None)
+            for run in ruled:
+                if run.succeeded and run.ids is not None:
+                    self._leases.remember_successes(run.ids)
 
-    def give_up(self, undecided: Sequence[Entry], run: HandlerRun) -> None:
+    def give_up(self, runs: list[Run], undecided: Sequence[Run], call: HandlerCall) -> None:
         """The handler ended without a decision on them: they come up again, with claims of their own."""
-        for entry in undecided:
-            if self._leases is not None and entry.token:
-                if entry.claim_lost:
-                    self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
-                if run.stopped is not None and entry.began:
-                    self._leases.drop(entry)  # not released, so that it counts as lost
-                else:
-                    self._leases.give_back(entry)
-            entry.forget_claim()
-            entry.postpone(self._worker.monotonic(), "its handler was called off")
-        if undecided and not run.called_off:
-            self._worker.postpone(undecided, "nobody decided on them")
+        given_up: list[Run] = []
+        for run in undecided:
+            lost = pick(runs, run, [place for place, token in enumerate(run.tokens or ()) if token in run.lost_tokens])
+            for single in lost:
+                self._worker.record(EventCode.CLAIM_LOST, self._agent.name, single, with_exec_id=True)
+            for part in [*lost, *([run] if len(run) and run not in lost else [])]:
+                if self._leases is not None and part.tokens:
+                    if call.stopped is not None and part.began:
+                        self._leases.drop(part)  # not released, so that it counts as lost
+                    else:
+                        self._leases.give_back(part)
+                part.forget_claim()
+                part.postpone(self._worker.monotonic(), "its handler was called off")
+                given_up.append(part)
+        if given_up and not call.called_off:
+            self._worker.postpone(given_up, "nobody decided on them")
 
     async def _wait_for_handler(
         self,
-        run: HandlerRun,
+        call: HandlerCall,
         task: asyncio.Task[None],
-        ready: Sequence[Entry],
+        ready: Sequence[Run],
         meanwhile: Callable[[], Awaitable[None]] | None,
         assignment: Assignment,
     ) -> None:
         waited, loop = 0.0, asyncio.get_running_loop()
+        messages, first = count(ready), ready[0].origin
         try:
             while not task.done():
-                run.moved = loop.create_future()  # before what is finished is settled: more may be finished meanwhile
+                call.moved = loop.create_future()  # before what is finished is settled: more may be finished meanwhile
                 if assignment.is_stopping and meanwhile is not None:
                     await meanwhile()
-                if task.done() or (await asyncio.wait({task, run.moved}, timeout=HANG_WARNING, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if task.done() or (await asyncio.wait({task, call.moved}, timeout=HANG_WARNING, return_when=asyncio.FIRST_COMPLETED))[0]:
                     continue
                 waited += HANG_WARNING
                 log.warning(
                     "a handler does not come back, its partition waits and nothing is lost",
                     handler=self._agent.name,
                     seconds=waited,
-                    messages=len(ready),
-                    topic=ready[0].delivery.origin.topic,
-                    partition=ready[0].delivery.origin.partition,
-                    offset=ready[0].delivery.origin.offset,
+                    messages=messages,
+                    topic=first.topic,
+                    partition=first.partition,
+                    offset=first.offset,
                 )
         except asyncio.CancelledError:
-            run.call_off()
+            call.call_off()
             raise
         if not task.cancelled():
             task.result()
 
 
-def parts_of(ready: Sequence[Entry]) -> Iterator[list[Entry]]:
+def _is_success(result: Returned | Raised) -> bool:
+    return isinstance(result, Returned) and (result.value is None or result.value is CONSUME_SUCCESS)
+
+
+def parts_of(ready: Sequence[Run]) -> Iterator[list[Run]]:
     """`ready` in order, in parts that are as large as each message in them allows."""
-    part: list[Entry] = []
-    limit = len(ready)
-    for entry in ready:
-        limit = min(limit, entry.at_most or limit)
-        if len(part) >= limit:
+    part: list[Run] = []
+    size, limit = 0, sys.maxsize
+    for run in ready:
+        limit = min(limit, run.at_most or limit)
+        if part and size + len(run) > limit:
             yield part
-            part, limit = [], entry.at_most or len(ready)
-        part.append(entry)
+            part, size, limit = [], 0, run.at_most or sys.maxsize
+        part.append(run)
+        size += len(run)
     if part:
         yield part

@@ -5,64 +5,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.log import Log
 from ackwise.middleware.retry import ConsumeLater, DelayRefused, SendBack
-from ackwise.middleware.store import ClaimKey, Complete, Outcome, Release
+from ackwise.middleware.run import Run, count
+from ackwise.middleware.store import Outcome
 from ackwise.middleware.tracebacks import where_raised
 
-__all__ = ["decide", "ending", "is_last", "log_broken_policy", "log_spared"]
+__all__ = ["decide", "outcome_of", "is_last", "log_broken_policy", "log_spared", "sent_back_of"]
 
 log = Log()
 
 
-def decide(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None) -> Exception | None:
-    """Rule on `entry`: what shall come later is sent back as `policy` says, or is a dead letter if it came too often.
+def decide(run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None) -> Exception | None:
+    """Rule on `run`, which is one message: what shall come later is sent back as `policy` says, or is a dead letter if it came too often.
 
     A policy may be the user's: what it raised is answered, and the delay levels stand in for it.
     """
     broken = None
     match disposition:
         case Done():
-            entry.succeeded = True
+            run.succeeded = True
         case Later(failure=failure):
-            entry.error = failure.error if failure is not None else "CONSUME_LATER"
-            decision, broken = _decision(disposition, policy, entry, error)
+            run.error = failure.error if failure is not None else "CONSUME_LATER"
+            decision, broken = _decision(disposition, policy, run, error)
             if isinstance(decision, SendBack):
-                entry.send_back = decision
+                run.send_back = decision
             else:
                 disposition = decision
         case Dead(reason, failure):
-            entry.error = failure.error if failure is not None else reason
+            run.error = failure.error if failure is not None else reason
         case _:
             pass
-    entry.rule(disposition)
+    run.rule(disposition)
     return broken
 
 
-def ending(entry: Entry, key: ClaimKey) -> Complete | Release:
-    """How the claim of `entry` ends, once it is decided.
+def outcome_of(run: Run) -> Outcome | None:
+    """What completes the claims of `run`, once it is decided; `None`: they are released.
 
     Only what ran completes a claim, or a key that succeeded in this process.
     """
-    match entry.disposition:
-        case (
-            Done() | Duplicate(stale=False, leader=None, dead=False)
-        ):  # what is a duplicate elsewhere holds no claim: this one was granted it
-            return Complete(key, entry.token, Outcome.OK)
+    match run.disposition:
+        case Done() | Duplicate(stale=False, leader=None, dead=False):
+            return Outcome.OK  # what is a duplicate elsewhere holds no claim: this one was granted it
         case Dead():
-            return Complete(key, entry.token, Outcome.DEAD)
-        case Later():
-            return Release(key, entry.token, sent_back=entry.delivery.attempt + 1)
+            return Outcome.DEAD
         case _:
-            return Release(key, entry.token)
+            return None
 
 
-def is_last(entry: Entry, disposition: Disposition, policy: ConsumeLater, error: BaseException | None) -> bool:
-    """Whether `entry` would be a dead letter of `error`, which it may not be guilty of. With `ConsumeLater(0)` a batch is one delivery."""
+def sent_back_of(run: Run) -> int | None:
+    """The attempt of the copy that is on its way, if it is parked."""
+    return run.attempt + 1 if isinstance(run.disposition, Later) else None
+
+
+def is_last(run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None) -> bool:
+    """Whether `run` would be a dead letter of `error`, which it may not be guilty of. With `ConsumeLater(0)` a batch is one delivery."""
     if error is None or not isinstance(disposition, Later) or disposition.delay_level < 0 or policy.max_reconsume_times == 0:
         return False
-    return policy.buries(error) or entry.delivery.attempt > policy.max_reconsume_times
+    return policy.buries(error) or run.attempt > policy.max_reconsume_times
 
 
 def log_broken_policy(handler: str, broken: Sequence[Exception]) -> None:
@@ -87,21 +88,21 @@ def log_broken_policy(handler: str, broken: Sequence[Exception]) -> None:
         log.debug("what the retry policy raised", handler=handler, raised=broken[0])
 
 
-def _decision(later: Later, policy: ConsumeLater, entry: Entry, error: BaseException | None) -> tuple[SendBack | Dead, Exception | None]:
-    reconsume_times = entry.delivery.attempt - 1
+def _decision(later: Later, policy: ConsumeLater, run: Run, error: BaseException | None) -> tuple[SendBack | Dead, Exception | None]:
+    reconsume_times = run.attempt - 1
     try:
         return policy.decide(later, reconsume_times, error), None
     except Exception as broken:  # noqa: BLE001  # a retry policy may be the user's: the delay levels stand in for it
         return policy.by_level(reconsume_times), broken
 
 
-def log_spared(handler: str, doomed: Sequence[Entry], *, batch: int, at: str | None) -> None:
+def log_spared(handler: str, doomed: Sequence[Run], *, batch: int, at: str | None) -> None:
     """One line for what would have died with others of a batch, and runs again in smaller ones."""
-    first = doomed[0].delivery.origin
+    first = doomed[0].origin
     log.warning(
         "a batch raised that would be dead letters, its messages run again in smaller batches",
         handler=handler,
-        messages=len(doomed),
+        messages=count(doomed),
         batch=batch,
         topic=first.topic,
         partition=first.partition,

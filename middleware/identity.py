@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
 
 __all__ = ["Identity", "business_id", "coordinates_id", "legacy_id", "message_id"]
 
 _COORDINATES = struct.Struct(">iqq")
+_TAGGED_COORDINATES = struct.Struct(">ciqq")
 _HASH = struct.Struct(">q")
 
 
@@ -51,6 +53,20 @@ class Identity:
             data = name.encode()
             self._prefix.update(len(data).to_bytes(4, "big") + data)
         self._salt = b"" if epoch == 0 else b"e" + epoch.to_bytes(8, "big", signed=True)
+
+    @property
+    def is_salted(self) -> bool:
+        """Whether a dedup epoch is mixed in, so that a hash is not the beginning of its claim id."""
+        return bool(self._salt)
+
+    def of_coordinates(self, topic: str, partition: int, offsets: Iterable[int], timestamps_ms: Iterable[int]) -> list[bytes]:
+        """The claim ids of records that have no other dedup id, before a dedup epoch is mixed in."""
+        empty, pack, tail, found = self._prefix.copy, _TAGGED_COORDINATES.pack, topic.encode(), []
+        for offset, timestamp_ms in zip(offsets, timestamps_ms, strict=True):
+            digest = empty()
+            digest.update(pack(b"o", partition, offset, timestamp_ms) + tail)
+            found.append(digest.digest())
+        return found
 
     def of(self, dedup_id: bytes, replay_id: bytes | None = None) -> tuple[bytes, int]:
         """`(claim id, hash)`: 16 bytes, and the first 8 of the id without epoch and replay id as a signed integer."""

@@ -7,8 +7,9 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 
 from ackwise.middleware.disposition import DONE, Disposition
-from ackwise.middleware.entry import Entry, HandlerRun
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Message
+from ackwise.middleware.run import Run
 from ackwise.middleware.settlement import Assignment
 
 __all__ = ["Flight", "InFlight", "Where"]
@@ -25,26 +26,26 @@ class Where(enum.Enum):
     """It is decided, or it was taken back."""
 
 
-class InFlight(HandlerRun):
+class InFlight(HandlerCall):
     """One message in a loop. Whoever runs the loop takes it, and decides on it once; what comes after counts for nothing."""
 
-    __slots__ = ("_begin", "_flight", "again_until", "assignment", "company", "disposition", "entry", "error", "limit", "message", "where")
+    __slots__ = ("_begin", "_flight", "again_until", "assignment", "company", "disposition", "error", "limit", "message", "run", "where")
 
     def __init__(
         self,
-        entry: Entry,
+        run: Run,
         message: Message[object],
         limit: int,
         *,
         again_until: float | None = None,
-        begin: Callable[[Entry], bool] | None = None,
+        begin: Callable[[InFlight], bool] | None = None,
         assignment: Assignment | None = None,
     ) -> None:
         """`begin` is asked when the loop takes it: `False` if it must not run any more. `assignment` is where it is from."""
         super().__init__()
         self.assignment = assignment
         self._begin = begin
-        self.entry = entry
+        self.run = run
         self.message = message
         self.limit = limit  #: how many messages may be in a batch with it, itself included
         self.where = Where.WAITING
@@ -58,11 +59,11 @@ class InFlight(HandlerRun):
 
     def take(self, now: float) -> bool:
         """A loop works on it from `now` on (monotonic seconds); `False` if it is not to run any more, and is back."""
-        if self._begin is not None and not self._begin(self.entry):
+        if self._begin is not None and not self._begin(self):
             self._return()
             return False
         self.where = Where.TAKEN
-        self.entry.started_at = now
+        self.run.started_at = now
         return True
 
     def leave_undecided(self) -> None:
@@ -96,7 +97,7 @@ class InFlight(HandlerRun):
 
     def call_off(self) -> None:
         """Give it up, seen or not. One whose claim was lost while a loop works on it is waited for: it must not run beside itself."""
-        if self.where is Where.WAITING or (self.where is Where.TAKEN and not self.entry.claim_lost):
+        if self.where is Where.WAITING or (self.where is Where.TAKEN and not self.run.claim_lost):
             self.called_off = True
             self._return()
 

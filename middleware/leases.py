@@ -9,23 +9,24 @@ import asyncio
 import random
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
-from ackwise.middleware.entry import Entry, Stage
+from ackwise.middleware.columns import FIRST, Column, ColumnExchange, ColumnResult, checked, in_columns
 from ackwise.middleware.errors import StoreUnavailable
-from ackwise.middleware.fate import ending
+from ackwise.middleware.fate import outcome_of, sent_back_of
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.store import Ack, Busy, Claim, ClaimAnswer, ClaimStore, Complete, Exchange, ExchangeResult, Release, Renew
+from ackwise.middleware.run import Run, Stage, count
+from ackwise.middleware.store import Busy, ClaimAnswer, ClaimStore
 
 __all__ = ["Leases", "Witness"]
 
 log = Log()
-
-RequestT = TypeVar("RequestT", Release, Complete)
 
 #: Keys of successes, pending releases and pending marks that are remembered at most; the oldest go first.
 _REMEMBERED = 100_000
@@ -64,107 +65,125 @@ class Leases:
         witness: Witness | None = None,
     ) -> None:
         self.store = store
+        self._columns = in_columns(store)
         self._witness = witness
         self.lease = lease
         self.retention = retention
         self._clock = clock
-        self._held: dict[int, Entry] = {}
+        self._held: dict[Run, None] = {}
         self._trips: deque[float] = deque([0.0], maxlen=64)
-        self._succeeded: OrderedDict[bytes, float] = OrderedDict()  # the one that succeeded longest ago first
-        self._releases: deque[Release] = deque(maxlen=_REMEMBERED)
-        self._marks: deque[Complete] = deque()
+        self._succeeded: tuple[dict[bytes, float], dict[bytes, float]] = {}, {}  #: until when: the older ones, and the newer ones
+        self._releases = _Backlog()
+        self._marks = _Backlog()
         self._down_until = 0.0
-        self._running: weakref.WeakValueDictionary[bytes, Entry] = weakref.WeakValueDictionary()
+        self._running: dict[bytes, weakref.ref[HandlerCall]] = {}
         self.marks_dropped = 0  #: finished messages that the store was never told of
         self._random = random.Random()  # its own generator: a user's random.seed() must not make two workers draw the same tokens
 
     def __len__(self) -> int:
-        return len(self._held)
+        return count(self._held)
 
-    def token(self) -> int:
-        """A new token: positive, below 2**63, never drawn twice by anybody."""
-        return self._random.getrandbits(62) + 1
+    def tokens(self, number: int) -> range:
+        """New tokens, in a row: positive, below 2**63, never drawn twice by anybody."""
+        first = self._random.getrandbits(62) + 1
+        return range(first, first + number)
 
     async def exchange(
         self,
         *,
-        claims: Sequence[Claim] = (),
-        completes: Sequence[Complete] = (),
-        releases: Sequence[Release] = (),
-        renews: Sequence[Renew] = (),
+        claims: Sequence[Column] = (),
+        completes: Sequence[Column] = (),
+        releases: Sequence[Column] = (),
+        renews: Sequence[Column] = (),
         gone: Sequence[str] = (),
-    ) -> ExchangeResult:
+    ) -> ColumnResult:
         """One trip to the store, with some of the releases and marks that could not be delivered before.
 
-        Raises `StoreUnavailable`; those are then kept for the next trip.
+        Raises `StoreUnavailable`, also for an answer about another number of keys; those are then kept for the next trip.
         """
-        claimed = {claim.key.id for claim in claims} if self._releases or self._marks else set()
-        first, first_marks = _drawn(self._releases, claimed), _drawn(self._marks, claimed)
-        pending, marks = _drawn(self._releases), _drawn(self._marks)
+        claimed = {key_id for claim in claims for key_id in claim.ids} if self._releases.keys or self._marks.keys else set()
+        first, first_marks = self._releases.about(claimed), self._marks.about(claimed)
+        pending, marks = self._releases.oldest(), self._marks.oldest()
         try:
             if first or first_marks:  # what is released or completed and what is claimed never share a trip
-                await self._trip(Exchange((), first_marks, first, (), self.lease, self.retention))
+                await self._trip(ColumnExchange((), first_marks, first, (), self.lease, self.retention))
                 first, first_marks = [], []
             owner = self._witness.owner if (claims or renews) and self._witness is not None else ""
-            result = await self._trip(
-                Exchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention, owner, gone)
-            )
+            asked = ColumnExchange(claims, [*completes, *marks], [*releases, *pending], renews, self.lease, self.retention, owner, gone)
+            result = await self._trip(asked)
         except BaseException:
-            self._releases.extend([*first, *pending, *releases])
-            self._marks.extendleft(reversed([*first_marks, *marks]))
+            self._releases.append(*first, *pending, *releases)
+            self._releases.drop_down_to(_REMEMBERED)
+            self._marks.prepend(*first_marks, *marks)
             self._bound_marks(_REMEMBERED)
             raise
         return replace(result, completes=result.completes[: len(completes)]) if marks else result
 
-    async def claim(self, claims: Sequence[Claim]) -> list[ClaimAnswer | StoreUnavailable]:
-        """Ask for claims; those that a process holds whose death is proved are taken over. Raises `StoreUnavailable`.
+    async def claim(self, claims: Sequence[Column]) -> list[Mapping[int, ClaimAnswer | StoreUnavailable]]:
+        """Ask for claims; returns, for each column, what was not granted for the first time, by its place. Raises `StoreUnavailable`.
 
-        One that was to be taken over when the store went away may be ours or not: its answer is why, the others stand.
+        Those that a process holds whose death is proved are taken over. One that was to be taken over when the store went away may
+        be ours or not: its answer is why, the others stand.
         """
-        answers: list[ClaimAnswer | StoreUnavailable] = [*(await self.exchange(claims=claims)).claims]
-        owners = {answer.owner for answer in answers if isinstance(answer, Busy) and answer.owner}
+        asked = await self.exchange(claims=claims)
+        answers: list[dict[int, ClaimAnswer | StoreUnavailable]] = [dict(answer.exceptions) for answer in asked.claims]
+        owners = {answer.owner for of_column in answers for answer in of_column.values() if isinstance(answer, Busy) and answer.owner}
         gone = sorted(self._witness.dead(owners)) if owners and self._witness is not None else []
         if not gone:
-            return answers
-        orphans = [number for number, answer in enumerate(answers) if isinstance(answer, Busy) and answer.owner in gone]
-        log.info("a process of this host died, its claims are taken over", claims=len(orphans))
-        taken: Sequence[ClaimAnswer | StoreUnavailable]
+            return [*answers]
+        orphans = [
+            sorted(place for place, answer in of_column.items() if isinstance(answer, Busy) and answer.owner in gone)
+            for of_column in answers
+        ]
+        held = [(number, places) for number, places in enumerate(orphans) if places]
+        columns = [
+            claims[number]._replace(
+                ids=[claims[number].ids[place] for place in places], tokens=[claims[number].tokens[place] for place in places]
+            )
+            for number, places in held
+        ]
+        log.info("a process of this host died, its claims are taken over", claims=sum(map(len, orphans)))
+        taken: list[Mapping[int, ClaimAnswer | StoreUnavailable]]
         try:
-            taken = (await self.exchange(claims=[claims[number] for number in orphans], gone=gone)).claims
+            taken = [answer.exceptions for answer in (await self.exchange(claims=columns, gone=gone)).claims]
         except StoreUnavailable as error:
-            taken = [error] * len(orphans)
-        for number, answer in zip(orphans, taken, strict=True):
-            answers[number] = answer
-        return answers
+            taken = [dict.fromkeys(range(len(places)), error) for _, places in held]
+        for (number, places), found in zip(held, taken, strict=True):
+            answers[number].update((place, found.get(index, FIRST)) for index, place in enumerate(places))
+        return [*answers]
 
-    def begin(self, entry: Entry) -> bool:
-        """`entry` runs from now on, with a claim or without; `False` if its key is running in this process already."""
-        return entry.key is None or self._running.setdefault(entry.key.id, entry) is entry
+    def begin(self, key_ids: Sequence[bytes], call: HandlerCall) -> None:
+        """These keys are running in `call` from now on, with a claim or without."""
+        running = weakref.ref(call, partial(_forget, self._running, key_ids))
+        self._running.update(dict.fromkeys(key_ids, running))
 
-    def end(self, entry: Entry) -> None:
-        """`entry` does not run any more."""
-        if entry.key is not None and self._running.get(entry.key.id) is entry:
-            del self._running[entry.key.id]
+    def end(self, key_ids: Iterable[bytes], call: HandlerCall) -> None:
+        """These keys are not running in `call` any more."""
+        for key_id in key_ids:
+            if (running := self._running.get(key_id)) is not None and running() is call:
+                del self._running[key_id]
 
-    def is_running(self, key_id: bytes) -> bool:
-        """Whether this key is running in this process, with a claim or without."""
-        return key_id in self._running
+    def running(self, key_ids: Sequence[bytes]) -> list[int]:
+        """The places of those keys that are running in this process, with a claim or without."""
+        if self._running.keys().isdisjoint(key_ids):
+            return []
+        return [place for place, key_id in enumerate(key_ids) if key_id in self._running]
 
-    def release_later(self, release: Release) -> None:
+    def release_later(self, release: Column) -> None:
         """Release with the next trip that the store answers; nothing waits for that."""
         self._releases.append(release)
+        self._releases.drop_down_to(_REMEMBERED)
 
-    def mark_later(self, complete: Complete) -> None:
-        """Tell the store of a finished message with the next trip that it answers; nothing waits for that."""
-        self._bound_marks(_REMEMBERED - 1)
+    def mark_later(self, complete: Column) -> None:
+        """Tell the store of finished messages with the next trip that it answers; nothing waits for that."""
+        self._bound_marks(_REMEMBERED - len(complete.ids))
         self._marks.append(complete)
 
-    def _bound_marks(self, count: int) -> None:
-        while len(self._marks) > count:
-            self._marks.popleft()
-            self.marks_dropped += 1
-            if self.marks_dropped == 1:
-                log.error("the store is away for so long that finished messages are not marked any more", marks=_REMEMBERED)
+    def _bound_marks(self, most: int) -> None:
+        dropped = self._marks.drop_down_to(most)
+        if dropped and not self.marks_dropped:
+            log.error("the store is away for so long that finished messages are not marked any more", marks=_REMEMBERED)
+        self.marks_dropped += dropped
 
     @property
     def is_down(self) -> bool:
@@ -176,76 +195,88 @@ class Leases:
         """Whether the store did not answer the last trip."""
         return self._down_until > 0.0
 
-    async def _trip(self, exchange: Exchange) -> ExchangeResult:
+    async def _trip(self, exchange: ColumnExchange) -> ColumnResult:
         started = self._clock()
         try:
-            result = await self.store.exchange(exchange)
+            result = checked(exchange, await self._columns.exchange_columns(exchange))
         except StoreUnavailable:
             self._down_until = self._clock() + _DOWN_FOR
             raise
         if self._down_until:
             self._down_until = 0.0
-            log.info("the store answers again", marks=len(self._marks), releases=len(self._releases))
+            log.info("the store answers again", marks=self._marks.keys, releases=self._releases.keys)
         self._trips.append(self._clock() - started)
         return result
 
-    def add(self, entries: Sequence[Entry], asked_at: float) -> None:
-        """The claims of `entries` are granted; `asked_at` is when they were asked for."""
-        for entry in entries:
-            self._held[entry.token] = entry
-        self._extend(entries, asked_at)
+    def add(self, runs: Sequence[Run], asked_at: float) -> None:
+        """The claims of `runs` are granted; `asked_at` is when they were asked for."""
+        for run in runs:
+            run.register = self._held
+            self._held[run] = None
+        self._extend(runs, asked_at)
 
-    def drop(self, *entries: Entry) -> None:
-        """The claims of `entries` are not ours any more, or no longer needed."""
-        for entry in entries:
-            self._held.pop(entry.token, None)
+    def drop(self, *runs: Run) -> None:
+        """The claims of `runs` are no longer held."""
+        for run in runs:
+            self._held.pop(run, None)
 
-    def give_back(self, entry: Entry) -> None:
-        """End the claim of `entry` with the next trip: as it was decided, if that is on record, else with a plain release."""
-        if not entry.token or entry.key is None:
+    def give_back(self, run: Run) -> None:
+        """Its claims are released, or completed if nothing but that is left of it, with the next trip; nothing waits for that."""
+        if not run.tokens or run.ids is None:
             return
-        self.drop(entry)
-        end = ending(entry, entry.key) if entry.stage is Stage.RECORDED else Release(entry.key, entry.token)
-        if isinstance(end, Complete):
-            self.mark_later(end)
+        self.drop(run)
+        outcome = outcome_of(run) if run.stage is Stage.RECORDED else None
+        if outcome is not None:
+            self.mark_later(run.column(outcome))
         else:
-            self.release_later(end)
-        entry.token = 0
+            self.release_later(run.column(sent_back=sent_back_of(run) if run.stage is Stage.RECORDED else None))
+        run.tokens = None
 
     async def flush(self) -> None:
         """Deliver the releases and marks that are waiting. Raises `StoreUnavailable`."""
-        while self._releases or self._marks:
+        while self._releases.keys or self._marks.keys:
             await self.exchange()
 
-    def expired(self, entry: Entry) -> bool:
-        """Whether the claim must count as lost until the store says otherwise."""
-        return entry.claim_lost or self._clock() >= entry.deadline
+    def expired(self, run: Run) -> bool:
+        """Whether a claim of it must count as lost until the store says otherwise."""
+        return run.claim_lost or self._clock() >= run.deadline
 
     def remember_successes(self, key_ids: Iterable[bytes]) -> None:
         """These keys succeeded in this process: they are never run here again while the retention lasts."""
-        until = self._clock() + self.retention
-        for key_id in key_ids:
-            self._succeeded[key_id] = until
-            self._succeeded.move_to_end(key_id)
-        while len(self._succeeded) > _REMEMBERED:
-            self._succeeded.popitem(last=False)
+        if len(self._succeeded[1]) >= _REMEMBERED:
+            self._succeeded = self._succeeded[1], {}
+        self._succeeded[1].update(dict.fromkeys(key_ids, self._clock() + self.retention))
 
-    def succeeded(self, key_id: bytes) -> bool:
-        """Whether this key succeeded in this process, within the retention."""
-        until = self._succeeded.get(key_id)
-        return until is not None and self._clock() < until
+    def succeeded(self, key_ids: Sequence[bytes]) -> list[int]:
+        """The places of those keys that succeeded in this process, within the retention."""
+        older, newer = self._succeeded
+        if newer.keys().isdisjoint(key_ids) and older.keys().isdisjoint(key_ids):
+            return []
+        now = self._clock()
+        return [place for place, key_id in enumerate(key_ids) if now < max(newer.get(key_id, now), older.get(key_id, now))]
 
-    async def renew(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Renew the claims of `entries`; returns those that are lost. Raises `StoreUnavailable`.
+    async def renew(self, runs: Sequence[Run]) -> list[Run]:
+        """Renew the claims of `runs`; returns those of which one is lost, which is marked. Raises `StoreUnavailable`.
 
-        An answer counts only for the claim that was asked about: an entry may have another one by then.
+        An answer counts only for the claims that were asked about: a run may have others by then, or have been split.
         """
         asked_at = self._clock()
-        owned = [(entry, Renew(entry.key, entry.token)) for entry in entries if entry.key is not None and entry.token]
-        result = await self.exchange(renews=[asked for _, asked in owned])
-        answered = [(entry, ack is Ack.OK) for (entry, asked), ack in zip(owned, result.renews, strict=True) if entry.token == asked.token]
-        self._extend([entry for entry, is_ours in answered if is_ours], asked_at)
-        return [entry for entry, is_ours in answered if not is_ours]
+        asked = [(run, run.tokens, run.column()) for run in runs if run.ids is not None and run.tokens]
+        result = await self.exchange(renews=[column for _, _, column in asked])
+        found: list[Run] = []
+        for (run, tokens, column), answer in zip(asked, result.renews, strict=True):
+            lost = {column.tokens[place] for place in answer.exceptions}
+            for part in [run] if run.tokens is tokens else self._parts_with(column.tokens):
+                self._extend([part], asked_at)
+                if lost_there := lost.intersection(part.tokens or ()):
+                    part.lost_tokens |= lost_there
+                    found.append(part)
+        return found
+
+    def _parts_with(self, tokens: Sequence[int]) -> list[Run]:
+        """What a run with these tokens was split into meanwhile, as far as it is held."""
+        among = set(tokens)
+        return [run for run in self._held if run.tokens and among.issuperset(run.tokens)]
 
     async def keep(self) -> None:
         """Renew everything that is held, three times a lease, until cancelled; call off what was lost."""
@@ -258,40 +289,79 @@ class Leases:
     async def beat(self) -> None:
         """One round of renewal: claims older than a third of the lease."""
         now = self._clock()
-        aged = {token: entry for token, entry in self._held.items() if now - entry.renewed_at >= self.lease / 3 * 0.9}
+        aged = [run for run in self._held if now - run.renewed_at >= self.lease / 3 * 0.9]
         if not aged:
             return
+        claims = count(aged)
         try:
             async with asyncio.timeout(self.lease / 3):
-                lost = await self.renew(list(aged.values()))
+                lost = await self.renew(aged)
         except (StoreUnavailable, TimeoutError) as error:
-            lost = [entry for token, entry in aged.items() if entry.token == token and self.expired(entry)]
-            log.warning("claims could not be renewed", claims=len(aged), lost=len(lost), error=said(error))
-        for entry in lost:
-            self._lose(entry)
+            lost = [run for run in self._held if now - run.renewed_at >= self.lease / 3 * 0.9 and self.expired(run)]
+            for run in lost:
+                run.lost_tokens = set(run.tokens or ())
+            log.warning("claims could not be renewed", claims=claims, lost=count(lost), error=said(error))
+        for run in lost:
+            self._lose(run)
 
-    def _lose(self, entry: Entry) -> None:
-        self.drop(entry)
-        entry.claim_lost = True
-        if entry.run is not None and entry.stage is Stage.ADMITTED:  # what is decided already must not end what runs beside it
-            entry.run.call_off()
+    def _lose(self, run: Run) -> None:
+        if run.lost_tokens.issuperset(run.tokens or ()):
+            self.drop(run)
+        if run.call is not None and run.stage is Stage.ADMITTED:  # what is decided already must not end what runs beside it
+            run.call.call_off()
 
-    def _extend(self, entries: Sequence[Entry], asked_at: float) -> None:
+    def _extend(self, runs: Sequence[Run], asked_at: float) -> None:
         margin = min(max(self.lease * 0.1, 2 * max(self._trips)), self.lease / 2)
         deadline = asked_at + self.lease - margin
-        for entry in entries:
-            entry.renewed_at = asked_at
-            entry.deadline = deadline
-            entry.claim_lost = False
+        for run in runs:
+            run.renewed_at = asked_at
+            run.deadline = deadline
+            run.lost_tokens = set()
 
 
-def _drawn(waiting: deque[RequestT], keys: set[bytes] | None = None) -> list[RequestT]:
-    """Taken out of `waiting`: those of `keys`, or the first that may share a trip."""
-    if keys is None:
-        return [waiting.popleft() for _ in range(min(_IN_A_TRIP, len(waiting)))]
-    drawn = [request for request in waiting if request.key.id in keys] if keys else []
-    if drawn:
-        others = [request for request in waiting if request.key.id not in keys]
-        waiting.clear()
-        waiting.extend(others)
-    return drawn
+def _forget(running: dict[bytes, weakref.ref[HandlerCall]], key_ids: Iterable[bytes], gone: weakref.ref[HandlerCall]) -> None:
+    """A call came to nothing without an end."""
+    for key_id in key_ids:
+        if running.get(key_id) is gone:
+            del running[key_id]
+
+
+class _Backlog:
+    """Requests that wait for a trip, the oldest first. `keys` is how many keys they are about."""
+
+    def __init__(self) -> None:
+        self._columns: deque[Column] = deque()
+        self.keys = 0
+
+    def append(self, *columns: Column) -> None:
+        self._columns.extend(columns)
+        self.keys += sum(len(column.ids) for column in columns)
+
+    def prepend(self, *columns: Column) -> None:
+        self._columns.extendleft(reversed(columns))
+        self.keys += sum(len(column.ids) for column in columns)
+
+    def drop_down_to(self, most: int) -> int:
+        """Drop the oldest until there are `most` keys; returns how many were dropped."""
+        before = self.keys
+        while self._columns and self.keys > most:
+            self.keys -= len(self._columns.popleft().ids)
+        return before - self.keys
+
+    def oldest(self) -> list[Column]:
+        """Take the oldest, as many as may share a trip."""
+        taken: list[Column] = []
+        left = _IN_A_TRIP
+        while self._columns and (not taken or len(self._columns[0].ids) <= left):
+            taken.append(self._columns.popleft())
+            left -= len(taken[-1].ids)
+        self.keys -= sum(len(column.ids) for column in taken)
+        return taken
+
+    def about(self, key_ids: set[bytes]) -> list[Column]:
+        """Take those about one of `key_ids`."""
+        taken = [column for column in self._columns if not key_ids.isdisjoint(column.ids)] if key_ids and self.keys else []
+        if taken:
+            self._columns = deque(column for column in self._columns if key_ids.isdisjoint(column.ids))
+            self.keys -= sum(len(column.ids) for column in taken)
+        return taken

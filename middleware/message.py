@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-__all__ = ["Delivery", "Headers", "Message", "Origin"]
+__all__ = ["Delivery", "Headers", "Message", "Messages", "Origin", "TopicPartition", "delivery_of"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
 
 
 class Origin(NamedTuple):
@@ -49,10 +57,19 @@ class Delivery(NamedTuple):
         return self.offset == origin.offset and self.partition == origin.partition and self.topic == origin.topic
 
 
+def delivery_of(place: tuple[str, int], record: Any) -> Delivery:
+    """A record of a Kafka client (offset, timestamp, key, value, headers) as it was read at its origin; a delivery is its own."""
+    if isinstance(record, Delivery):
+        return record
+    topic, partition = place
+    origin = Origin(topic, partition, record.offset, record.timestamp)
+    return Delivery(topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers), origin)
+
+
 class Message(Generic[T_co]):
     """One message as a handler sees it; read-only. Coordinates are those of the origin record, on every attempt."""
 
-    __slots__ = ("_delivery", "_value", "connection", "fencing_token")
+    __slots__ = ("_place", "_record", "_value", "connection", "fencing_token")
 
     fencing_token: int | None
     """Grows with every claim of this message that follows another: a resource that remembers the highest one it saw can
@@ -60,8 +77,10 @@ class Message(Generic[T_co]):
     connection: Any
     """What to write through under `Transactional`, as `Batch.connection`."""
 
-    def __init__(self, delivery: Delivery, value: T_co) -> None:
-        self._delivery = delivery
+    def __init__(self, delivery: Delivery | Any, value: T_co, place: tuple[str, int] = ("", 0)) -> None:
+        """`delivery` is the copy that was read, or what a client gave for a record of `place`."""
+        self._record = delivery
+        self._place = place
         self._value = value
         self.fencing_token = None
         self.connection = None
@@ -74,51 +93,85 @@ class Message(Generic[T_co]):
     @property
     def key(self) -> bytes | None:
         """The record's key, raw."""
-        return self._delivery.key
+        key: bytes | None = self._record.key
+        return key
 
     @property
     def raw(self) -> bytes | None:
         """The record's value, raw."""
-        return self._delivery.value
+        value: bytes | None = self._record.value
+        return value
 
     @property
     def headers(self) -> Headers:
         """The producer's headers, in order; a name may stand more than once."""
-        return self._delivery.headers
+        return self.delivery.headers
 
     def header(self, name: str) -> bytes | None:
         """The last header of that name, or `None`."""
-        return next((value for key, value in reversed(self._delivery.headers) if key == name), None)
+        return next((value for key, value in reversed(self.delivery.headers) if key == name), None)
 
     @property
     def topic(self) -> str:
         """The origin topic."""
-        return self._delivery.origin.topic
+        return self.delivery.origin.topic
 
     @property
     def partition(self) -> int:
         """The origin partition."""
-        return self._delivery.origin.partition
+        return self.delivery.origin.partition
 
     @property
     def offset(self) -> int:
         """The origin offset."""
-        return self._delivery.origin.offset
+        return self.delivery.origin.offset
 
     @property
     def timestamp_ms(self) -> int:
         """The origin record's timestamp, epoch milliseconds."""
-        return self._delivery.origin.timestamp_ms
+        return self.delivery.origin.timestamp_ms
 
     @property
     def reconsume_times(self) -> int:
         """How often this message was sent back; 0 on its first delivery."""
-        return self._delivery.attempt - 1
+        return self.delivery.attempt - 1
 
     @property
     def delivery(self) -> Delivery:
         """The copy that was read, with its physical coordinates."""
-        return self._delivery
+        self._record = delivery = delivery_of(self._place, self._record)
+        return delivery
 
     def __repr__(self) -> str:
-        return f"<Message {self._delivery.origin} attempt={self._delivery.attempt}>"
+        return f"<Message {self.delivery.origin} attempt={self.delivery.attempt}>"
+
+
+class Messages(Sequence[Message[T_co]]):
+    """The messages of a batch, made when somebody looks at one of them. `number` is how many there will be."""
+
+    __slots__ = ("_made", "_make", "_number")
+
+    def __init__(self, number: int, make: Callable[[], Iterable[Message[T_co]]]) -> None:
+        self._number = number
+        self._make = make
+        self._made: tuple[Message[T_co], ...] | None = None
+
+    @property
+    def all(self) -> tuple[Message[T_co], ...]:
+        """All of them."""
+        if self._made is None:
+            self._made = tuple(self._make())
+        return self._made
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __iter__(self) -> Iterator[Message[T_co]]:
+        return iter(self.all)
+
+    @overload
+    def __getitem__(self, index: int) -> Message[T_co]: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message[T_co], ...]: ...
+    def __getitem__(self, index: int | slice) -> Message[T_co] | tuple[Message[T_co], ...]:
+        return self.all[index]

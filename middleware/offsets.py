@@ -15,12 +15,13 @@ from typing import Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Duplicate, Later
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.settlement import PUBLISH_AGAIN, Assignment
 from ackwise.middleware.transaction import OffsetsStore, OffsetsTransaction, Permit, Transaction
-from ackwise.middleware.transactional import RollBack, TransactionalPipeline, finish_of
+from ackwise.middleware.transactional import RollBack, TransactionalPipeline, finish_of, one_by_one
 from ackwise.middleware.worker import Worker
 
 __all__ = ["CopiesPipeline", "OffsetsPipeline", "OwnedPartition"]
@@ -40,21 +41,22 @@ class OffsetsPipeline(TransactionalPipeline):
     def __init__(self, agent: Agent, worker: Worker, store: OffsetsStore, owner: str) -> None:
         super().__init__(agent, worker, store)
         self._owner = owner
-        self._in_doubt: weakref.WeakSet[Entry] = weakref.WeakSet()
+        self._in_doubt: weakref.WeakSet[Run] = weakref.WeakSet()
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+        one_by_one(runs)
         partition = cast(OwnedPartition, assignment)
-        stopped = self._admission.prepare(entries)
-        if stopped is None and await self._is_clear(entries, partition) and await self._may_begin(entries, assignment):
-            await self._settle.publish([entry for entry in entries if entry.stage is Stage.RULED], partition)
-            stopped = await self._transact(_before_the_first_that_waits(entries), partition)
-        passed = list(takewhile(self._is_passed, entries))
+        stopped = self._admission.prepare(runs)
+        if stopped is None and await self._is_clear(runs, partition) and await self._may_begin(runs, assignment):
+            await self._settle.publish([run for run in runs if run.stage is Stage.RULED], partition)
+            stopped = await self._transact(_before_the_first_that_waits(runs), partition)
+        passed = list(takewhile(self._is_passed, runs))
         if await self._pass_what_did_not_run(passed, partition):
             await self._settle(passed, partition)
         if stopped is not None:
             raise HandlerStopped(stopped)
 
-    async def _pass_what_did_not_run(self, passed: Sequence[Entry], partition: OwnedPartition) -> bool:
+    async def _pass_what_did_not_run(self, passed: Sequence[Run], partition: OwnedPartition) -> bool:
         """Behind the last one that ran: what can't be decoded is passed too, or each next owner would send its dead letter again."""
         if not passed or passed[-1].exec_id is not None:
             return True
@@ -69,9 +71,9 @@ class OffsetsPipeline(TransactionalPipeline):
             return False
         return True
 
-    async def _is_clear(self, entries: Sequence[Entry], partition: OwnedPartition) -> bool:
+    async def _is_clear(self, runs: Sequence[Run], partition: OwnedPartition) -> bool:
         """Ask for the outcome of commits that are in doubt: what was passed goes on, the rest is fetched again."""
-        doubtful = [entry for entry in entries if entry in self._in_doubt]
+        doubtful = [run for run in runs if run in self._in_doubt]
         if not doubtful:
             return True
         try:
@@ -80,81 +82,81 @@ class OffsetsPipeline(TransactionalPipeline):
         except StoreUnavailable as error:
             self._worker.postpone(doubtful, "it is not known whether they were committed", error)
             return False
-        for entry in doubtful:
-            self._in_doubt.discard(entry)
-            if entry.delivery.offset >= passed:
-                entry.undo()
+        for run in doubtful:
+            self._in_doubt.discard(run)
+            if run.delivery.offset >= passed:
+                run.undo()
         return True
 
-    async def _transact(self, entries: Sequence[Entry], assignment: Assignment) -> BaseException | None:
-        fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
+    async def _transact(self, runs: Sequence[Run], assignment: Assignment) -> BaseException | None:
+        fetched = [run for run in runs if run.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
             return None
-        run = await self._attempt(fetched, assignment)
-        if run.raised is None or run.stopped is not None:
-            return run.stopped
+        call = await self._attempt(fetched, assignment)
+        if call.raised is None or call.stopped is not None:
+            return call.stopped
         if len(fetched) == 1:
             await self._mark_failed(fetched, assignment)
             return None
         middle = len(fetched) // 2
         stopped = await self._transact(fetched[:middle], assignment)
-        if stopped is None and all(self._is_passed(entry) for entry in fetched[:middle]):
+        if stopped is None and all(self._is_passed(run) for run in fetched[:middle]):
             stopped = await self._transact(fetched[middle:], assignment)
         return stopped
 
-    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
+    async def _claim(self, transaction: Transaction, fetched: Sequence[Run], assignment: Assignment) -> list[Run]:
         await self._lock(transaction, cast(OwnedPartition, assignment))
-        for entry in fetched:
-            entry.stage = Stage.ADMITTED
+        for run in fetched:
+            run.stage = Stage.ADMITTED
         return list(fetched)
 
-    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
+    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
         await self._settle.publish(mine, partition)
-        if any(entry.stage is not Stage.PUBLISHED for entry in mine):
+        if any(run.stage is not Stage.PUBLISHED for run in mine):
             raise RollBack  # it can't be passed, and what was written for the others can't stay without it
-        sent_back = [entry for entry in mine if isinstance(entry.disposition, Later)]
-        await transaction.finish([finish_of(entry, entry.key) for entry in sent_back if entry.key is not None])
+        sent_back = [run for run in mine if isinstance(run.disposition, Later)]
+        await transaction.finish([finish_of(run, run.key) for run in sent_back if run.key is not None])
         offsets = cast(OffsetsTransaction, transaction)
         await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, mine[-1].delivery.offset + 1)
 
-    def _roll_back(self, mine: Sequence[Entry], run: HandlerRun) -> None:
-        waits = [entry for entry in mine if entry.stage is not Stage.ADMITTED]
-        if run.raised is None and not run.called_off and run.stopped is None and len(waits) == len(mine):
-            for entry in mine:
-                entry.undo()
+    def _roll_back(self, mine: Sequence[Run], call: HandlerCall) -> None:
+        waits = [run for run in mine if run.stage is not Stage.ADMITTED]
+        if call.raised is None and not call.called_off and call.stopped is None and len(waits) == len(mine):
+            for run in mine:
+                run.undo()
             self._worker.postpone(mine, "copies are not acknowledged", wait=PUBLISH_AGAIN)
         else:
-            super()._roll_back(mine, run)
+            super()._roll_back(mine, call)
 
-    async def _mark_failed(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 await self._lock(transaction, partition)
-                await self._publish_and_mark(transaction, entries, assignment)
+                await self._publish_and_mark(transaction, runs, assignment)
         except RollBack:
-            self._roll_back(entries, HandlerRun())
+            self._roll_back(runs, HandlerCall())
         except StoreUnavailable as error:
-            self._undo_and_postpone(entries, error)
+            self._undo_and_postpone(runs, error)
 
-    def _undo_and_postpone(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
+    def _undo_and_postpone(self, runs: Sequence[Run], error: StoreUnavailable) -> None:
         """What had come to the commit is in doubt, and is asked for before anything is run again."""
-        doubtful = [entry for entry in entries if entry.stage is Stage.PUBLISHED and entry.delivery.at_origin]
+        doubtful = [run for run in runs if run.stage is Stage.PUBLISHED and run.delivery.at_origin]
         self._in_doubt.update(doubtful)
         self._worker.postpone(doubtful, "it is not known whether they were committed", error)
-        super()._undo_and_postpone([entry for entry in entries if entry not in self._in_doubt], error)
+        super()._undo_and_postpone([run for run in runs if run not in self._in_doubt], error)
 
     async def _lock(self, transaction: Transaction, partition: OwnedPartition) -> int:
         offsets = cast(OffsetsTransaction, transaction)
         return await offsets.lock(self._owner, partition.topic, partition.partition, partition.generation)
 
-    def _stands(self, entry: Entry) -> bool:
+    def _stands(self, run: Run) -> bool:
         # A copy counts only with the transaction that passed its original.
-        return super()._stands(entry) and not entry.delivery.at_origin
+        return super()._stands(run) and not run.delivery.at_origin
 
-    def _is_passed(self, entry: Entry) -> bool:
-        return entry.stage >= Stage.PUBLISHED and entry not in self._in_doubt
+    def _is_passed(self, run: Run) -> bool:
+        return run.stage >= Stage.PUBLISHED and run not in self._in_doubt
 
 
 class CopiesPipeline(TransactionalPipeline):
@@ -164,27 +166,27 @@ class CopiesPipeline(TransactionalPipeline):
         super().__init__(agent, worker, store)
         self._owner = owner
 
-    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
+    async def _claim(self, transaction: Transaction, fetched: Sequence[Run], assignment: Assignment) -> list[Run]:
         return await super()._claim(transaction, await self._permitted(transaction, fetched), assignment)
 
-    async def _permitted(self, transaction: Transaction, fetched: Sequence[Entry]) -> list[Entry]:
-        keyed = [(entry, entry.key) for entry in fetched if entry.key is not None]
-        copies = [(key, entry.delivery.origin[:3]) for entry, key in keyed]
+    async def _permitted(self, transaction: Transaction, fetched: Sequence[Run]) -> list[Run]:
+        keyed = [(run, run.key) for run in fetched if run.key is not None]
+        copies = [(key, run.delivery.origin[:3]) for run, key in keyed]
         permits = await cast(OffsetsTransaction, transaction).permits(self._owner, copies) if copies else []
-        for (entry, _), permit in zip(keyed, permits, strict=True):
+        for (run, _), permit in zip(keyed, permits, strict=True):
             if permit is Permit.SUPERSEDED:
-                entry.rule(Duplicate(stale=True))
+                run.rule(Duplicate(stale=True))
             elif permit is Permit.PENDING:
-                self._worker.postpone([entry], "its original is not passed yet")
-        pending = {id(entry) for (entry, _), permit in zip(keyed, permits, strict=True) if permit is Permit.PENDING}
-        return [entry for entry in fetched if entry.stage is Stage.FETCHED and id(entry) not in pending]
+                self._worker.postpone([run], "its original is not passed yet")
+        pending = {id(run) for (run, _), permit in zip(keyed, permits, strict=True) if permit is Permit.PENDING}
+        return [run for run in fetched if run.stage is Stage.FETCHED and id(run) not in pending]
 
 
-def _before_the_first_that_waits(entries: Sequence[Entry]) -> list[Entry]:
+def _before_the_first_that_waits(runs: Sequence[Run]) -> list[Run]:
     """In order, up to one whose dead letter is not there yet."""
     passable = []
-    for entry in entries:
-        if entry.stage is Stage.RULED:
+    for run in runs:
+        if run.stage is Stage.RULED:
             break
-        passable.append(entry)
+        passable.append(run)
     return passable

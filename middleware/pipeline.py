@@ -1,6 +1,6 @@
-"""Pipeline, the spine: admit, execute, settle. A batch of entries goes through it between fetch and commit.
+"""Pipeline, the spine: admit, execute, settle. A batch of runs goes through it between fetch and commit.
 
-Nothing here commits. The host looks at the stage of each entry afterwards: SETTLED ones move the watermark, all
+Nothing here commits. The host looks at the stage of each run afterwards: SETTLED ones move the watermark, all
 others are held and come up again at `not_before`, from the stage that they reached. So an error in our own machinery
 is never an acknowledgement, and a step that failed is repeated alone.
 """
@@ -15,9 +15,10 @@ from typing import Final
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Duplicate
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
+from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.settlement import Assignment, Settlement
 from ackwise.middleware.worker import Worker
 
@@ -38,8 +39,8 @@ class HandlerStopped(BaseException):
 class Pipeline:
     """The spine for one handler.
 
-    `await pipeline(entries, assignment)` takes entries of one partition, in any stage below SETTLED, and leaves
-    each of them SETTLED or held. Raises `HandlerStopped` after everything else was settled.
+    `await pipeline(runs, assignment)` takes runs of one partition, in any stage below SETTLED, and leaves each of them SETTLED or
+    held; those that fell out of another are added to the list. Raises `HandlerStopped` after everything else was settled.
     """
 
     def __init__(self, agent: Agent, worker: Worker) -> None:
@@ -59,39 +60,37 @@ class Pipeline:
         """How many messages ran without a claim because the store was down."""
         return self._admission.unprotected
 
-    def batch_limit(self, entry: Entry) -> int:
-        """How many messages may be in a batch with `entry`, itself included.
+    def batch_limit(self, run: Run) -> int:
+        """How many messages may be in a batch with `run`, itself included.
 
         Nobody knows which message of a batch made the handler raise, so all of them come back. They do so in ever smaller
         batches, and for the last time alone: one that always fails takes no neighbour into the dead letters.
         """
-        attempt, whole = entry.delivery.attempt, self.agent.max_batch
+        attempt, whole = run.attempt, self.agent.max_batch
         if attempt > self._worker.later.max_reconsume_times:
             return 1
         return max(1, whole >> (_SHRINK * (attempt - 1)))
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
-        stopped = self._admission.prepare(entries)
-        if stopped is None and await self._may_begin(entries, assignment):
-            async with self._turn(entries) as may_run:
+    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+        stopped = self._admission.prepare(runs)
+        if stopped is None and await self._may_begin(runs, assignment):
+            async with self._turn(runs) as may_run:
                 if may_run and not assignment.cut_off:
-                    await self._admission.claim(entries)
-                    settle = partial(self._settle_finished, entries, assignment)
-                    stopped = (await self._execution.run(entries, assignment, HandlerRun(), meanwhile=settle)).stopped
-        follow(entries)
-        await self._settle(entries, assignment)
+                    await self._admission.claim(runs)
+                    settle = partial(self._settle_finished, runs, assignment)
+                    stopped = (await self._execution.run(runs, assignment, HandlerCall(), meanwhile=settle)).stopped
+        follow(runs)
+        await self._settle(runs, assignment)
         if stopped is not None:
             raise HandlerStopped(stopped)
 
-    async def _settle_finished(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def _settle_finished(self, runs: list[Run], assignment: Assignment) -> None:
         """Settle what is finished while the rest still runs, so that it can be committed before the partition is gone."""
-        follow([entry for entry in entries if entry.leader is not None and entry.leader.disposition is not None])
-        now = self._worker.monotonic()
-        finished = [entry for entry in entries if Stage.RULED <= entry.stage < Stage.SETTLED and entry.not_before <= now]
-        await self._settle(finished, assignment)
-        assignment.pass_settled(finished)
+        follow([run for run in runs if run.leader is not None and run.leader.disposition is not None])
+        await self._settle(runs, assignment, due=self._worker.monotonic())
+        assignment.pass_settled(runs)
 
-    async def _may_begin(self, entries: Sequence[Entry], assignment: Assignment) -> bool:
+    async def _may_begin(self, runs: list[Run], assignment: Assignment) -> bool:
         """Return whether a batch may begin: the partition is still ours, and the event log works.
 
         Otherwise it could not be settled, and a kill would repeat all of it. Where nobody claims anything, that it was received must be
@@ -102,16 +101,16 @@ class Pipeline:
         try:
             await self._worker.make_durable()
         except EventLogUnavailable as error:
-            fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
+            fetched = [run for run in runs if run.stage is Stage.FETCHED]
             self._worker.postpone(fetched, "the event log is not durable, nothing is begun", error)
             return False
         return True
 
     @asynccontextmanager
-    async def _turn(self, entries: Sequence[Entry]) -> AsyncIterator[bool]:
+    async def _turn(self, runs: list[Run]) -> AsyncIterator[bool]:
         """Beside other batches, or alone for a message that workers died of; `False` if the worker did not come to rest."""
         isolation, leases = self._worker.isolation, self._worker.leases
-        alone = [entry for entry in entries if entry.alone and entry.stage is Stage.FETCHED]
+        alone = [run for run in runs if run.alone and run.stage is Stage.FETCHED]
         if leases is None or not alone:
             async with isolation.shared():
                 yield True
@@ -122,17 +121,17 @@ class Pipeline:
             yield idle
 
 
-def follow(entries: Sequence[Entry]) -> None:
+def follow(runs: Sequence[Run]) -> None:
     """Duplicates inside a batch share their leader's fate: settled with it, no second copy; held with it."""
-    for entry in entries:
-        leader = entry.leader
-        if leader is None or entry.stage is not Stage.FETCHED:
+    for run in runs:
+        leader = run.leader
+        if leader is None or run.stage is not Stage.FETCHED:
             continue
         if leader.disposition is None:
-            entry.leader = None
-            entry.postpone(leader.not_before, leader.why)
+            run.leader = None
+            run.postpone(leader.not_before, leader.why)
         else:
             ruling = leader.disposition
             stale = isinstance(ruling, Duplicate) and ruling.stale
             dead = isinstance(ruling, Dead) or (isinstance(ruling, Duplicate) and ruling.dead)
-            entry.rule(Duplicate(stale, str(leader.delivery.origin), dead))
+            run.rule(Duplicate(stale, str(leader.origin), dead))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, Failure, Later, Reason
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
-from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.fate import ending
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.fate import outcome_of, sent_back_of
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import SendBack
-from ackwise.middleware.store import Ack, Complete, Release
+from ackwise.middleware.run import Run, Stage, count, pick
+from ackwise.middleware.store import Ack, Outcome
 from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
 from ackwise.middleware.worker import Worker
 
@@ -48,8 +49,8 @@ class Assignment(Protocol):
         """It takes nothing new, and what has begun comes to its end."""
         ...
 
-    def pass_settled(self, entries: Sequence[Entry]) -> None:
-        """Those of `entries` that are SETTLED may move the watermark."""
+    def pass_settled(self, runs: Sequence[Run]) -> None:
+        """Those of `runs` that are SETTLED may move the watermark."""
         ...
 
 
@@ -65,26 +66,30 @@ class Settlement:
         self._worker = worker
         self._leases = worker.leases
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
-        """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed."""
-        ruled = [entry for entry in entries if entry.stage in _UNDER_WAY]
-        await self._confirm(ruled)
-        await self.publish(ruled, assignment)
-        await self._record_outcomes(ruled)
-        await self._update_store(ruled)
+    async def __call__(self, runs: list[Run], assignment: Assignment, *, due: float | None = None) -> None:
+        """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed.
 
-    async def _confirm(self, ruled: Sequence[Entry]) -> None:
+        `due`: nothing that is held for longer (monotonic seconds).
+        """
+        ruled = [run for run in runs if run.stage in _UNDER_WAY and (due is None or run.not_before <= due)]
+        if ruled:
+            await self._confirm(ruled)
+            await self.publish(ruled, assignment)
+            await self._record_outcomes(ruled)
+            await self._update_store(runs, ruled)
+
+    async def _confirm(self, ruled: Sequence[Run]) -> None:
         """Past the local deadline only a renewed claim may publish; a lost one is claimed anew."""
         if self._leases is None:
             return
         doubtful = [
-            entry
-            for entry in ruled
-            if isinstance(entry.disposition, _COPIED)
-            and entry.stage is Stage.RULED
-            and entry.token
-            and not entry.unprotected
-            and self._leases.expired(entry)
+            run
+            for run in ruled
+            if isinstance(run.disposition, _COPIED)
+            and run.stage is Stage.RULED
+            and run.tokens
+            and not run.unprotected
+            and self._leases.expired(run)
         ]
         if not doubtful:
             return
@@ -92,71 +97,69 @@ class Settlement:
             lost = await self._leases.renew(doubtful)
         except StoreUnavailable as error:
             self._worker.postpone(doubtful, "its lease could not be renewed", error)
-            for entry in doubtful:
-                entry.claim_lost = True  # keeps it from being published in this pass
+            for run in doubtful:
+                run.lost_tokens = set(run.tokens or ())  # keeps it from being published in this pass
             return
-        for entry in lost:
-            self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
-            self._leases.drop(entry)
-            entry.forget_claim()
-            entry.postpone(self._worker.monotonic(), "its claim was lost")
+        for run in lost:
+            self._worker.record(EventCode.CLAIM_LOST, self._agent.name, run, with_exec_id=True)
+            self._leases.drop(run)
+            run.forget_claim()
+            run.postpone(self._worker.monotonic(), "its claim was lost")
 
-    async def publish(self, ruled: Sequence[Entry], assignment: Assignment) -> None:
+    async def publish(self, ruled: Sequence[Run], assignment: Assignment) -> None:
         """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
         outgoing, passed = [], []
-        for entry in ruled:
-            if entry.stage is not Stage.RULED:
+        for run in ruled:
+            if run.stage is not Stage.RULED:
                 continue
-            if not isinstance(entry.disposition, _COPIED):
-                entry.stage = Stage.PUBLISHED
-                passed.append(entry)
-            elif assignment.cut_off or not entry.claim_lost:
-                outgoing.append(entry)
+            if not isinstance(run.disposition, _COPIED):
+                run.stage = Stage.PUBLISHED
+                passed.append(run)
+            elif assignment.cut_off or not run.claim_lost:
+                outgoing.append(run)
         self._log_suppressed(passed)
         while outgoing:
             if assignment.cut_off:  # looked at for each round: a shorter one is sent after the answer to the first
-                for entry in outgoing:
-                    self._abandon(entry)
+                for run in outgoing:
+                    self._abandon(run)
                 return
-            for entry in outgoing:
-                entry.copy = entry.copy or self._copy(entry)
-            answers = await self._worker.publisher.publish([entry.copy for entry in outgoing if entry.copy is not None])
+            for run in outgoing:
+                run.copy = run.copy or self._copy(run)
+            answers = await self._worker.publisher.publish([run.copy for run in outgoing if run.copy is not None])
             refused, unanswered = [], []
-            for entry, answer in zip(outgoing, answers, strict=True):
+            for run, answer in zip(outgoing, answers, strict=True):
                 if answer is None:
-                    entry.stage, entry.tries = Stage.PUBLISHED, 0
+                    run.stage, run.tries = Stage.PUBLISHED, 0
                 elif isinstance(answer, PublishRefused):
-                    if self._shrink(entry, answer):
-                        refused.append(entry)
+                    if self._shrink(run, answer):
+                        refused.append(run)
                 else:
-                    unanswered.append((entry, answer))
+                    unanswered.append((run, answer))
             if unanswered:
-                self._worker.postpone(
-                    [entry for entry, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN
-                )
-            self._log_dead_letters([entry for entry in outgoing if entry.stage is Stage.PUBLISHED])
+                self._worker.postpone([run for run, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
+            self._log_dead_letters([run for run in outgoing if run.stage is Stage.PUBLISHED])
             outgoing = refused
 
-    def _log_suppressed(self, passed: Sequence[Entry]) -> None:
+    def _log_suppressed(self, passed: Sequence[Run]) -> None:
         """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
-        suppressed = [entry for entry in passed if isinstance(entry.disposition, Duplicate) and entry.disposition.dead]
+        suppressed = [run for run in passed if isinstance(run.disposition, Duplicate) and run.disposition.dead]
         if suppressed:
             log.warning(
                 "messages are not run, their keys are those of dead letters",
                 handler=self._agent.name,
-                messages=len(suppressed),
-                topic=suppressed[0].delivery.origin.topic,
-                partition=suppressed[0].delivery.origin.partition,
-                offset=suppressed[0].delivery.origin.offset,
+                messages=count(suppressed),
+                topic=suppressed[0].origin.topic,
+                partition=suppressed[0].origin.partition,
+                offset=suppressed[0].origin.offset,
             )
 
-    def _log_dead_letters(self, published: Sequence[Entry]) -> None:
+    def _log_dead_letters(self, published: Sequence[Run]) -> None:
         """One line for the dead letters of each reason; a reason that the handler gave is the user's text and stays on the letter."""
-        by_reason: dict[str, list[tuple[Entry, Failure | None]]] = {}
-        for entry in published:
-            if isinstance(entry.disposition, Dead):
-                reason = entry.disposition.reason if entry.disposition.reason in OUR_REASONS else "given by the handler"
-                by_reason.setdefault(reason, []).append((entry, entry.disposition.failure))
+        by_reason: dict[str, list[tuple[Run, Failure | None]]] = {}
+        for run in published:
+            if isinstance(run.disposition, Dead):
+                reason = run.disposition.reason if run.disposition.reason in OUR_REASONS else "given by the handler"
+                by_reason.setdefault(reason, []).append((run, run.disposition.failure))
         for reason, dead in by_reason.items():
             first, failure = dead[0]
             log.warning(
@@ -164,175 +167,165 @@ class Settlement:
                 handler=self._agent.name,
                 reason=reason,
                 messages=len(dead),
-                topic=first.delivery.origin.topic,
-                partition=first.delivery.origin.partition,
-                offset=first.delivery.origin.offset,
-                attempt=first.delivery.attempt,
+                topic=first.origin.topic,
+                partition=first.origin.partition,
+                offset=first.origin.offset,
+                attempt=first.attempt,
                 dead_letters=self._worker.dead_letter_topic,
                 error=None if failure is None else failure.error,
                 at=None if failure is None else failure.at,
             )
 
-    def _shrink(self, entry: Entry, refusal: PublishRefused) -> bool:
+    def _shrink(self, run: Run, refusal: PublishRefused) -> bool:
         """A copy that is refused for good becomes a dead letter, and that is cut until it fits."""
-        if isinstance(entry.disposition, Dead):
-            smaller = None if entry.copy is None else shrink(entry.copy)
+        if isinstance(run.disposition, Dead):
+            smaller = None if run.copy is None else shrink(run.copy)
         else:
-            entry.disposition = Dead(Reason.TOO_LARGE, Failure.of(refusal))
-            entry.send_back = None
-            smaller = self._copy(entry)
+            run.disposition = Dead(Reason.TOO_LARGE, Failure.of(refusal))
+            run.send_back = None
+            smaller = self._copy(run)
         if smaller is None:
-            entry.copy = None
-            self._worker.postpone([entry], "its dead letter is refused", refusal, wait=PUBLISH_AGAIN)
+            run.copy = None
+            self._worker.postpone([run], "its dead letter is refused", refusal, wait=PUBLISH_AGAIN)
             return False
-        entry.copy = smaller
+        run.copy = smaller
         return True
 
-    def _copy(self, entry: Entry) -> Copy:
-        delivery, worker, now_ms = entry.delivery, self._worker, int(self._worker.wall() * 1000)
-        if isinstance(entry.disposition, Dead):
-            dead = entry.disposition
+    def _copy(self, run: Run) -> Copy:
+        delivery, worker, now_ms = run.delivery, self._worker, int(self._worker.wall() * 1000)
+        if isinstance(run.disposition, Dead):
+            dead = run.disposition
             return dead_letter(
                 delivery, topic=worker.dead_letter_topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
                 now_ms=now_ms, reason=dead.reason, failure=dead.failure,
             )  # fmt: skip
-        back = cast(SendBack, entry.send_back)
+        back = cast(SendBack, run.send_back)
         due = now_ms + round((back.delay + worker.clock_skew) * 1000) if back.delay > 0 else now_ms
         topic = worker.delay_topics[max(back.level, 1) - 1] if back.delay > 0 else worker.retry_topic
         return retry_copy(
             delivery, topic=topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
-            due=due, now_ms=now_ms, reason=entry.error or "",
+            due=due, now_ms=now_ms, reason=run.error or "",
         )  # fmt: skip
 
-    def _abandon(self, entry: Entry) -> None:
+    def _abandon(self, run: Run) -> None:
         """After the cut-off: the failure is told, the claim given back, nothing else."""
-        self._worker.record(self._worker.event(EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id))
+        self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error)
         if self._leases is not None:
-            self._leases.give_back(entry)
-        entry.forget_claim()
-        entry.postpone(self._worker.monotonic(), "its partition was revoked")
+            self._leases.give_back(run)
+        run.forget_claim()
+        run.postpone(self._worker.monotonic(), "its partition was revoked")
 
-    async def _record_outcomes(self, ruled: Sequence[Entry]) -> None:
-        published = [entry for entry in ruled if entry.stage is Stage.PUBLISHED]
+    async def _record_outcomes(self, ruled: Sequence[Run]) -> None:
+        published = [run for run in ruled if run.stage is Stage.PUBLISHED]
         if not published:
             return
-        sink = self._worker.sink
-        if sink is not None:
+        if self._worker.sink is not None:
             now = self._worker.monotonic()
-            for entry in published:
-                if not entry.recorded:
-                    entry.recorded = True
-                    for event in self._outcome_events(entry, now):
-                        sink.record(event)
+            for run in published:
+                if not run.recorded:
+                    run.recorded = True
+                    self._record_outcome(run, now)
             try:
                 await self._worker.make_durable()
             except EventLogUnavailable as error:
                 self._worker.postpone(published, "the event log is not durable", error)
                 return
-        for entry in published:
-            entry.stage = Stage.RECORDED
+        for run in published:
+            run.stage = Stage.RECORDED
 
-    def _outcome_events(self, entry: Entry, now: float) -> list[Event]:
-        duration = round((now - entry.started_at) * 1e6) if entry.exec_id is not None else None
-        how = _UNPROTECTED if entry.unprotected else None
-        events = []
-        if entry.exec_id is not None and isinstance(entry.disposition, _COPIED):
-            events.append(
-                self._worker.event(
-                    EventCode.FAILED, self._agent.name, entry, error=entry.error, exec_id=entry.exec_id, duration_us=duration, attrs=how
-                )
-            )
-        match entry.disposition:
+    def _record_outcome(self, run: Run, now: float) -> None:
+        record, handler = self._worker.record, self._agent.name
+        duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
+        how = _UNPROTECTED if run.unprotected else None
+        if run.exec_ids is not None and isinstance(run.disposition, _COPIED):
+            record(EventCode.FAILED, handler, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=how)
+        match run.disposition:
             case Done():
-                events.append(
-                    self._worker.event(EventCode.SUCCEEDED, self._agent.name, entry, exec_id=entry.exec_id, duration_us=duration, attrs=how)
-                )
+                record(EventCode.SUCCEEDED, handler, run, with_exec_id=True, duration_us=duration, attrs=how)
             case Duplicate(stale, leader, dead):
                 told = ({} if leader is None else {"leader": leader}) | ({"outcome": "dead"} if dead else {})
-                attrs = json.dumps(told) if told else None
-                events.append(
-                    self._worker.event(EventCode.STALE if stale else EventCode.DUP_SUPPRESSED, self._agent.name, entry, attrs=attrs)
-                )
+                record(EventCode.STALE if stale else EventCode.DUP_SUPPRESSED, handler, run, attrs=json.dumps(told) if told else None)
             case Later():
-                back = cast(SendBack, entry.send_back)
+                back = cast(SendBack, run.send_back)
                 due = round((self._worker.wall() + back.delay) * 1000)
-                events.append(
-                    self._worker.event(EventCode.SENT_BACK, self._agent.name, entry, level=back.level, due_ms=due, error=entry.error)
-                )
+                record(EventCode.SENT_BACK, handler, run, level=back.level, due_ms=due, error=run.error)
             case Dead(reason):
-                events.append(self._worker.event(EventCode.DEAD_LETTERED, self._agent.name, entry, error=reason))
+                record(EventCode.DEAD_LETTERED, handler, run, error=reason)
             case None:
                 pass
-        return events
 
-    async def _update_store(self, ruled: Sequence[Entry]) -> None:
+    async def _update_store(self, runs: list[Run], ruled: Sequence[Run]) -> None:
         """Complete and release; only an answer settles what was completed, a release that fails holds nothing."""
-        recorded = [entry for entry in ruled if entry.stage is Stage.RECORDED]
-        completing: list[Entry] = []
-        completes: list[Complete] = []
-        releases: list[Release] = []
-        for entry in recorded:
-            if entry.key is None or not entry.token or self._leases is None:
+        recorded = [run for run in ruled if run.stage is Stage.RECORDED]
+        completing: list[tuple[Run, Outcome]] = []
+        releases: list[Column] = []
+        for run in recorded:
+            if not run.tokens or run.ids is None or self._leases is None:
                 continue
-            if entry.unprotected:
-                self._leases.give_back(entry)
-                continue
-            end = ending(entry, entry.key)
-            if isinstance(end, Release):
-                releases.append(end)
+            if run.unprotected:
+                self._leases.give_back(run)
+            elif (outcome := outcome_of(run)) is None:
+                releases.append(run.column(sent_back=sent_back_of(run)))
             else:
-                completing.append(entry)
-                completes.append(end)
-        held: Sequence[Entry] = ()
-        if self._leases is not None and (completes or releases):
+                completing.append((run, outcome))
+        held: list[Run] = []
+        if self._leases is not None and (completing or releases):
+            completes = [run.column(outcome) for run, outcome in completing]
             try:
                 result = await self._leases.exchange(completes=completes, releases=releases)
             except StoreUnavailable as error:
-                held = self._held_by_outage(completing, completes, self._leases, error)
+                held = self._held_by_outage([run for run, _ in completing], completes, self._leases, error)
             else:
-                answered = list(zip(completing, result.completes, strict=True))
-                self._log_restored([entry for entry, ack in answered if ack is Ack.RESTORED])
-                held = [entry for entry, ack in answered if ack is Ack.LOST and not isinstance(entry.disposition, Dead)]
-                for entry in held:
-                    self._claim_again(entry, self._leases)
+                answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, result.completes, strict=True)]
+                self._log_restored(answered)
+                for run, answers in answered:
+                    if answers:
+                        held += self._claim_lost_again(runs, run, answers, self._leases)
         unsettled = set(held)
-        settled = [entry for entry in recorded if entry not in unsettled] if unsettled else recorded
+        settled = [run for run in recorded if len(run) and run not in unsettled]
         if self._leases is not None:
             self._leases.drop(*settled)
-        for entry in settled:
-            entry.stage = Stage.SETTLED
-        for entry in recorded:
-            if entry.leader is not None and entry.stage is Stage.SETTLED and entry.leader.stage is not Stage.SETTLED:
-                entry.stage = Stage.RECORDED
-                entry.postpone(entry.leader.not_before, entry.leader.why)
+        for run in settled:
+            run.stage = Stage.SETTLED
+        for run in settled:
+            if run.leader is not None and run.leader.stage is not Stage.SETTLED:
+                run.stage = Stage.RECORDED
+                run.postpone(run.leader.not_before, run.leader.why)
 
-    def _held_by_outage(
-        self, completing: Sequence[Entry], completes: Sequence[Complete], leases: Leases, error: StoreUnavailable
-    ) -> Sequence[Entry]:
+    def _claim_lost_again(self, runs: list[Run], run: Run, answers: Mapping[int, Ack], leases: Leases) -> list[Run]:
+        """Of what succeeded, that of which somebody else owns the record falls out and is claimed anew; returns it."""
+        lost = [place for place, ack in answers.items() if ack is Ack.LOST and not isinstance(run.disposition, Dead)]
+        fallen = pick(runs, run, lost)
+        for single in fallen:
+            self._claim_again(single, leases)
+        return fallen
+
+    def _held_by_outage(self, completing: Sequence[Run], completes: Sequence[Column], leases: Leases, error: StoreUnavailable) -> list[Run]:
         """The store does not know that they are done: they are held until it does, unless nothing is to wait for the store."""
         if isinstance(self._worker.dedup, Dedup) and self._worker.dedup.on_store_down == "fail_open":
             for complete in completes:
                 leases.mark_later(complete)
-            return ()
+            return []
         self._worker.postpone(completing, "done, but the store does not know it yet", error)
-        return completing
+        return list(completing)
 
-    def _log_restored(self, restored: Sequence[Entry]) -> None:
+    def _log_restored(self, answered: Sequence[tuple[Run, Mapping[int, Ack]]]) -> None:
+        restored = [run.origin_at(place) for run, answers in answered for place in answers if answers[place] is Ack.RESTORED]
         if restored:
             log.error(
                 "the store had forgotten claims that were held, their records are written again",
                 handler=self._agent.name,
                 messages=len(restored),
-                topic=restored[0].delivery.origin.topic,
-                partition=restored[0].delivery.origin.partition,
-                offset=restored[0].delivery.origin.offset,
+                topic=restored[0].topic,
+                partition=restored[0].partition,
+                offset=restored[0].offset,
             )
 
-    def _claim_again(self, entry: Entry, leases: Leases) -> None:
+    def _claim_again(self, run: Run, leases: Leases) -> None:
         """It succeeded here and somebody else owns the record: it is claimed again, to be completed, never to be run."""
-        self._worker.record(self._worker.event(EventCode.CLAIM_LOST, self._agent.name, entry, exec_id=entry.exec_id))
-        leases.drop(entry)
-        recorded = entry.recorded
-        entry.forget_claim()
-        entry.recorded = recorded
-        entry.postpone(self._worker.monotonic(), "done, but its claim was lost")
+        self._worker.record(EventCode.CLAIM_LOST, self._agent.name, run, with_exec_id=True)
+        leases.drop(run)
+        recorded = run.recorded
+        run.forget_claim()
+        run.recorded = recorded
+        run.postpone(self._worker.monotonic(), "done, but its claim was lost")

@@ -15,12 +15,12 @@ from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.fate import is_last, log_spared
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.inflight import Flight, InFlight
 from ackwise.middleware.log import Log
-from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.run import Run, Stage, apart, in_order
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.worker import Worker
@@ -64,48 +64,48 @@ class StreamingPipeline(Pipeline):
         self._give = hand_over
         self._flush = flush
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
         stretch = cast(Stretch, assignment)
         async with AsyncExitStack() as company:
             async with stretch.turn:
                 flight = Flight(())
-                stopped = self._admission.prepare(entries)
-                begins = stopped is None and await self._may_begin(entries, stretch)
-                if begins and await company.enter_async_context(self._turn(entries)) and not stretch.cut_off:
-                    flight = await self._admit(entries, stretch)
+                stopped = self._admission.prepare(runs)
+                begins = stopped is None and await self._may_begin(runs, stretch)
+                if begins and await company.enter_async_context(self._turn(runs)) and not stretch.cut_off:
+                    flight = await self._admit(runs, stretch)
             with self._worker.isolation.recallable(flight.recall):
                 await self._land(flight, stretch)
-        follow(entries)
+        follow(runs)
         await self._flush()
-        await self._settle(entries, stretch)
+        await self._settle(runs, stretch)
         stopped = stopped or next((member.stopped for member in flight.members if member.stopped is not None), None)
         if stopped is not None:
             raise HandlerStopped(stopped)
 
-    async def _admit(self, entries: Sequence[Entry], stretch: Stretch) -> Flight:
+    async def _admit(self, runs: list[Run], stretch: Stretch) -> Flight:
         """Claim and hand over; a partition that is stopping by then is handed nothing."""
         flight = Flight(())
-        await self._admission.claim(entries)
-        admitted = [entry for entry in entries if entry.stage is Stage.ADMITTED]
+        await self._admission.claim(runs)
+        admitted = in_order(runs, [single for run in [*runs] if run.stage is Stage.ADMITTED for single in apart(runs, run)])
         if stretch.is_stopping or stretch.cut_off:
-            run = HandlerRun()
-            run.called_off = True
-            self._execution.give_up(admitted, run)
+            call = HandlerCall()
+            call.called_off = True
+            self._execution.give_up(runs, admitted, call)
         else:
             self._give_to(flight, admitted, stretch)
         return flight
 
-    def _begin(self, entry: Entry) -> bool:
-        return bool(self._execution.begin([entry]))
+    def _begin(self, member: InFlight) -> bool:
+        return bool(self._execution.begin([member.run], [member.run], member))
 
-    def _give_to(self, flight: Flight, entries: Sequence[Entry], stretch: Stretch, *, again_until: float | None = None) -> None:
-        """The loop may take `entries`, in no larger company than each of them bears."""
+    def _give_to(self, flight: Flight, runs: Sequence[Run], stretch: Stretch, *, again_until: float | None = None) -> None:
+        """The loop may take `runs`, in no larger company than each of them bears."""
         members = []
-        for entry in entries:
-            entry.run = member = InFlight(
-                entry,
-                cast(Message[object], entry.message),
-                self._company(entry),
+        for run in runs:
+            run.call = member = InFlight(
+                run,
+                run.message,
+                self._company(run),
                 again_until=again_until,
                 begin=self._begin,
                 assignment=stretch,
@@ -114,13 +114,13 @@ class StreamingPipeline(Pipeline):
         flight.join(members)
         self._give(members)
 
-    def _company(self, entry: Entry) -> int:
-        limit = 1 if entry.alone else self.batch_limit(entry)
-        return limit if entry.at_most is None else min(limit, entry.at_most)
+    def _company(self, run: Run) -> int:
+        limit = 1 if run.alone else self.batch_limit(run)
+        return limit if run.at_most is None else min(limit, run.at_most)
 
     async def _land(self, flight: Flight, stretch: Stretch) -> None:
         """Rule on what comes back until all of it is; what takes long is settled meanwhile, slice by slice."""
-        silent, back = 0.0, list[Entry]()
+        silent, back = 0.0, list[Run]()
         try:
             while True:
                 await flight.wait(SLICE)
@@ -128,16 +128,16 @@ class StreamingPipeline(Pipeline):
                 self._conclude_landed(landed)
                 if flight.is_over:
                     return
-                back += [member.entry for member in landed if member.entry.stage is not Stage.ADMITTED]  # those are away again
+                back += [member.run for member in landed if member.run.stage is not Stage.ADMITTED]  # those are away again
                 silent = 0.0 if landed else silent + SLICE
                 if silent and silent % HANG_WARNING == 0:
                     self._log_hanging(flight, silent)
                 now = self._worker.monotonic()
-                if due := [entry for entry in back if entry.not_before <= now]:
+                if due := [run for run in back if run.not_before <= now]:
                     await self._flush()
                     await self._settle(due, stretch)
                     stretch.pass_settled(due)
-                    back = [entry for entry in back if Stage.FETCHED < entry.stage < Stage.SETTLED]
+                    back = [run for run in back if Stage.FETCHED < run.stage < Stage.SETTLED]
         except asyncio.CancelledError:
             for member in flight.members:
                 member.call_off()
@@ -151,18 +151,19 @@ class StreamingPipeline(Pipeline):
         """
         known, doomed = list[InFlight](), list[InFlight]()
         for member in landed:
-            is_doomed = member.company > 1 and is_last(member.entry, member.disposition or DONE, self._worker.later, member.error)
+            is_doomed = member.company > 1 and is_last(member.run, member.disposition or DONE, self._worker.later, member.error)
             (doomed if is_doomed else known).append(member)
         if not doomed:
             return known
         now = self._worker.monotonic()
         until = min(member.again_until or now + self._execution.patience for member in doomed)
         for member in doomed:
-            self._execution.spare(member.entry, at_most=max(1, member.company // 2), error=type(member.error).__name__)
+            self._execution.end(member.run.ids or (), member)
+            self._execution.spare(member.run, at_most=max(1, member.company // 2), error=type(member.error).__name__)
         at = None if doomed[0].error is None else where_raised(doomed[0].error)
-        log_spared(self.agent.name, [member.entry for member in doomed], batch=doomed[0].company, at=at)
+        log_spared(self.agent.name, [member.run for member in doomed], batch=doomed[0].company, at=at)
         if now < until and not stretch.is_stopping:
-            self._give_to(flight, [member.entry for member in doomed], stretch, again_until=until)
+            self._give_to(flight, [member.run for member in doomed], stretch, again_until=until)
             return known
         for member in doomed:
             member.disposition = None
@@ -170,9 +171,9 @@ class StreamingPipeline(Pipeline):
 
     def _conclude_landed(self, landed: Sequence[InFlight]) -> None:
         for member in landed:
-            member.entry.run = None
-        landed = [member for member in landed if member.entry.stage is Stage.ADMITTED]  # the others were not begun
-        self._execution.conclude([(member.entry, member.disposition, member.error) for member in landed if member.disposition is not None])
+            member.run.call = None
+        landed = [member for member in landed if member.run.stage is Stage.ADMITTED]  # the others were not begun
+        self._execution.conclude([(member.run, member.disposition, member.error) for member in landed if member.disposition is not None])
         undecided = [member for member in landed if member.disposition is None]
         for of_a_kind in (
             [member for member in undecided if member.called_off],
@@ -180,8 +181,10 @@ class StreamingPipeline(Pipeline):
             [member for member in undecided if not member.called_off and member.stopped is None],
         ):
             if of_a_kind:
-                self._execution.give_up([member.entry for member in of_a_kind], of_a_kind[0])
-        self._execution.end([member.entry for member in landed])
+                undecided_runs = [member.run for member in of_a_kind]
+                self._execution.give_up([*undecided_runs], undecided_runs, of_a_kind[0])
+        for member in landed:
+            self._execution.end(member.run.ids or (), member)
 
     def _log_hanging(self, flight: Flight, seconds: float) -> None:
         taken = list(flight.taken())

@@ -14,17 +14,18 @@ from collections.abc import Sequence
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.run import Run, Stage, apart
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
 from ackwise.middleware.worker import Worker
 
-__all__ = ["RollBack", "TransactionalPipeline", "finish_of"]
+__all__ = ["RollBack", "TransactionalPipeline", "finish_of", "one_by_one"]
 
 
 class RollBack(Exception):
@@ -39,25 +40,24 @@ class TransactionalPipeline(Pipeline):
         self._store = store
         self._retention = 0.0 if worker.dedup is None else float(worker.dedup.retention)
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Assignment) -> None:
-        stopped = self._admission.prepare(entries)
-        if stopped is None and await self._may_begin(entries, assignment):
-            fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
-            stopped = await self._transact(self._admission.elect(fetched), assignment)
-        follow(entries)
-        now = self._worker.monotonic()
-        await self._settle([entry for entry in entries if entry.not_before <= now], assignment)
+    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+        one_by_one(runs)
+        stopped = self._admission.prepare(runs)
+        if stopped is None and await self._may_begin(runs, assignment):
+            stopped = await self._transact(self._admission.elect(runs), assignment)
+        follow(runs)
+        await self._settle(runs, assignment, due=self._worker.monotonic())
         if stopped is not None:
             raise HandlerStopped(stopped)
 
-    async def _transact(self, entries: Sequence[Entry], assignment: Assignment) -> BaseException | None:
-        """Take `entries` as far as a commit, in as many transactions as it needs; returns what stops the app."""
-        fetched = [entry for entry in entries if entry.stage is Stage.FETCHED]
+    async def _transact(self, runs: Sequence[Run], assignment: Assignment) -> BaseException | None:
+        """Take `runs` as far as a commit, in as many transactions as it needs; returns what stops the app."""
+        fetched = [run for run in runs if run.stage is Stage.FETCHED]
         if not fetched or assignment.cut_off:
             return None
-        run = await self._attempt(fetched, assignment)
-        if run.raised is None or run.stopped is not None:
-            return run.stopped
+        call = await self._attempt(fetched, assignment)
+        if call.raised is None or call.stopped is not None:
+            return call.stopped
         if len(fetched) == 1:
             await self._mark_failed(fetched, assignment)
             return None
@@ -65,80 +65,79 @@ class TransactionalPipeline(Pipeline):
         halves = fetched[:middle], fetched[middle:]
         return await self._transact(halves[0], assignment) or await self._transact(halves[1], assignment)
 
-    async def _attempt(self, fetched: Sequence[Entry], assignment: Assignment) -> HandlerRun:
-        """One transaction with one run of the handler; where that has to be rolled back, nothing of it stays."""
-        run, mine = HandlerRun(), list[Entry]()
+    async def _attempt(self, fetched: Sequence[Run], assignment: Assignment) -> HandlerCall:
+        """One transaction with one call of the handler; where that has to be rolled back, nothing of it stays."""
+        call, mine = HandlerCall(), list[Run]()
         try:
             async with self._store.begin(retention=self._retention) as transaction:
                 mine = await self._claim(transaction, fetched, assignment)
-                run = await self._execution.run(mine, assignment, HandlerRun(transaction))
-                if run.raised is not None or any(entry.stage is Stage.ADMITTED for entry in mine):
+                call = await self._execution.run(mine, assignment, HandlerCall(transaction))
+                if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
                     raise RollBack
                 await self._publish_and_mark(transaction, mine, assignment)
         except RollBack:
-            self._roll_back(mine, run)
+            self._roll_back(mine, call)
         except TransactionAborted as error:
-            run.raised = error
-            self._roll_back([entry for entry in mine if not self._stands(entry)], run)
+            call.raised = error
+            self._roll_back([run for run in mine if not self._stands(run)], call)
         except StoreUnavailable as error:
             self._undo_and_postpone(fetched, error)
-        return run
+        return call
 
-    async def _claim(self, transaction: Transaction, fetched: Sequence[Entry], assignment: Assignment) -> list[Entry]:
+    async def _claim(self, transaction: Transaction, fetched: Sequence[Run], assignment: Assignment) -> list[Run]:
         """Who is ours under the lock of its row is ADMITTED and answered; who was finished before is RULED."""
-        keyed = [(entry, entry.key) for entry in fetched if entry.key is not None]
+        keyed = [(run, run.key) for run in fetched if run.key is not None]
         answers = await transaction.claim([key for _, key in keyed]) if keyed else []
-        for (entry, _), answer in zip(keyed, answers, strict=True):
-            self._take(entry, answer)
-        for entry in fetched:
-            if entry.key is None:
-                entry.stage = Stage.ADMITTED
-        return [entry for entry in fetched if entry.stage is Stage.ADMITTED]
+        for (run, _), answer in zip(keyed, answers, strict=True):
+            self._take(run, answer)
+        for run in fetched:
+            if run.key is None:
+                run.stage = Stage.ADMITTED
+        return [run for run in fetched if run.stage is Stage.ADMITTED]
 
-    def _take(self, entry: Entry, answer: TransactionAnswer) -> None:
+    def _take(self, run: Run, answer: TransactionAnswer) -> None:
         match answer:
             case Taken():
-                entry.stage = Stage.ADMITTED
-            case Finished(Outcome.OK, origin, exec_id) if origin == entry.delivery.origin[:3]:
+                run.stage = Stage.ADMITTED
+            case Finished(Outcome.OK, origin, exec_id) if origin == run.delivery.origin[:3]:
                 # Itself, and the commit was the last that was seen of it: its success is told now, if it was not then.
-                entry.exec_id, entry.started_at = exec_id, self._worker.monotonic()
-                entry.rule(Done())
+                run.exec_ids, run.started_at = [exec_id], self._worker.monotonic()
+                run.rule(Done())
             case Finished(outcome):
-                entry.rule(Duplicate(dead=outcome is Outcome.DEAD))
+                run.rule(Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
-                entry.rule(Duplicate(stale=True))
+                run.rule(Duplicate(stale=True))
 
-    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Entry], assignment: Assignment) -> None:
+    async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
         """Publish the copies, and mark what needs none or has one: a copy is there before anybody is told of it."""
         await self._settle.publish(mine, assignment)
-        done = [(entry, entry.key) for entry in mine if entry.stage is Stage.PUBLISHED]
-        await transaction.finish([finish_of(entry, key) for entry, key in done if key is not None])
+        done = [(run, run.key) for run in mine if run.stage is Stage.PUBLISHED]
+        await transaction.finish([finish_of(run, key) for run, key in done if key is not None])
 
-    def _roll_back(self, mine: Sequence[Entry], run: HandlerRun) -> None:
+    def _roll_back(self, mine: Sequence[Run], call: HandlerCall) -> None:
         """One that failed alone keeps its decision, or is given one; of several each is told to have failed, and is fetched again."""
-        if run.raised is None:
-            for entry in mine:
-                entry.undo()
-            if run.stopped is None:
+        if call.raised is None:
+            for run in mine:
+                run.undo()
+            if call.stopped is None:
                 self._worker.postpone(mine, "its handler was called off, or decided nothing")
         elif len(mine) == 1:
-            self._blame(mine[0], run.raised)
+            self._blame(mine[0], call.raised)
         else:
-            for entry in mine:
-                failed = self._worker.event(EventCode.FAILED, self.agent.name, entry, error="RolledBack", exec_id=entry.exec_id)
-                self._worker.record(failed)
-                entry.undo()
+            for run in mine:
+                self._worker.record(EventCode.FAILED, self.agent.name, run, with_exec_id=True, error="RolledBack")
+                run.undo()
 
-    def _blame(self, entry: Entry, error: BaseException) -> None:
+    def _blame(self, run: Run, error: BaseException) -> None:
         if isinstance(error, TransactionAborted):  # it was taken for a success until it was to be committed
-            broken = decide(entry, Later(failure=Failure.of(error)), self._worker.later, error)
+            broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error)
             log_broken_policy(self.agent.name, [] if broken is None else [broken])
-        entry.succeeded = False
+        run.succeeded = False
 
-    async def _mark_failed(self, entries: Sequence[Entry], assignment: Assignment) -> None:
+    async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
-        ruled = [entry for entry in entries if entry.stage is Stage.RULED]
-        keys = [entry.key for entry in ruled if entry.key is not None]
+        ruled = [run for run in runs if run.stage is Stage.RULED]
+        keys = [run.key for run in ruled if run.key is not None]
         if not keys:
             return  # nothing to mark: settling publishes it
         try:
@@ -149,28 +148,35 @@ class TransactionalPipeline(Pipeline):
                 else:
                     self._take(ruled[0], answer)
         except StoreUnavailable as error:
-            self._undo_and_postpone(entries, error)
+            self._undo_and_postpone(runs, error)
 
-    def _undo_and_postpone(self, entries: Sequence[Entry], error: StoreUnavailable) -> None:
+    def _undo_and_postpone(self, runs: Sequence[Run], error: StoreUnavailable) -> None:
         """The database is away, or it is not known whether it committed. Only what has its copy, or was finished before, goes on."""
-        undone = [entry for entry in entries if not (self._stands(entry) or isinstance(entry.disposition, Duplicate))]
-        for entry in undone:
-            entry.undo()
+        undone = [run for run in runs if not (self._stands(run) or isinstance(run.disposition, Duplicate))]
+        for run in undone:
+            run.undo()
         self._worker.postpone(undone, "the database is not available", error)
 
-    def _stands(self, entry: Entry) -> bool:
+    def _stands(self, run: Run) -> bool:
         """Whether it is parked or dead, whatever becomes of the transaction."""
-        return entry.stage is Stage.PUBLISHED and isinstance(entry.disposition, Later | Dead)
+        return run.stage is Stage.PUBLISHED and isinstance(run.disposition, Later | Dead)
 
 
-def finish_of(entry: Entry, key: ClaimKey) -> Finish:
-    """What is marked of an entry that is ruled on."""
-    attempt = entry.delivery.attempt
-    match entry.disposition:
+def one_by_one(runs: list[Run]) -> None:
+    """Take each message by itself, in order: each has a row of its own in the database."""
+    for run in [*runs]:
+        apart(runs, run)
+    runs.sort(key=lambda run: run.first)
+
+
+def finish_of(run: Run, key: ClaimKey) -> Finish:
+    """What is marked of a run that is ruled on."""
+    attempt = run.attempt
+    match run.disposition:
         case Later():
             outcome, next_attempt = None, attempt + 1
         case Dead():
             outcome, next_attempt = Outcome.DEAD, attempt
         case _:
             outcome, next_attempt = Outcome.OK, attempt
-    return Finish(key, entry.delivery.origin[:3], entry.exec_id or 0, outcome, next_attempt)
+    return Finish(key, run.delivery.origin[:3], run.exec_id or 0, outcome, next_attempt)

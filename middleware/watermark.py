@@ -7,42 +7,52 @@ Source: RocketMQ `ProcessQueue.removeMessage`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 __all__ = ["Watermark"]
 
 
 class Watermark:
-    """Offsets in flight of one partition, for as long as the partition is assigned."""
+    """Offsets in flight of one partition, in ranges, for as long as the partition is assigned."""
 
-    __slots__ = ("_next", "_unfinished")
+    __slots__ = ("_ends", "_next", "_starts")
 
     def __init__(self, position: int | None = None) -> None:
         self._next = position  #: the smallest offset that was not seen yet
-        self._unfinished: dict[int, None] = {}  #: ascending, since only larger offsets are taken
+        self._starts: list[int] = []  #: of the unfinished ranges, ascending, since only larger offsets are taken
+        self._ends: list[int] = []  #: behind the last offset of each
 
-    def track(self, offset: int) -> bool:
-        """Take a fetched offset; `False` if it is held already or lies below the watermark."""
-        if self._next is not None and offset < self._next:
+    def track(self, first: int, end: int | None = None) -> bool:
+        """Take the fetched offsets from `first` to before `end`, or `first` alone; `False` if it is held or lies below the watermark."""
+        if self._next is not None and first < self._next:
             return False
-        self._unfinished[offset] = None
-        self._next = offset + 1
+        self._next = first + 1 if end is None else end
+        self._starts.append(first)
+        self._ends.append(self._next)
         return True
 
-    def finish(self, offset: int) -> None:
-        """The message is done, parked or dead. An untracked offset is ignored."""
-        self._unfinished.pop(offset, None)
+    def finish(self, first: int, end: int | None = None) -> None:
+        """The messages from `first` to before `end`, or that at `first`, are done, parked or dead. Untracked offsets are ignored."""
+        end = first + 1 if end is None else end
+        at = max(0, bisect_right(self._starts, first) - 1)
+        while at < len(self._starts) and self._starts[at] < end:
+            start, stop = self._starts[at], self._ends[at]
+            left = [(a, b) for a, b in ((start, min(stop, first)), (max(start, end), stop)) if a < b]
+            self._starts[at : at + 1] = [a for a, _ in left]
+            self._ends[at : at + 1] = [b for _, b in left]
+            at += len(left)
 
     @property
     def commit(self) -> int | None:
         """The next offset to give to the broker; `None` while nothing is known."""
-        return next(iter(self._unfinished), self._next)
+        return self._starts[0] if self._starts else self._next
 
     @property
     def count(self) -> int:
         """How many offsets are not finished."""
-        return len(self._unfinished)
+        return sum(self._ends) - sum(self._starts)
 
     @property
     def span(self) -> int:
         """How far the last offset is from the smallest unfinished one."""
-        first = next(iter(self._unfinished), None)
-        return 0 if first is None or self._next is None else self._next - 1 - first
+        return self._next - 1 - self._starts[0] if self._starts and self._next is not None else 0

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import EventLogUnavailable
-from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.events import Event, EventCode, EventSink, RunEvents, RunSink, explode
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, count
 
 __all__ = ["Worker"]
 
@@ -27,9 +26,19 @@ log = Log()
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
 
-def _exec_ids() -> Iterator[int]:
-    """24 random bits for this worker, then a counter: unique among executions, and a counter compresses."""
-    return itertools.count(random.Random().getrandbits(23) << 40 | 1)
+class ExecIds:
+    """Ids of executions: 24 random bits for this worker, then a counter. They are unique, and a counter compresses."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = random.Random().getrandbits(23) << 40 | 1
+
+    def take(self, number: int = 1) -> range:
+        """The next ones."""
+        taken = range(self._next, self._next + number)
+        self._next = taken.stop
+        return taken
 
 
 class Outage:
@@ -58,7 +67,7 @@ class Worker:
     isolation: Isolation = field(default_factory=Isolation)
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
-    exec_ids: Iterator[int] = field(default_factory=_exec_ids)
+    exec_ids: ExecIds = field(default_factory=ExecIds)
     outage: Outage = field(default_factory=Outage)
     _next_line_at: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: by topic, partition and reason of a postponement
 
@@ -73,47 +82,62 @@ class Worker:
             raise
         self.outage.is_on = False
 
-    def record(self, event: Event) -> None:
-        """Give `event` to the sink, if there is one."""
-        if self.sink is not None:
-            self.sink.record(event)
-
-    def postpone(
-        self, entries: Sequence[Entry], why: str, error: Exception | None = None, *, at_most: float | None = None, wait: float | None = None
+    def record(
+        self, code: EventCode, handler: str, run: Run, *, with_exec_id: bool = False, error: str | None = None, **fields: Any
     ) -> None:
-        """They come up again after a back-off, at most `at_most` seconds of it, or after exactly `wait` seconds."""
-        now = self.monotonic()
-        for entry in entries:
-            delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(entry.tries, 10)) if wait is None else wait
-            entry.tries += 1
-            entry.postpone(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
-        if error is not None and entries and self._is_news(entries[0], why, now):
-            log.warning(
-                "messages are held, nothing of them is committed",
-                topic=entries[0].delivery.topic,
-                partition=entries[0].delivery.partition,
-                messages=len(entries),
-                why=why,
-                error=said(error),
-                retry_in=round(entries[0].not_before - now, 3),
-            )
+        """Give the sink an event about each message of `run`."""
+        if self.sink is None:
+            return
+        exec_ids = run.exec_ids if with_exec_id else None
+        if len(run) == 1:
+            self.sink.record(self.event(code, handler, run, None if exec_ids is None else exec_ids[0], error=error, **fields))
+            return
+        epoch = None if self.dedup is None else self.dedup.epoch
+        events = RunEvents(
+            code, *run.place, run.offsets, handler, run.attempt, run.times(), exec_ids, run.dedup_hashes(), epoch, error=error, **fields
+        )
+        if isinstance(self.sink, RunSink):
+            self.sink.record_run(events)
+        else:
+            for event in explode(events):
+                self.sink.record(event)
 
-    def _is_news(self, entry: Entry, why: str, now: float) -> bool:
-        """Each batch of a partition is held by itself; one line for all of them is enough for a while."""
-        place = entry.delivery.topic, entry.delivery.partition, why
-        if now < self._next_line_at.get(place, now):
-            return False
-        self._next_line_at[place] = now + LONGEST_WAIT
-        return True
-
-    def event(self, code: EventCode, handler: str, entry: Entry, exec_id: int | None = None, **fields: Any) -> Event:
-        """An event about `entry`, in the coordinates of its origin, with the physical ones where they differ."""
-        delivery = entry.delivery
+    def event(self, code: EventCode, handler: str, run: Run, exec_id: int | None = None, **fields: Any) -> Event:
+        """An event about a run of one, in the coordinates of its origin, with the physical ones where they differ."""
+        delivery = run.delivery
         origin = delivery.origin
         epoch = None if self.dedup is None else self.dedup.epoch
         if not delivery.at_origin:
             fields |= {"phys_topic": delivery.topic, "phys_partition": delivery.partition, "phys_offset": delivery.offset}
         return Event(
-            code, origin.topic, origin.partition, origin.offset, handler, delivery.attempt, exec_id, entry.dedup_hash, epoch,
+            code, origin.topic, origin.partition, origin.offset, handler, run.attempt, exec_id, run.dedup_hash, epoch,
             origin.timestamp_ms, **fields,
         )  # fmt: skip
+
+    def postpone(
+        self, runs: Sequence[Run], why: str, error: Exception | None = None, *, at_most: float | None = None, wait: float | None = None
+    ) -> None:
+        """They come up again after a back-off, at most `at_most` seconds of it, or after exactly `wait` seconds."""
+        now = self.monotonic()
+        for run in runs:
+            delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(run.tries, 10)) if wait is None else wait
+            run.tries += 1
+            run.postpone(now + (delay if at_most is None else min(delay, max(at_most, 0.001))), why)
+        if error is not None and runs and self._is_news(runs[0], why, now):
+            log.warning(
+                "messages are held, nothing of them is committed",
+                topic=runs[0].place.topic,
+                partition=runs[0].place.partition,
+                messages=count(runs),
+                why=why,
+                error=said(error),
+                retry_in=round(runs[0].not_before - now, 3),
+            )
+
+    def _is_news(self, run: Run, why: str, now: float) -> bool:
+        """Each batch of a partition is held by itself; one line for all of them is enough for a while."""
+        place = run.place.topic, run.place.partition, why
+        if now < self._next_line_at.get(place, now):
+            return False
+        self._next_line_at[place] = now + LONGEST_WAIT
+        return True

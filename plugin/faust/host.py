@@ -24,10 +24,11 @@ from faust.types import TP
 from faust.types.enums import ProcessingGuarantee
 
 from ackwise.middleware.agent import Agent as Handler
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Delivery, Message
+from ackwise.middleware.message import TopicPartition as Place
+from ackwise.middleware.run import Run
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.faust.agent import Agent
@@ -43,7 +44,7 @@ from ackwise.plugin.faust.thread import Cursor, Fetched
 from ackwise.plugin.faust.web import add_view
 from ackwise.plugin.faust.workerexit import bound
 from ackwise.plugin.group.group import Group, group_of
-from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.inspect.explain import Explanation, explain
@@ -341,30 +342,28 @@ class FaustHost:
         member, pipeline = self._opened_member(), intake.pipeline
         assert pipeline is not None
 
-        def from_source(delivery: Delivery) -> LaneEntry:
-            return LaneEntry(Entry(delivery), pipeline)
+        def from_source(place: Place, records: Sequence[Any]) -> list[Run]:
+            return [Run(place, records, pipeline)]
 
-        def from_retry(delivery: Delivery) -> LaneEntry | None:
-            entry = member.routes.from_retry(delivery)
-            return entry if entry.pipeline is pipeline else None
+        def from_retry(place: Place, records: Sequence[Any]) -> list[Run]:
+            return [run for run in member.routes.from_retry(place, records) if run.pipeline is pipeline]
 
         make = from_source if role == "source" else from_retry
         lane = member.lane(*partition, role, position, make=make, overlapping=True, agent=intake.name)
         intake.widen(lane)
         return lane
 
-    def _undeliverable(self, delivery: Delivery) -> LaneEntry | None:
-        """A copy that none of the agents takes. One for a stream that its agent has not derived yet waits for that."""
+    def _undeliverable(self, place: Place, records: Sequence[Any]) -> list[Run]:
+        """Copies that none of the agents takes. One for a stream that its agent has not derived yet waits for that."""
         member = self._opened_member()
-        item = member.routes.from_retry(delivery)
-        if item.pipeline in member.pipelines.values():
-            return None
-        agent, _, topic = (item.entry.delivery.handler or "").partition("/")
-        if item.pipeline is not None and topic and agent in self.app.agents:
-            item.entry.forget_claim()
-            item.entry.why = f"agent {agent!r} has not derived a stream over {topic!r} yet"
-            return LaneEntry(item.entry, None)
-        return item
+        runs = [run for run in member.routes.from_retry(place, records) if run.pipeline not in member.pipelines.values()]
+        for run in runs:
+            agent, _, topic = (run.delivery.handler or "").partition("/")
+            if run.pipeline is not None and topic and agent in self.app.agents:
+                run.forget_claim()
+                run.why = f"agent {agent!r} has not derived a stream over {topic!r} yet"
+                run.pipeline = None
+        return runs
 
     async def revoked(self, revoked: Iterable[TP]) -> None:
         """Settle what runs for at most `revoke_timeout`, commit, and let go."""

@@ -66,7 +66,7 @@ class Inlet:
         queue, most = (self._waiting, None) if first.again_until is None else (self._again, first.limit)
         while queue and len(flight) != most and (queue[0].where is not Where.WAITING or queue[0].is_with(first)):
             member = queue.popleft()
-            if member.where is Where.WAITING and member.take(first.entry.started_at):
+            if member.where is Where.WAITING and member.take(first.run.started_at):
                 flight.append(member)
         return flight
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.log import Log
-from ackwise.middleware.message import Delivery
+from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.run import Run, Stage, count, ranges_of
 from ackwise.middleware.watermark import Watermark
 from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
 
-__all__ = ["Lane", "LaneEntry"]
+__all__ = ["Lane"]
 
 log = Log()
 
@@ -36,27 +36,11 @@ _OVERLAP = 2
 ALARM = 60.0
 
 
-@dataclass(slots=True, eq=False)
-class LaneEntry:
-    """An entry with the pipeline that it belongs to; `None` for a copy that this worker must not touch."""
-
-    entry: Entry
-    pipeline: Pipeline | None
-    at_most: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
-    size: int = 0  #: raw bytes
-
-    @property
-    def limit(self) -> int:
-        """How many messages may be in a batch with it, itself included."""
-        if self.pipeline is None:
-            return 1
-        return self.pipeline.agent.max_batch if self.at_most is None else self.at_most
-
-
 class Lane:
     """The messages of one assigned partition.
 
-    `make` turns a delivery into an entry and names its pipeline; `None` is passed over, since another lane has it.
+    `make` turns records of this partition into runs, which name their pipeline; a record in none of them is passed over, since
+    another lane has it.
     """
 
     def __init__(
@@ -66,7 +50,7 @@ class Lane:
         role: Literal["source", "retry"],
         position: int,
         *,
-        make: Callable[[Delivery], LaneEntry | None],
+        make: Callable[[TopicPartition, Sequence[Any]], list[Run]],
         progressed: Callable[[Lane], None],
         generation: int | None = None,
         overlapping: bool = False,
@@ -81,6 +65,7 @@ class Lane:
         """
         self.topic = topic
         self.partition = partition
+        self.place = TopicPartition(topic, partition)
         self.role = role
         self.agent = agent
         self.position = position  #: the next offset that the broker is asked for
@@ -99,9 +84,9 @@ class Lane:
         self._make = make
         self._progressed = progressed
         self._clock = clock
-        self._queue: deque[LaneEntry] = deque()
-        self._held: list[LaneEntry] = []
-        self._running: list[LaneEntry] = []
+        self._queue: deque[Run] = deque()
+        self._held: list[Run] = []
+        self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
         self._arrived = 0.0  #: when the queue began to fill
@@ -114,32 +99,38 @@ class Lane:
         self.task = asyncio.create_task(self._work(), name=f"ackwise {self.topic}/{self.partition}")
         return self.task
 
-    def offer(self, deliveries: Iterable[Delivery]) -> list[tuple[int, int]]:
+    def offer(self, records: Sequence[Any]) -> list[tuple[int, int]]:
         """Take what was fetched, in order; returns `(from, to)` for each range of offsets that the log does not have."""
-        gaps, taken = [], 0
-        for delivery in deliveries:
-            if delivery.offset > self.position:
-                gaps.append((self.position, delivery.offset))
-            self.position = max(self.position, delivery.offset + 1)
-            if not self.watermark.track(delivery.offset):
-                continue
-            if (item := self._make(delivery)) is None:
-                self.watermark.finish(delivery.offset)
-                continue
-            if not self._queue:
-                self._arrived = self._clock()
-            item.size = size_of(delivery)
-            taken += item.size
-            self._queue.append(item)
-        self.bytes += taken
-        self.budget.used += taken
+        if records and records[0].offset < self.position:  # some of it was taken before
+            records = [record for record in records if record.offset >= self.position]
+        if not records:
+            return []
+        fetched = [*ranges_of(records)]
+        ends = [self.position, *(end for _, end in fetched)]
+        for first, end in fetched:
+            self.watermark.track(first, end)
+        self.position = ends[-1]
+        runs = self._make(self.place, records)
+        if count(runs) != len(records):
+            taken = {record.offset for run in runs for record in run.records}
+            for record in records:
+                if record.offset not in taken:
+                    self.watermark.finish(record.offset)
+        if not self._queue:
+            self._arrived = self._clock()
+        for run in runs:
+            run.sizes = [*map(size_of, run.records)]
+        size = sum(run.size for run in runs)
+        self._queue.extend(runs)
+        self.bytes += size
+        self.budget.used += size
         self._wake.set()
-        return gaps
+        return [(end, first) for end, (first, _) in zip(ends, fetched, strict=False) if end < first]
 
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._queue) + len(self._held) + len(self._running)
+        return count(self._queue) + count(self._held) + sum(map(count, self._running))
 
     @property
     def is_at_work(self) -> bool:
@@ -147,17 +138,17 @@ class Lane:
         return bool(self._queue or self._running)
 
     @property
-    def queued(self) -> tuple[LaneEntry, ...]:
+    def queued(self) -> tuple[Run, ...]:
         """What waits for a batch."""
         return tuple(self._queue)
 
     @property
-    def running(self) -> tuple[LaneEntry, ...]:
+    def running(self) -> tuple[Run, ...]:
         """What is in a batch now."""
-        return tuple(self._running)
+        return tuple(run for batch in self._running for run in batch)
 
     @property
-    def held(self) -> tuple[LaneEntry, ...]:
+    def held(self) -> tuple[Run, ...]:
         """What came back undecided or unsettled, and comes up again."""
         return tuple(self._held)
 
@@ -190,9 +181,9 @@ class Lane:
     def stop(self) -> None:
         """Take nothing new; what is running, and what is decided, is still settled."""
         self._stopping = True
-        for item in self._running:
-            if item.entry.run is not None:
-                item.entry.run.recall()
+        for run in self.running:
+            if run.call is not None:
+                run.call.recall()
         self._wake.set()
 
     def cut(self) -> None:
@@ -202,19 +193,20 @@ class Lane:
 
     def call_off(self) -> None:
         """Cancel the handler that is running."""
-        for item in list(self._running):
-            if item.entry.run is not None:
-                item.entry.run.call_off()
+        for run in self.running:
+            if run.call is not None:
+                run.call.call_off()
 
-    def unsettled(self) -> list[Entry]:
+    def unsettled(self) -> list[Run]:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
-        return [item.entry for item in (*self._held, *self._queue)]
+        return [*self._held, *self._queue]
 
-    def pass_settled(self, entries: Iterable[Entry]) -> None:
-        """Those of `entries` that are SETTLED may move the watermark."""
-        for entry in entries:
-            if entry.stage is Stage.SETTLED:
-                self.watermark.finish(entry.delivery.offset)
+    def pass_settled(self, runs: Iterable[Run]) -> None:
+        """Those of `runs` that are SETTLED may move the watermark."""
+        for run in runs:
+            if run.stage is Stage.SETTLED:
+                for first, end in run.ranges():
+                    self.watermark.finish(first, end)
         self._progressed(self)
 
     async def _work(self) -> None:
@@ -230,7 +222,7 @@ class Lane:
                 elif pipeline is None:
                     self._alarm(batch)
                 else:
-                    self._running += batch
+                    self._running.append(batch)
                     if self._overlapping:
                         self._begin(pipeline, batch)
                     else:
@@ -245,7 +237,7 @@ class Lane:
         self.bytes -= size
         self.budget.used -= size
 
-    def _begin(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
+    def _begin(self, pipeline: Pipeline, batch: list[Run]) -> None:
         task = asyncio.create_task(self._run(pipeline, batch), name=f"ackwise {self.topic}/{self.partition} {pipeline.agent.name}")
         self._batches.add(task)
         task.add_done_callback(lambda _: self._wake.set())
@@ -256,74 +248,79 @@ class Lane:
             self._batches.discard(task)
             task.result()
 
-    async def _run(self, pipeline: Pipeline, batch: list[LaneEntry]) -> None:
+    async def _run(self, pipeline: Pipeline, batch: list[Run]) -> None:
         try:
-            await pipeline([item.entry for item in batch], self)
+            await pipeline(batch, self)
         finally:
-            done = set(map(id, batch))
-            self._running = [item for item in self._running if id(item) not in done]
-            self._release(sum(item.size for item in batch if item.entry.stage is Stage.SETTLED))
-            self._held += [item for item in batch if item.entry.stage is not Stage.SETTLED]
-            self._held.sort(key=lambda item: item.entry.delivery.offset)
-            self.pass_settled(item.entry for item in batch)
+            self._running = [other for other in self._running if other is not batch]
+            self._release(sum(run.size for run in batch if run.stage is Stage.SETTLED))
+            self._held += [run for run in batch if run.stage is not Stage.SETTLED]
+            self._held.sort(key=_first)
+            self.pass_settled(batch)
 
-    def _take(self) -> tuple[Pipeline | None, list[LaneEntry]]:
+    def _take(self) -> tuple[Pipeline | None, list[Run]]:
         """The next batch: held messages that are due, then new ones, all of one pipeline."""
         now = self._clock()
-        due = [item for item in self._held if item.entry.not_before <= now and (not self._stopping or _is_decided(item))]
+        due = [run for run in self._held if run.not_before <= now and (not self._stopping or _is_decided(run))]
         if self.cut_off or self._is_busy():
             return None, []
         waits = self.generation is not None and len(due) < len(self._held)
         if waits:
-            ready = set(map(id, due))
-            due = list(takewhile(lambda item: id(item) in ready, self._held))
-        if alone := next((item for item in due if item.entry.alone and item.entry.stage is Stage.FETCHED), None):
+            ready = set(due)
+            due = list(takewhile(ready.__contains__, self._held))
+        if alone := next((run for run in due if run.alone and run.stage is Stage.FETCHED), None):
             batch = [alone]
         else:
             head = due[0] if due else self._queue[0] if self._queue and not (self._stopping or waits) else None
             if head is None:
                 return None, []
-            batch = _fitting(item for item in due if item.pipeline is head.pipeline)
+            batch = _fitting(run for run in due if run.pipeline is head.pipeline)
             if not (self._stopping or waits) and (due or self._is_ripe(head, now)):
                 self._dequeue(head.pipeline, batch)
-        taken = set(map(id, batch))
-        self._held = [item for item in self._held if id(item) not in taken]
+        if self._held:
+            taken = set(batch)
+            self._held = [run for run in self._held if run not in taken]
         return (batch[0].pipeline if batch else None), batch
 
     def _is_busy(self) -> bool:
         """Whether as much is at work as may be."""
         if not self._running or not self._overlapping:
             return bool(self._running)
-        pipeline = self._running[-1].pipeline
-        return pipeline is not None and len(self._running) >= _OVERLAP * pipeline.agent.max_batch
+        batch = self._running[-1]
+        pipeline = batch[-1].pipeline if batch else None
+        return pipeline is not None and sum(map(count, self._running)) >= _OVERLAP * pipeline.agent.max_batch
 
-    def _is_ripe(self, head: LaneEntry, now: float) -> bool:
+    def _is_ripe(self, head: Run, now: float) -> bool:
         if head.pipeline is None:
             return True
         agent = head.pipeline.agent
-        return len(self._queue) >= agent.max_batch or now >= self._arrived + agent.within
+        return count(self._queue) >= agent.max_batch or now >= self._arrived + agent.within
 
-    def _dequeue(self, pipeline: Pipeline | None, batch: list[LaneEntry]) -> None:
+    def _dequeue(self, pipeline: Pipeline | None, batch: list[Run]) -> None:
         """Fill `batch` with new messages of `pipeline`, as far as each of them allows."""
-        others: list[LaneEntry] = []
-        limit = min((item.limit for item in batch), default=MAX_MESSAGES)
-        while self._queue and len(batch) < limit:
-            item = self._queue.popleft()
-            if item.pipeline is not pipeline:
-                others.append(item)
+        others: list[Run] = []
+        size, limit = count(batch), min(map(_limit, batch), default=MAX_MESSAGES)
+        while self._queue and size < limit:
+            run = self._queue.popleft()
+            if run.pipeline is not pipeline:
+                others.append(run)
                 continue
-            limit = min(limit, item.limit)
-            if len(batch) >= limit:
-                self._queue.appendleft(item)
+            limit = min(limit, _limit(run))
+            if size >= limit:
+                self._queue.appendleft(run)
                 break
-            batch.append(item)
+            if size + len(run) > limit:
+                self._queue.appendleft(run)
+                run = run.cut(limit - size)
+            batch.append(run)
+            size += len(run)
         self._queue.extendleft(reversed(others))
         self._arrived = self._clock()
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
         blocked = self.generation is not None and bool(self._held)
-        due = [item.entry.not_before for item in (self._held[:1] if blocked else self._held) if not self._stopping or _is_decided(item)]
+        due = [run.not_before for run in (self._held[:1] if blocked else self._held) if not self._stopping or _is_decided(run)]
         if self._queue and not (self._stopping or blocked) and (pipeline := self._queue[0].pipeline) is not None:
             due.append(self._arrived + pipeline.agent.within)
         if self._is_busy():
@@ -335,7 +332,7 @@ class Lane:
         except TimeoutError:
             pass
 
-    def _alarm(self, batch: list[LaneEntry]) -> None:
+    def _alarm(self, batch: list[Run]) -> None:
         now = self._clock()
         if now >= self._next_alarm:
             self._next_alarm = now + ALARM
@@ -343,27 +340,37 @@ class Lane:
                 "a copy can't be read by this worker, its partition is not committed past it",
                 topic=self.topic,
                 partition=self.partition,
-                offset=batch[0].entry.delivery.offset,
-                error=batch[0].entry.why,
+                offset=batch[0].first,
+                error=batch[0].why,
             )
-        for item in batch:
-            item.entry.not_before = now + ALARM
-            self._held.append(item)
+        for run in batch:
+            run.not_before = now + ALARM
+            self._held.append(run)
 
 
-def _fitting(items: Iterable[LaneEntry]) -> list[LaneEntry]:
-    """As many of `items`, in order, as each of them allows."""
-    batch: list[LaneEntry] = []
-    limit = MAX_MESSAGES
-    for item in items:
-        limit = min(limit, item.limit)
-        if len(batch) >= limit:
+_first = attrgetter("first")
+
+
+def _limit(run: Run) -> int:
+    """How many messages may be in a batch with `run`, itself included."""
+    if run.pipeline is None:
+        return 1
+    return run.batch_limit or run.pipeline.agent.max_batch
+
+
+def _fitting(runs: Iterable[Run]) -> list[Run]:
+    """As many of `runs`, in order, as each of them allows; the first in any case."""
+    batch: list[Run] = []
+    size, limit = 0, MAX_MESSAGES
+    for run in runs:
+        limit = min(limit, _limit(run))
+        if batch and size + len(run) > limit:
             break
-        batch.append(item)
+        batch.append(run)
+        size += len(run)
     return batch
 
 
-def _is_decided(item: LaneEntry) -> bool:
+def _is_decided(run: Run) -> bool:
     """Whether settling it needs no more user code: it must not be thrown away while there is time."""
-    entry = item.entry
-    return item.pipeline is not None and (entry.succeeded or Stage.RULED <= entry.stage < Stage.SETTLED)
+    return run.pipeline is not None and (run.succeeded or Stage.RULED <= run.stage < Stage.SETTLED)

@@ -23,11 +23,12 @@ from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUn
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
@@ -37,7 +38,7 @@ from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
-from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -46,7 +47,7 @@ from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Client", "Member", "StoppedWhileStarting", "delivery_of", "owner_of"]
+__all__ = ["Client", "Member", "StoppedWhileStarting", "owner_of"]
 
 log = Log()
 
@@ -355,7 +356,7 @@ class Member:
         role: Literal["source", "retry"],
         position: int,
         *,
-        make: Callable[[Delivery], LaneEntry | None] | None = None,
+        make: Callable[[Place, Sequence[Any]], list[Run]] | None = None,
         generation: int | None = None,
         overlapping: bool = False,
         agent: str | None = None,
@@ -419,7 +420,7 @@ class Member:
         lanes = self.lanes.get(partition, ())
         if not lanes or lanes[0].is_stopping:
             return
-        for start, end in sorted({gap for lane in lanes for gap in lane.offer(map(delivery_of, records))}):
+        for start, end in sorted({gap for lane in lanes for gap in lane.offer(records)}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
 
@@ -524,8 +525,8 @@ class Member:
         A drain that did not wait for it could not see them, and they would be renewed for ever.
         """
         if self.leases is not None and lane.cut_off:
-            for entry in lane.unsettled():
-                self.leases.give_back(entry)
+            for run in lane.unsettled():
+                self.leases.give_back(run)
 
     def abandon_lanes(self) -> list[Lane]:
         """After an error of ours there was no drain: what is left publishes and commits nothing."""
@@ -539,8 +540,8 @@ class Member:
         """Release what these lanes hold in the store, so that the next owner never waits for a lease."""
         if self.leases is None:
             return
-        for entry in (entry for lane in lanes for entry in lane.unsettled()):
-            self.leases.give_back(entry)
+        for run in (run for lane in lanes for run in lane.unsettled()):
+            self.leases.give_back(run)
         try:
             await self.leases.flush()
         except StoreUnavailable as error:
@@ -560,11 +561,3 @@ def _tasks_of(lanes: Iterable[Lane]) -> set[asyncio.Task[None]]:
 def owner_of(policy: Transactional, group: str) -> str:
     """Whose offsets a database keeps for `group`."""
     return f"{policy.namespace}/{policy.epoch}/{group}"
-
-
-def delivery_of(record: Any) -> Delivery:
-    """A record of aiokafka as it was read at its origin."""
-    origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
-    return Delivery(
-        record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers), origin
-    )

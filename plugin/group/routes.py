@@ -1,18 +1,18 @@
-"""Routes from a delivery to its pipeline: that of its topic's agent, or that of the handler that a copy names."""
+"""Routes from records to their pipeline: that of its topic's agent, or that of the handler that a copy names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Failure, Reason
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.message import Delivery
+from ackwise.middleware.message import Delivery, TopicPartition, delivery_of
 from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.run import Run
 from ackwise.middleware.wire import ForeignCopy, NewerWire, parse_copy
 from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.lane import LaneEntry
 
 __all__ = ["Routes"]
 
@@ -25,18 +25,21 @@ class Routes:
         self._of_copies = of_copies
         self._by_topic = {topic: pipeline for pipeline in pipelines.values() for topic in pipeline.agent.topics}
 
-    def from_source(self, delivery: Delivery) -> LaneEntry:
-        """A record goes to the agent of its topic."""
-        return LaneEntry(Entry(delivery), self._by_topic[delivery.topic])
+    def from_source(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
+        """Records go to the agent of their topic."""
+        return [Run(place, records, self._by_topic[place.topic])]
 
-    def from_retry(self, delivery: Delivery) -> LaneEntry:
-        """A copy goes to the handler that it names; what can't be delivered is a dead letter, what can't be read yet waits."""
+    def from_retry(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
+        """Each copy goes to the handler that it names; what can't be delivered is a dead letter, what can't be read yet waits."""
+        return [self._copy(delivery_of(place, record)) for record in records]
+
+    def _copy(self, delivery: Delivery) -> Run:
         try:
             copy = parse_copy(delivery, self._worker.group)
         except NewerWire as error:
-            entry = Entry(delivery)
-            entry.why = str(error)
-            return LaneEntry(entry, None)
+            run = Run.of(delivery)
+            run.why = str(error)
+            return run
         except ForeignCopy as error:
             return self._undeliverable(delivery, Reason.FOREIGN_COPY, error)
         pipeline = self._of_copies.get(copy.handler or "")
@@ -45,14 +48,15 @@ class Routes:
             return self._undeliverable(
                 copy, Reason.NO_HANDLER, ConfigurationError(f"no handler {copy.handler!r} in this app; it has {known}")
             )
-        entry = Entry(copy)
-        return LaneEntry(entry, pipeline, pipeline.batch_limit(entry))
+        run = Run.of(copy, pipeline)
+        run.batch_limit = pipeline.batch_limit(run)
+        return run
 
-    def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> LaneEntry:
-        entry = Entry(delivery)
-        entry.error = type(error).__name__
-        entry.rule(Dead(reason, Failure.of(error)))
-        return LaneEntry(entry, Pipeline(Agent(delivery.handler or "-", (), "message", _never, _never), self._worker))
+    def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> Run:
+        run = Run.of(delivery, Pipeline(Agent(delivery.handler or "-", (), "message", _never, _never), self._worker))
+        run.error = type(error).__name__
+        run.rule(Dead(reason, Failure.of(error)))
+        return run
 
 
 async def _never(_: object) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.inflight import InFlight, Where
-from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.middleware.run import Run, count
+from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.inspect.explain import ChainLink, Setting
 
@@ -120,16 +120,16 @@ def by_agent(member: Member) -> tuple[Counter[str], Counter[str]]:
     """How many messages each agent has in hand, and how many of them are held. May be asked from any thread."""
     in_hand, held = (Counter(dict.fromkeys(member.pipelines.copy(), 0)) for _ in range(2))
     for lane in (lane for lanes in member.lanes.copy().values() for lane in lanes):
-        in_hand.update(map(_agent_of, (*lane.queued, *lane.running, *lane.held)))
-        held.update(map(_agent_of, lane.held))
+        in_hand.update(_messages_by_agent((*lane.queued, *lane.running, *lane.held)))
+        held.update(_messages_by_agent(lane.held))
     return in_hand, held
 
 
 def _agents(member: Member) -> Iterator[AgentState]:
     in_hand, held = by_agent(member)
-    runs = [item for lanes in member.lanes.values() for lane in lanes for item in lane.running]
-    waiting = Counter(_agent_of(item) for item in runs if _is_at(item.entry, Where.WAITING))
-    taken = Counter(_agent_of(item) for item in runs if _is_at(item.entry, Where.TAKEN))
+    runs = [run for lanes in member.lanes.values() for lane in lanes for run in lane.running]
+    waiting = _messages_by_agent([run for run in runs if _is_at(run, Where.WAITING)])
+    taken = _messages_by_agent([run for run in runs if _is_at(run, Where.TAKEN)])
     for name, pipeline in sorted(member.pipelines.items()):
         yield AgentState(
             agent=name,
@@ -143,16 +143,19 @@ def _agents(member: Member) -> Iterator[AgentState]:
         )
 
 
-def _agent_of(item: LaneEntry) -> str:
+def _messages_by_agent(runs: Iterable[Run]) -> Counter[str]:
     """Of a copy that only a newer Ackwise can read nobody knows whose it is."""
-    return "-" if item.pipeline is None else item.pipeline.agent.name
+    messages: Counter[str] = Counter()
+    for run in runs:
+        messages["-" if run.pipeline is None else run.pipeline.agent.name] += len(run)
+    return messages
 
 
-def _is_at(entry: Entry, where: Where) -> bool:
+def _is_at(run: Run, where: Where) -> bool:
     """A handler that is called has taken its messages; a loop says of each whether it has."""
-    if entry.run is None:
+    if run.call is None:
         return False
-    return (entry.run.where if isinstance(entry.run, InFlight) else Where.TAKEN) is where
+    return (run.call.where if isinstance(run.call, InFlight) else Where.TAKEN) is where
 
 
 def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
@@ -168,16 +171,16 @@ def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
         end=end,
         lag=None if end is None or watermark is None else max(0, end - watermark),
         in_hand=lane.in_hand,
-        running=len(lane.running),
-        held=tuple(_held([item.entry for item in lane.held], now)),
+        running=count(lane.running),
+        held=tuple(_held(lane.held, now)),
         unreadable=lane.unreadable,
     )
 
 
-def _held(entries: Sequence[Entry], now: float) -> Iterator[HeldMessages]:
-    by_reason: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_reason.setdefault(entry.why, []).append(entry)
+def _held(runs: Sequence[Run], now: float) -> Iterator[HeldMessages]:
+    by_reason: dict[str, list[Run]] = {}
+    for run in runs:
+        by_reason.setdefault(run.why, []).append(run)
     for why, same in by_reason.items():
-        again = min(entry.not_before for entry in same)
-        yield HeldMessages(why, len(same), min(entry.delivery.offset for entry in same), max(0.0, round(again - now, 3)))
+        again = min(run.not_before for run in same)
+        yield HeldMessages(why, count(same), min(run.first for run in same), max(0.0, round(again - now, 3)))

@@ -18,10 +18,10 @@ from aiokafka.errors import (
 )
 
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import delivery_of
 from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.internals import buffered, has_left_the_group, has_stopped_fetching, position_of, stands_before_an_error
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
-from ackwise.plugin.group.member import delivery_of
 from ackwise.plugin.group.quarantine import Quarantine
 from ackwise.plugin.relay.line import DelayLine
 
@@ -126,7 +126,10 @@ class DelayFetch:
             self._return(partition, line)
             return
         self._jumped.discard(partition)
-        line.offer(map(delivery_of, records), is_append_time=all(record.timestamp_type == _APPEND_TIME for record in records))
+        line.offer(
+            (delivery_of(partition, record) for record in records),
+            is_append_time=all(record.timestamp_type == _APPEND_TIME for record in records),
+        )
         if left_at is not None:
             self._left_at[partition] = left_at
         if line.is_full(paused=False):
@@ -237,7 +240,10 @@ class DelayFetch:
             log.debug("a record batch can't be read past the client either", topic=partition.topic, raised=another)
             return False
         if self._lines.get(partition) is line and partition in self._consumer.assignment():
-            line.offer(map(delivery_of, found.records), is_append_time=all(each.timestamp_type == _APPEND_TIME for each in found.records))
+            line.offer(
+                (delivery_of(partition, record) for record in found.records),
+                is_append_time=all(each.timestamp_type == _APPEND_TIME for each in found.records),
+            )
             self._consumer.seek(partition, found.goes_on_at)
             self._left_at[partition] = found.goes_on_at
             self._doubted.discard(partition)

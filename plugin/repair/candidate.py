@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.repairplan import Action, RepairStep
+from ackwise.middleware.run import Run
 
 __all__ = ["AGAIN", "OPEN", "REPLAY_ID", "Candidate", "RepairFate", "attempt_of", "is_replay", "open_ones"]
 
@@ -52,7 +52,7 @@ class Candidate:
 
     step: RepairStep
     agent: Agent
-    entry: Entry
+    run: Run
     fate: RepairFate | None = None
 
 

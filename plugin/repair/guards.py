@@ -75,7 +75,7 @@ class ClaimGuard:
     async def asked(self, candidates: Sequence[Candidate]) -> AsyncIterator[None]:
         """See `Guard.asked`."""
         leaders = _by_key(candidates)
-        claims = [Claim(key, self._token(key.id)) for led in leaders if (key := led[0].entry.key) is not None]
+        claims = [Claim(key, self._token(key.id)) for led in leaders if (key := led[0].run.key) is not None]
         answers = (await self._exchange(claims=claims)).claims if claims else []
         held = []
         for led, claim, answer in zip(leaders, claims, answers, strict=True):
@@ -123,7 +123,7 @@ class InboxGuard:
     async def asked(self, candidates: Sequence[Candidate]) -> AsyncIterator[None]:
         """See `Guard.asked`."""
         leaders = _by_key(candidates)
-        keys = [key for led in leaders if (key := led[0].entry.key) is not None]
+        keys = [key for led in leaders if (key := led[0].run.key) is not None]
         async with self._store.begin(retention=self._retention) as transaction:
             answers = await transaction.claim(keys) if keys else []
             taken = []
@@ -136,7 +136,7 @@ class InboxGuard:
                     case Stale():
                         _follow(led)
             yield
-            finishes = [Finish(key, led[0].entry.delivery.origin[:3], 0, None, _next_attempt(led) or key.attempt) for led, key in taken]
+            finishes = [Finish(key, led[0].run.delivery.origin[:3], 0, None, _next_attempt(led) or key.attempt) for led, key in taken]
             if finishes:
                 await transaction.finish(finishes)
 
@@ -149,9 +149,9 @@ def _by_key(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     """Those of one key together, the highest attempt first: it leads, and the others share its answer."""
     found: dict[bytes, list[Candidate]] = {}
     for each in candidates:
-        if each.entry.key is not None:
-            found.setdefault(each.entry.key.id, []).append(each)
-    return [sorted(led, key=lambda each: -each.entry.delivery.attempt) for led in found.values()]
+        if each.run.key is not None:
+            found.setdefault(each.run.key.id, []).append(each)
+    return [sorted(led, key=lambda each: -each.run.delivery.attempt) for led in found.values()]
 
 
 def _set_fates(led: Sequence[Candidate], fate: RepairFate) -> None:
@@ -166,4 +166,4 @@ def _follow(led: Sequence[Candidate]) -> None:
 
 def _next_attempt(led: Sequence[Candidate]) -> int | None:
     """The attempt of the copy that is on its way, if one is."""
-    return max((each.entry.delivery.attempt + 1 for each in led if each.fate is RepairFate.SENT), default=None)
+    return max((each.run.delivery.attempt + 1 for each in led if each.fate is RepairFate.SENT), default=None)

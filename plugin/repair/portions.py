@@ -10,11 +10,10 @@ from typing import Final
 from aiokafka import TopicPartition
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry
-from ackwise.middleware.message import Delivery
+from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.repairplan import Action, RepairStep, Risk, Title
+from ackwise.middleware.run import Run
 from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.member import delivery_of
 from ackwise.plugin.repair.candidate import REPLAY_ID, Candidate, RepairFate, attempt_of, is_replay
 from ackwise.plugin.repair.origins import Origins
 
@@ -64,7 +63,11 @@ class Pieces:
                 piece = _without(step, start, min(step.end, log.start) if start < log.start < log.end else step.end, RepairFate.DELETED)
             else:
                 records, end = await self._origins.read(partition, start, min(step.end, log.end), most)
-                found = [_candidate(step, agent, delivery_of(record), self._title) for record in records for agent in agents]
+                found = [
+                    _candidate(step, agent, delivery_of((record.topic, record.partition), record), self._title)
+                    for record in records
+                    for agent in agents
+                ]
                 empty = end - start - len(records)
                 piece = Piece(step, start, end, found, Counter({RepairFate.EMPTY.value: empty} if empty else {}))
             yield piece
@@ -91,4 +94,4 @@ def _candidate(step: RepairStep, agent: Agent, delivery: Delivery, title: Title)
     written = delivery.timestamp_ms * 1000
     first, last = step.record_ts or (written, title.as_of + _SKEW)
     read = delivery._replace(attempt=attempt_of(step), replay_id=REPLAY_ID if is_replay(step) else None)
-    return Candidate(step, agent, Entry(read), None if first <= written <= last else RepairFate.REPLACED)
+    return Candidate(step, agent, Run.of(read), None if first <= written <= last else RepairFate.REPLACED)

@@ -75,11 +75,11 @@ class Sender:
         """Give each its key, or the fate of one that can't be sent. Raises what user code raises to stop a program."""
         suppresses = self._guard.suppresses and time.time() <= self._known_until
         for each in open_ones(candidates):
-            if (stopping := self._admissions[each.agent.name].prepare([each.entry])) is not None:
+            if (stopping := self._admissions[each.agent.name].prepare([each.run])) is not None:
                 raise stopping
-            entry, expected = each.entry, each.step.dedup_hash
-            is_guarded = suppresses and (entry.key is not None or isinstance(entry.disposition, Dead))
-            if expected is not None and entry.dedup_hash != expected:
+            run, expected = each.run, each.step.dedup_hash
+            is_guarded = suppresses and (run.key is not None or isinstance(run.disposition, Dead))
+            if expected is not None and run.dedup_hash != expected:
                 each.fate = RepairFate.OTHER_KEY
             elif not is_guarded and not self._with_review:
                 each.fate = RepairFate.UNGUARDED
@@ -106,7 +106,7 @@ class Sender:
             raise failed
 
     def _copy(self, each: Candidate) -> Copy:
-        delivery, now = each.entry.delivery, round(self._worker.wall() * 1000)
+        delivery, now = each.run.delivery, round(self._worker.wall() * 1000)
         return retry_copy(
             delivery, topic=self._worker.retry_topic, partition=delivery.partition, group=self._worker.group, handler=each.agent.name,
             due=now, now_ms=now, reason=f"repair of {each.step.verdict}",
@@ -115,8 +115,8 @@ class Sender:
     def _write_down(self, code: EventCode, each: Candidate) -> None:
         """In the coordinates of the origin, and said to be elsewhere: the group has not read it there now."""
         attrs = json.dumps({"plan": self._plan_id, "step": each.step.idempotency_key})
-        topic, partition = self._worker.retry_topic, each.entry.delivery.partition
-        self._worker.record(self._worker.event(code, each.agent.name, each.entry, attrs=attrs, phys_topic=topic, phys_partition=partition))
+        topic, partition = self._worker.retry_topic, each.run.delivery.partition
+        self._worker.record(code, each.agent.name, each.run, attrs=attrs, phys_topic=topic, phys_partition=partition)
 
 
 def _guard(group: Group, title: Title) -> Guard:

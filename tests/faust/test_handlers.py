@@ -13,10 +13,10 @@ from tests.faust.desk import desk
 
 from ackwise import CONSUME_LATER, CONSUME_SUCCESS, Batch, ConfigurationError, Dedup, Message
 from ackwise.middleware.agent import Agent as Handler
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.run import Run
 from ackwise.plugin.around import CallNext, inspect_middleware, wrap
 from ackwise.plugin.faust import App, current_batch, handler
 from ackwise.plugin.faust.handlers import _call
@@ -325,7 +325,7 @@ async def test_a_handler_that_is_cancelled_with_its_actor_decides_nothing_and_le
         await asyncio.Event().wait()
 
     delivery = Delivery("orders", 3, 100, 0, None, b"v", (), Origin("orders", 3, 100, 0))
-    member = InFlight(Entry(delivery), Message(delivery, b"v"), 1)
+    member = InFlight(Run.of(delivery), Message(delivery, b"v"), 1)
     member.take(0.0)
     actor = asyncio.create_task(_call(Handler("bill", ("orders",), "batch", bill, lambda value: value), Work([member], "bill")))
     await begun.wait()
@@ -351,7 +351,7 @@ async def test_a_middleware_that_tries_again_begins_nothing_after_the_cut_off_an
             return await call_next(batch)
 
     delivery = Delivery("orders", 3, 100, 0, None, b"v", (), Origin("orders", 3, 100, 0))
-    member = InFlight(Entry(delivery), Message(delivery, b"v"), 1, assignment=partition)
+    member = InFlight(Run.of(delivery), Message(delivery, b"v"), 1, assignment=partition)
     member.take(0.0)
     call = wrap(bill, [inspect_middleware(again)])
     await _call(Handler("bill", ("orders",), "batch", call, lambda value: value), Work([member], "bill"))
@@ -363,7 +363,7 @@ class Partition:
 
     cut_off = is_stopping = False
 
-    def pass_settled(self, entries: Iterable[Entry]) -> None: ...
+    def pass_settled(self, runs: Iterable[Run]) -> None: ...
 
 
 async def test_a_handler_that_swallows_its_cancellation_keeps_no_worker_from_leaving(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.inflight import Flight, InFlight, Where
 from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.run import Run
 from ackwise.plugin.faust.inlet import Inlet
 
 
@@ -17,7 +17,7 @@ def waiting(count: int) -> list[InFlight]:
     made = []
     for offset in range(count):
         delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
-        made.append(InFlight(Entry(delivery), Message(delivery, None), count))
+        made.append(InFlight(Run.of(delivery), Message(delivery, None), count))
     Flight(made)
     return made
 

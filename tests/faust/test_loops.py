@@ -12,9 +12,9 @@ import pytest
 from faust.types import TP
 
 from ackwise.middleware.disposition import DONE, Disposition, Later
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.inflight import Flight, InFlight, Where
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.run import Run
 from ackwise.plugin.faust.inlet import Inlet
 from ackwise.plugin.faust.message import AckedMessage, StreamMessage
 from ackwise.plugin.faust.stream import Stream
@@ -28,7 +28,7 @@ def waiting(stream: Stream, count: int) -> list[InFlight]:
         raw = AckedMessage("orders", 0, offset, 0.0, 0, cast(Any, []), None, b"", None, tp=TP("orders", 0))
         message = StreamMessage(delivery, offset)
         message.event = faust.Event(stream.app, None, offset, {}, raw)
-        made.append(InFlight(Entry(delivery), message, 1))
+        made.append(InFlight(Run.of(delivery), message, 1))
     Flight(made)
     return made
 

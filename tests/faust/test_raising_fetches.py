@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,15 +17,15 @@ from aiokafka.record.util import calc_crc32c
 from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.offsets import Asked, Standing
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Cursor, ReliableThread
-from ackwise.plugin.group.lane import LaneEntry
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -87,9 +87,9 @@ class Desk:
     def _add_lane(self, partition: TopicPartition) -> None:
         line: Any = Line()
 
-        def make(delivery: Any) -> LaneEntry:
-            self.given[partition].append(delivery.offset)
-            return LaneEntry(Entry(delivery), line)
+        def make(place: Place, records: Sequence[Any]) -> list[Run]:
+            self.given[partition] += [record.offset for record in records]
+            return [Run(place, [record], line) for record in records]
 
         self.host.cursors[partition] = Cursor(0)
         self.member.add_lanes(partition, (self.member.lane(*partition, "source", 0, make=make),), from_commit=0)

@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 
 from ackwise.middleware.disposition import DONE, Later
-from ackwise.middleware.entry import Entry
 from ackwise.middleware.inflight import Flight, InFlight, Where
 from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.run import Run
 from ackwise.plugin.faust.message import AckedMessage
 from ackwise.plugin.faust.work import Work
 
@@ -22,7 +22,7 @@ def taken(count: int) -> list[InFlight]:
     made = []
     for offset in range(count):
         delivery = Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
-        made.append(InFlight(Entry(delivery), Message(delivery, offset), count))
+        made.append(InFlight(Run.of(delivery), Message(delivery, offset), count))
     Flight(made)
     for member in made:
         member.take(0.0)
@@ -126,6 +126,6 @@ def test_a_message_that_is_decided_is_gone_without_the_garbage_collector() -> No
     raw.acknowledge = partial(work.ack, members[0])
     assert raw.ack(None)
     work.succeed()
-    entries = [weakref.ref(member.entry) for member in members]
+    entries = [weakref.ref(member.run) for member in members]
     del members, work
     assert [entry() for entry in entries] == [None, None]

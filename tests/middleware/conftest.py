@@ -10,7 +10,6 @@ import pytest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.leases import Leases
@@ -18,6 +17,7 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.middleware.watermark import Watermark
 from ackwise.middleware.wire import Copy, parse_copy
@@ -106,10 +106,11 @@ class Partition:
         self.cut_off = self.is_stopping = False
         self._watermark = watermark
 
-    def pass_settled(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            if entry.stage is Stage.SETTLED:
-                self._watermark.finish(entry.delivery.offset)
+    def pass_settled(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            if run.stage is Stage.SETTLED:
+                for first, end in run.ranges():
+                    self._watermark.finish(first, end)
 
 
 class Spine:
@@ -154,17 +155,17 @@ class Spine:
         )
         self.pipeline = Pipeline(self.agent, self.worker)
 
-    def entries(self, count: int, *, start: int = 100, **fields: Any) -> list[Entry]:
+    def entries(self, count: int, *, start: int = 100, **fields: Any) -> list[Run]:
         """`count` new deliveries from `start`, held by the watermark."""
         return [self.entry(start + index, **fields) for index in range(count)]
 
-    def entry(self, offset: int, **fields: Any) -> Entry:
+    def entry(self, offset: int, **fields: Any) -> Run:
         fields = {"key": b"k", "value": b"v%d" % offset, "headers": (), "topic": "orders", "partition": 3, **fields}
         origin = fields.pop("origin", Origin(fields["topic"], fields["partition"], offset, 1_700_000_000_000))
         self.watermark.track(offset)
-        return Entry(Delivery(offset=offset, timestamp_ms=1_700_000_000_000, origin=origin, **fields))
+        return Run.of(Delivery(offset=offset, timestamp_ms=1_700_000_000_000, origin=origin, **fields))
 
-    def returned(self, copy: Copy, offset: int = 0) -> Entry:
+    def returned(self, copy: Copy, offset: int = 0) -> Run:
         """The entry that `copy` becomes when the relay has brought it back."""
         raw = Delivery(
             "billing.retry",
@@ -176,9 +177,9 @@ class Spine:
             copy.headers,
             Origin("billing.retry", copy.partition, offset, 0),
         )
-        return Entry(parse_copy(raw, "billing"))
+        return Run.of(parse_copy(raw, "billing"))
 
-    async def run(self, entries: Sequence[Entry]) -> list[Stage]:
+    async def run(self, entries: list[Run]) -> list[Stage]:
         """One pass; settled entries finish at the watermark."""
         try:
             await self.pipeline(entries, self.partition)

@@ -9,10 +9,10 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, DONE, Dead, Duplicate, Reject
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.run import Run, Stage
 
 SETTLED = Stage.SETTLED
 
@@ -161,7 +161,8 @@ async def test_a_header_counts_only_where_it_is_named_and_two_topics_never_suppr
     spine = make_spine(handler, dedup=dedup)
     header = (("message-id", b"1"),)
     entries = [spine.entry(100, headers=header), spine.entry(101, headers=header), spine.entry(102, headers=header)]
-    entries[2].delivery = entries[2].delivery._replace(origin=entries[2].delivery.origin._replace(topic="parcels"))
+    delivery = entries[2].delivery
+    entries[2] = Run.of(delivery._replace(origin=delivery.origin._replace(topic="parcels")))
     await spine.run(entries)
     assert (runs, spine.watermark.commit) == (run, 103)
 

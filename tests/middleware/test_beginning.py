@@ -11,11 +11,11 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, Duplicate
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import PublishRefused
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
+from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Exchange, Outcome, Release
 from ackwise.plugin.around import CallNext, inspect_middleware, wrap
 from ackwise.plugin.loopbatch import Handover, LoopBatch
@@ -69,7 +69,7 @@ async def test_while_it_drains_a_message_handler_goes_on_and_what_is_done_can_be
     await hand.there.wait()
     assert spine.watermark.commit == 100
     spine.partition.is_stopping = True
-    entries[0].run.recall()
+    entries[0].call.recall()
     await rest()
     assert (spine.watermark.commit, hand.saw) == (102, [100, 101, 102])
     hand.at = 104

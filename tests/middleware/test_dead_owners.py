@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.entry import Stage
+from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.run import Stage
 
 SETTLED = Stage.SETTLED
 
@@ -111,7 +111,7 @@ async def test_renewal_keeps_a_handler_that_takes_three_leases(make_spine: Any) 
 async def test_rulings_on_single_messages_stand_when_the_handler_is_called_off(make_spine: Any) -> None:
     async def handler(batch: Batch[bytes]) -> None:
         batch.done(batch[0])
-        entries[1].run.call_off()
+        entries[1].call.call_off()
         await asyncio.Event().wait()
 
     spine = make_spine(handler, dedup=True)

@@ -9,10 +9,10 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import Duplicate
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Claim, Complete, Exchange, Outcome
 from ackwise.middleware.streaming import StreamingPipeline
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ackwise.middleware.disposition import DONE, Dead, Disposition, Duplicate, Later, Reject
-from ackwise.middleware.entry import Entry, Stage
-from ackwise.middleware.fate import ending
+from ackwise.middleware.fate import outcome_of
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.message import Message
-from ackwise.middleware.store import ClaimKey, Complete, Exchange, Outcome, Release
+from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.store import Exchange, Outcome
 from ackwise.middleware.streaming import StreamingPipeline
 
 Answer = Literal["heard", "refused", "unheard"]
@@ -55,7 +55,7 @@ class Stretch:
         self.cut_off = self.is_stopping = False
         self.turn = asyncio.Lock()
 
-    def pass_settled(self, entries: Sequence[Entry]) -> None: ...
+    def pass_settled(self, runs: Sequence[Run]) -> None: ...
 
 
 @dataclass
@@ -68,7 +68,7 @@ class World:
     spine: Any = None
     clock: Any = None
     store: Any = None
-    open: dict[int, Entry] = field(default_factory=dict)
+    open: dict[int, Run] = field(default_factory=dict)
     keys: set[bytes] = field(default_factory=set)
     succeeded: Counter[bytes] = field(default_factory=Counter)
     succeeded_here: set[bytes] = field(default_factory=set)
@@ -84,7 +84,7 @@ class World:
         self.pipeline = self.spine.pipeline
         if self.streaming:
             self.pipeline = StreamingPipeline(self.spine.agent, self.spine.worker, hand_over=self.hand_over, flush=self.flush)
-        self.open = {offset: Entry(entry.delivery) for offset, entry in self.open.items()}
+        self.open = {offset: Run.of(entry.delivery) for offset, entry in self.open.items()}
 
     async def flush(self) -> None: ...
 
@@ -118,7 +118,7 @@ class World:
         self.keys.add(key)
         self.open[offset] = self.spine.entry(offset, value=key, attempt=attempt)
 
-    async def batch(self, entries: Sequence[Entry], answers: Sequence[Answer] = ()) -> None:
+    async def batch(self, entries: list[Run], answers: Sequence[Answer] = ()) -> None:
         rest = list(answers)
         now: list[Answer] = ["heard"]
 
@@ -167,10 +167,10 @@ def test_each_key_gets_its_fate_whatever_answers_are_lost(make_spine: Any, strea
 def test_a_stale_copy_that_keeps_its_claim_and_completes_it_is_found(
     make_spine: Any, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_if_done(entry: Entry, key: ClaimKey) -> Complete | Release:
-        return Complete(key, entry.token, Outcome.OK) if isinstance(entry.disposition, Duplicate) else ending(entry, key)
+    def as_if_done(entry: Run) -> Outcome | None:
+        return Outcome.OK if isinstance(entry.disposition, Duplicate) else outcome_of(entry)
 
-    monkeypatch.setattr("ackwise.middleware.settlement.ending", as_if_done)
+    monkeypatch.setattr("ackwise.middleware.settlement.outcome_of", as_if_done)
     monkeypatch.setattr("ackwise.middleware.leases.Leases.give_back", lambda leases, entry: None)
     with pytest.raises(AssertionError, match="never succeeded and no dead letter"):
         check(make_spine, streaming)

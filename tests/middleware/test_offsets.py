@@ -12,11 +12,11 @@ from tests.middleware.test_transactional import Database, Open, Poison, write
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import ConfigurationError, Fenced, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
 from ackwise.middleware.policies import Transactional
+from ackwise.middleware.run import Stage
 from ackwise.middleware.store import ClaimKey
 from ackwise.middleware.transaction import Permit, Place, Progress
 
@@ -85,7 +85,7 @@ class Owned:
         self.cut_off = self.is_stopping = False
         self.topic, self.partition, self.generation = "orders", 3, generation
 
-    def pass_settled(self, entries: Any) -> None: ...
+    def pass_settled(self, runs: Any) -> None: ...
 
 
 @pytest.fixture

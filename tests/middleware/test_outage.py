@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.entry import Stage
+from ackwise.middleware.run import Stage
 
 
 @pytest.mark.parametrize("dedup", [False, True])

@@ -8,9 +8,9 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Duplicate
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Stage
 
 SETTLED = Stage.SETTLED
 

@@ -9,9 +9,9 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Duplicate, Reject
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.run import Stage
 from ackwise.middleware.store import Outcome
 
 SETTLED = Stage.SETTLED

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.entry import Stage
+from ackwise.middleware.columns import Column
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.policies import Dedup
-from ackwise.middleware.store import Claim, ClaimKey, Complete, Exchange, Outcome, Release
+from ackwise.middleware.run import Stage
+from ackwise.middleware.store import Claim, Exchange, Outcome, Release
 
 DOWN = '{"store": "down"}'
 
@@ -103,7 +104,7 @@ async def test_what_ran_without_a_claim_is_marked_as_soon_as_the_store_answers(s
 async def test_a_key_that_is_claimed_while_its_mark_is_waiting_is_marked_first(spine: Any, handler: Handler) -> None:
     spine.store.fail = down
     await spine.run([spine.entry(100, value=b"a")])
-    spine.leases._succeeded.clear()  # as if another worker had run it: only the mark says so
+    spine.leases._succeeded = {}, {}  # as if another worker had run it: only the mark says so
     spine.store.fail = up
     spine.clock.now += 2
     before = len(spine.store.trips)
@@ -201,7 +202,7 @@ async def test_after_a_long_outage_no_trip_carries_more_marks_than_a_store_can_t
     spine.store.fail = up
     spine.clock.now += 60
     before = len(spine.store.trips)
-    await spine.leases.exchange(claims=[Claim(ClaimKey(b"another", None, 1), 7)])
+    await spine.leases.exchange(claims=[Column([b"another"], None, 1, [7])])
     await spine.leases.flush()
     assert [len(trip.completes) for trip in spine.store.trips[before:]] == [2, 2, 1]
 
@@ -210,7 +211,7 @@ async def test_marks_that_come_in_while_others_can_not_be_delivered_are_bounded_
     spine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ackwise.middleware.leases._REMEMBERED", 3)
-    marks = iter([Complete(ClaimKey(bytes([number]), None, 1), number + 1, Outcome.OK) for number in range(5)])
+    marks = iter([Column([bytes([number])], None, 1, [number + 1]) for number in range(5)])
 
     def down_and_another_is_done(exchange: Exchange) -> bool:
         spine.leases.mark_later(next(marks))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.disposition import DONE, Dead, Done, Duplicate, Failure, Later
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import AckwiseError, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.pipeline import HandlerStopped
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import Exchange, Release
 from ackwise.middleware.streaming import StreamingPipeline
 
@@ -28,8 +28,8 @@ class Stretch:
         self.turn = asyncio.Lock()
         self.finished: list[int] = []
 
-    def pass_settled(self, entries: Sequence[Entry]) -> None:
-        self.finished += [entry.delivery.offset for entry in entries if entry.stage is SETTLED]
+    def pass_settled(self, runs: Sequence[Run]) -> None:
+        self.finished += [run.first for run in runs if run.stage is SETTLED]
 
 
 class Loop:
@@ -45,7 +45,7 @@ class Loop:
 
     async def _flush(self) -> None: ...
 
-    async def begin(self, entries: Sequence[Entry]) -> asyncio.Task[None]:
+    async def begin(self, entries: list[Run]) -> asyncio.Task[None]:
         """Run the pipeline until it waits for the loop."""
         run = asyncio.create_task(self.pipeline(entries, self.stretch))
         self.runs.append(run)
@@ -80,7 +80,7 @@ async def loops(make_spine: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await asyncio.gather(*runs, return_exceptions=True)
 
 
-def stages(entries: Sequence[Entry]) -> list[Stage]:
+def stages(entries: Sequence[Run]) -> list[Stage]:
     return [entry.stage for entry in entries]
 
 
@@ -153,8 +153,8 @@ async def test_what_nobody_has_seen_is_taken_back_and_what_is_taken_is_waited_fo
     run = await loop.begin(entries)
     (taken,) = loop.take(0)
     for entry in entries:
-        assert entry.run is not None
-        entry.run.recall()
+        assert entry.call is not None
+        entry.call.recall()
     await loop.rest()
     assert [member.where for member in loop.given] == [Where.TAKEN, Where.BACK, Where.BACK]
     assert not run.done()
@@ -404,7 +404,7 @@ async def test_what_would_die_together_runs_again_in_halves_until_the_guilty_one
     fail(loop.take(0, 1, 2, 3), error)
     await loop.rest()
     again = loop.given[4:]
-    assert [(member.entry, member.limit) for member in again] == [(entry, 2) for entry in entries]
+    assert [(member.run, member.limit) for member in again] == [(entry, 2) for entry in entries]
     assert all(member.again_until == loop.spine.clock() + 30.0 for member in again)
     first, second = loop.take(4, 5), loop.take(6, 7)
     for member in first:

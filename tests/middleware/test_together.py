@@ -11,10 +11,10 @@ import pytest
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Failure, Later, Reason, Reject
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.streaming import StreamingPipeline
 
 SETTLED, FETCHED = Stage.SETTLED, Stage.FETCHED
@@ -206,13 +206,13 @@ class Stretch:
         self.cut_off = self.is_stopping = False
         self.turn = asyncio.Lock()
 
-    def pass_settled(self, entries: Sequence[Entry]) -> None: ...
+    def pass_settled(self, runs: Sequence[Run]) -> None: ...
 
 
 async def test_of_ten_that_a_loop_took_together_nine_succeed_and_one_is_dead(make_spine: Any) -> None:
     spine = make_spine(None, dedup=True, later=ConsumeLater(1))
     loop = Taking(spine, 103)
-    loop.pipeline.batch_limit = lambda entry: 10  # type: ignore[method-assign]  # as messages that were admitted before the limit was lowered
+    loop.pipeline.batch_limit = lambda run: 10  # type: ignore[method-assign]  # as messages that were admitted before the limit was lowered
     entries = spine.entries(10, attempt=2)
     await loop.pipeline(entries, Stretch())
     assert [entry.stage for entry in entries] == [SETTLED] * 10

@@ -12,13 +12,13 @@ import pytest
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Reject
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import ConfigurationError, PublishUnavailable, StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.pipeline import HandlerStopped
 from ackwise.middleware.policies import Transactional
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionAnswer
 from ackwise.middleware.transactional import TransactionalPipeline
@@ -130,7 +130,7 @@ class Poison:
                 raise self.error
 
 
-def values(entries: Sequence[Entry]) -> list[bytes | None]:
+def values(entries: Sequence[Run]) -> list[bytes | None]:
     return [entry.delivery.value for entry in entries]
 
 
@@ -324,7 +324,7 @@ async def test_a_handler_that_is_called_off_rolls_back_what_it_had_ruled_too(mak
     async def handler(batch: Batch[Any]) -> None:
         batch.connection.append("all")
         batch.done(batch[0])
-        entries[0].run.call_off()
+        entries[0].call.call_off()
         await asyncio.Event().wait()
 
     spine = make(handler)

@@ -11,12 +11,12 @@ import pytest
 from aiokafka import TopicPartition
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.offsets import Asked
-from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, LaneEntry
+from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.opening import Opening
@@ -81,13 +81,13 @@ class Desk:
         self.fetching = Fetching(self.member, consumer, Opening(self.member, consumer, _ask))
         self.full, roomy = self._lane(FULL), self._lane(ROOMY)
         self.member.lanes = {FULL: (self.full,), ROOMY: (roomy,)}
-        self.full.offer(Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1))
+        self.full.offer([Delivery(*FULL, offset, 0, None, b"", (), Origin(*FULL, offset, 0)) for offset in range(MAX_MESSAGES + 1)])
 
     def _lane(self, partition: TopicPartition) -> Lane:
         line: Any = Line()
         return Lane(
-            *partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), line), progressed=self.member._progressed,
-            clock=lambda: self.now,
+            *partition, "source", 0, make=lambda _, records: [Run.of(record, line) for record in records],
+            progressed=self.member._progressed, clock=lambda: self.now,
         )  # fmt: skip
 
 

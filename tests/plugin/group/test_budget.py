@@ -14,11 +14,11 @@ from tests.plugin.host.test_fetching import Desk, impatient, polling
 from tests.plugin.logs import Logs, batch
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.group.budget import BATCH_BYTES, LANE_BYTES, Budget, size_of
-from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["impatient"]
@@ -44,7 +44,7 @@ class Line:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Any) -> None:
+    async def __call__(self, entries: Sequence[Run], assignment: Any) -> None:
         await self.gate.wait()
         for entry in entries:
             entry.stage = Stage.SETTLED
@@ -53,7 +53,13 @@ class Line:
 def lane_with(budget: Budget, line: Line, *sizes: int) -> Lane:
     any_line: Any = line
     lane = Lane(
-        "orders", 0, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), any_line), progressed=lambda lane: None, budget=budget
+        "orders",
+        0,
+        "source",
+        0,
+        make=lambda _, records: [Run.of(record, any_line) for record in records],
+        progressed=lambda lane: None,
+        budget=budget,
     )
     offer(lane, *sizes)
     return lane
@@ -62,7 +68,9 @@ def lane_with(budget: Budget, line: Line, *sizes: int) -> Lane:
 def offer(lane: Lane, *sizes: int) -> None:
     values: list[Any] = [Bytes(size) for size in sizes]
     first = lane.position
-    lane.offer(Delivery("orders", 0, first + at, 0, None, value, (), Origin("orders", 0, first + at, 0)) for at, value in enumerate(values))
+    lane.offer(
+        [Delivery("orders", 0, first + at, 0, None, value, (), Origin("orders", 0, first + at, 0)) for at, value in enumerate(values)]
+    )
 
 
 @pytest.mark.parametrize(("size", "full"), [(LANE_BYTES - 1, False), (LANE_BYTES, False), (LANE_BYTES + 1, True)])

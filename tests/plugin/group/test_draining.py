@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
+from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import Later
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import Busy, Claim, ClaimKey
-from ackwise.plugin.group.lane import LaneEntry
+from ackwise.middleware.run import Run, Stage
+from ackwise.middleware.store import Busy
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
@@ -57,7 +57,7 @@ class Handler:
         self.cancelled = False
         self.fate = Stage.SETTLED  #: of what ends after the cut-off
 
-    async def __call__(self, entries: list[Entry], lane: Any) -> None:
+    async def __call__(self, entries: list[Run], lane: Any) -> None:
         if self.cancelled:
             raise asyncio.CancelledError
         if lane.partition == HUNG.partition:
@@ -77,7 +77,7 @@ class Scene:
 
     def assign(self, partition: TopicPartition) -> Any:
         pipeline: Any = self.handler
-        lane = self.member.lane(*partition, "source", 0, make=lambda delivery: LaneEntry(Entry(delivery), pipeline))
+        lane = self.member.lane(*partition, "source", 0, make=lambda _, records: [Run.of(record, pipeline) for record in records])
         self.member.add_lanes(partition, (lane,), from_commit=0)
         about = {"topic": partition.topic, "partition": partition.partition, "timestamp": 0, "key": None, "value": b"", "headers": ()}
         self.member.offer(partition, [SimpleNamespace(offset=0, **about)])
@@ -161,9 +161,9 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
     scene.member.leases = leases = Leases(store)
     hung = scene.assign(HUNG)
     await scene.until(lambda: hung.running)
-    entry = hung.running[0].entry
-    entry.key, entry.token, entry.disposition = ClaimKey(bytes(16), None, 1), 7, Later()
-    await leases.claim([Claim(entry.key, entry.token)])
+    entry = hung.running[0]
+    entry.ids, entry.tokens, entry.disposition = [bytes(16)], [7], Later()
+    await leases.claim([entry.column()])
     leases.add([entry], 0.0)
     if ends_by == "a drain":
         await scene.member.drain([HUNG], 0.0)
@@ -174,7 +174,8 @@ async def test_claims_of_a_lane_whose_last_step_fails_after_its_cut_off_are_give
     scene.handler.go.set()
     await scene.until(lambda: hung.task is not None and hung.task.done() and not leases)
     await leases.flush()
-    assert not isinstance((await Leases(store).claim([Claim(entry.key, 8)]))[0], Busy)
+    (answers,) = await Leases(store).claim([Column([bytes(16)], None, 1, [8])])
+    assert not isinstance(answers.get(0), Busy)
 
 
 async def test_a_lane_that_something_else_cancels_stops_the_worker_with_a_sentence(scene: Scene) -> None:

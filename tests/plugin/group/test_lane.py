@@ -10,12 +10,13 @@ import pytest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
-from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.worker import Worker
-from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, LaneEntry
+from ackwise.plugin.group.lane import MAX_MESSAGES, Lane
 
 
 class Clock:
@@ -35,7 +36,7 @@ class Line:
         self.arrived = asyncio.Event()
         self.fate: Any = lambda entry: Stage.SETTLED
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Any) -> None:
+    async def __call__(self, entries: Sequence[Run], assignment: Any) -> None:
         self.batches.append([entry.delivery.offset for entry in entries])
         self.arrived.set()
         await asyncio.sleep(0)
@@ -52,10 +53,16 @@ def deliveries(start: int, count: int) -> Iterator[Delivery]:
 
 
 def make_lane(line: Line, clock: Clock | None = None, position: int = 100) -> Lane:
-    def make(delivery: Delivery) -> LaneEntry:
-        return LaneEntry(Entry(delivery), line)  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
+    def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
+        return [Run.of(delivery, line) for delivery in records]  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
 
     return Lane("orders", 0, "source", position, make=make, progressed=lambda lane: None, clock=clock or Clock())
+
+
+def limited(delivery: Delivery, line: Line, batch_limit: int) -> Run:
+    run = Run.of(delivery, line)  # type: ignore[arg-type]  # as above
+    run.batch_limit = batch_limit
+    return run
 
 
 async def finish(lane: Lane) -> None:
@@ -71,7 +78,7 @@ async def finish(lane: Lane) -> None:
 async def test_a_fetch_is_cut_into_batches_of_at_most_max_batch(fetched: Any, max_batch: Any, sizes: Any) -> None:
     line = Line(max_batch)
     lane = make_lane(line)
-    lane.offer(deliveries(100, fetched))
+    lane.offer([*deliveries(100, fetched)])
     lane.start()
     while sum(map(len, line.batches)) < fetched:
         line.arrived.clear()
@@ -84,7 +91,7 @@ async def test_a_fetch_is_cut_into_batches_of_at_most_max_batch(fetched: Any, ma
 async def test_a25_what_was_not_started_before_the_revoke_is_not_handled() -> None:
     line = Line()
     lane = make_lane(line)
-    lane.offer(deliveries(100, 5))
+    lane.offer([*deliveries(100, 5)])
     lane.stop()
     await lane.start()
     assert (line.batches, lane.watermark.commit, len(lane.unsettled())) == ([], 100, 5)
@@ -93,11 +100,11 @@ async def test_a25_what_was_not_started_before_the_revoke_is_not_handled() -> No
 async def test_a_batch_waits_for_within_to_fill() -> None:
     line, clock = Line(max_batch=4, within=60.0), Clock()
     lane = make_lane(line, clock)
-    lane.offer(deliveries(100, 2))
+    lane.offer([*deliveries(100, 2)])
     lane.start()
     await asyncio.sleep(0)
     assert line.batches == []
-    lane.offer(deliveries(102, 2))
+    lane.offer([*deliveries(102, 2)])
     await line.arrived.wait()
     await finish(lane)
     assert line.batches == [[100, 101, 102, 103]]
@@ -106,7 +113,7 @@ async def test_a_batch_waits_for_within_to_fill() -> None:
 async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_until_then() -> None:
     line, clock = Line(), Clock()
 
-    def fate(entry: Entry) -> Stage:
+    def fate(entry: Run) -> Stage:
         if entry.delivery.offset == 101 and clock.now == 50.0:
             entry.postpone(60.0, "busy")
             return Stage.FETCHED
@@ -114,14 +121,14 @@ async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_u
 
     line.fate = fate
     lane = make_lane(line, clock)
-    lane.offer(deliveries(100, 3))
+    lane.offer([*deliveries(100, 3)])
     lane.start()
     await line.arrived.wait()
     await asyncio.sleep(0)
     assert lane.watermark.commit == 101
     clock.now = 60.0
     line.arrived.clear()
-    lane.offer(())
+    lane.offer([])
     await line.arrived.wait()
     await finish(lane)
     assert line.batches == [[100, 101, 102], [101]]
@@ -131,7 +138,7 @@ async def test_what_is_held_comes_up_again_when_it_is_due_and_holds_the_commit_u
 async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_is_left() -> None:
     line = Line()
 
-    def fate(entry: Entry) -> Stage:
+    def fate(entry: Run) -> Stage:
         if entry.delivery.offset == 100 and len(line.batches) == 1:
             entry.rule(DONE)
             return Stage.RULED
@@ -139,7 +146,7 @@ async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_i
 
     line.fate = fate
     lane = make_lane(line)
-    lane.offer(deliveries(100, 2))
+    lane.offer([*deliveries(100, 2)])
     lane.start()
     await line.arrived.wait()
     await finish(lane)
@@ -150,10 +157,10 @@ async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_i
 async def test_a_message_that_runs_alone_gets_a_batch_of_its_own() -> None:
     line = Line()
     lane = make_lane(line)
-    lane.offer(deliveries(100, 3))
+    lane.offer([*deliveries(100, 3)])
     alone = lane.unsettled()[1]
 
-    def fate(entry: Entry) -> Stage:
+    def fate(entry: Run) -> Stage:
         if entry is alone and not entry.alone:
             entry.alone = True
             return Stage.FETCHED
@@ -173,7 +180,7 @@ async def test_a_message_that_runs_alone_gets_a_batch_of_its_own() -> None:
 )
 async def test_a_lane_is_full_above_a_thousand_messages(count: Any, full: Any) -> None:
     lane = make_lane(Line())
-    lane.offer(deliveries(100, count))
+    lane.offer([*deliveries(100, count)])
     assert lane.is_full() is full
 
 
@@ -186,7 +193,7 @@ async def test_a_lane_is_full_above_a_span_of_two_thousand_offsets(last: Any, fu
 
 async def test_a_jump_in_the_log_is_told_and_passed_with_the_offset_behind_it() -> None:
     lane = make_lane(Line())
-    assert lane.offer(deliveries(100, 1)) == []
+    assert lane.offer([*deliveries(100, 1)]) == []
     assert lane.offer([*deliveries(101, 1), *deliveries(105, 1)]) == [(102, 105)]
 
 
@@ -197,8 +204,8 @@ async def test_what_was_fetched_between_two_jumps_is_in_neither() -> None:
 
 async def test_offsets_that_are_held_already_are_not_taken_twice() -> None:
     lane = make_lane(Line())
-    lane.offer(deliveries(100, 3))
-    lane.offer(deliveries(100, 3))
+    lane.offer([*deliveries(100, 3)])
+    lane.offer([*deliveries(100, 3)])
     assert len(lane.unsettled()) == 3
 
 
@@ -206,12 +213,12 @@ async def test_a_cut_lane_ends_although_something_is_decided() -> None:
     line = Line()
     lane = make_lane(line)
 
-    def fate(entry: Entry) -> Stage:
+    def fate(entry: Run) -> Stage:
         entry.rule(DONE)
         return Stage.RULED
 
     line.fate = fate
-    lane.offer(deliveries(100, 1))
+    lane.offer([*deliveries(100, 1)])
     lane.start()
     await line.arrived.wait()
     lane.cut()
@@ -223,16 +230,16 @@ async def test_a_cut_lane_ends_although_something_is_decided() -> None:
 async def test_calling_off_reaches_the_run_of_the_batch() -> None:
     line = Line()
     lane = make_lane(line)
-    runs: list[HandlerRun] = []
+    runs: list[HandlerCall] = []
 
-    def fate(entry: Entry) -> Stage:
+    def fate(entry: Run) -> Stage:
         return Stage.SETTLED
 
-    async def hang(entries: Sequence[Entry], assignment: Any) -> None:
-        run = HandlerRun()
+    async def hang(entries: Sequence[Run], assignment: Any) -> None:
+        run = HandlerCall()
         runs.append(run)
         for entry in entries:
-            entry.run = run
+            entry.call = run
         line.arrived.set()
         await hanging.wait()
 
@@ -243,12 +250,12 @@ async def test_calling_off_reaches_the_run_of_the_batch() -> None:
         0,
         "source",
         100,
-        make=lambda delivery: LaneEntry(Entry(delivery), pipeline),
+        make=lambda _, records: [Run.of(record, pipeline) for record in records],
         progressed=lambda lane: None,
         clock=Clock(),
     )
     pipeline: Any = type("Hanging", (), {"agent": line.agent, "__call__": lambda self, entries, assignment: hang(entries, assignment)})()
-    lane.offer(deliveries(100, 1))
+    lane.offer([*deliveries(100, 1)])
     lane.start()
     await line.arrived.wait()
     lane.call_off()
@@ -262,8 +269,8 @@ async def test_calling_off_reaches_the_run_of_the_batch() -> None:
 def held_in_order(line: Line, clock: Clock) -> Lane:
     """A lane of a partition whose offset is kept in a database."""
 
-    def make(delivery: Delivery) -> LaneEntry:
-        return LaneEntry(Entry(delivery), line)  # type: ignore[arg-type]  # as above
+    def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
+        return [Run.of(delivery, line) for delivery in records]  # type: ignore[arg-type]  # as above
 
     return Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, generation=7, clock=clock)
 
@@ -272,20 +279,20 @@ async def test_nothing_overtakes_what_is_held_where_offsets_are_kept_in_order() 
     line, clock = Line(max_batch=2), Clock()
     lane = held_in_order(line, clock)
 
-    def hold_first(entry: Entry) -> Stage:
+    def hold_first(entry: Run) -> Stage:
         if entry.delivery.offset == 100 and len(line.batches) == 1:
             entry.postpone(clock.now + 5, "not yet")
             return Stage.FETCHED
         return Stage.SETTLED
 
     line.fate = hold_first
-    lane.offer(deliveries(100, 6))
+    lane.offer([*deliveries(100, 6)])
     lane.start()
     for _ in range(50):
         await asyncio.sleep(0)
     assert line.batches == [[100, 101]]
     clock.now += 5
-    lane.offer(deliveries(106, 1))  # wakes it
+    lane.offer([*deliveries(106, 1)])  # wakes it
     while sum(map(len, line.batches)) < 8:
         line.arrived.clear()
         await line.arrived.wait()
@@ -298,14 +305,14 @@ async def test_a_lane_in_order_that_stops_leaves_what_waits_behind_its_first() -
     line, clock = Line(max_batch=2), Clock()
     lane = held_in_order(line, clock)
 
-    def hold(entry: Entry) -> Stage:
+    def hold(entry: Run) -> Stage:
         entry.postpone(clock.now + 5, "not yet")
         if entry.delivery.offset == 101:
             entry.rule(DONE)
         return entry.stage
 
     line.fate = hold
-    lane.offer(deliveries(100, 2))
+    lane.offer([*deliveries(100, 2)])
     lane.start()
     await line.arrived.wait()
     for _ in range(10):
@@ -318,11 +325,11 @@ async def test_a_lane_in_order_that_stops_leaves_what_waits_behind_its_first() -
 async def test_copies_share_a_batch_only_as_each_of_them_allows() -> None:
     line, limits = Line(max_batch=200), {100: 3, 101: 3, 102: 25, 103: 1, 104: 25, 105: 25}
 
-    def make(delivery: Delivery) -> LaneEntry:
-        return LaneEntry(Entry(delivery), line, limits[delivery.offset])  # type: ignore[arg-type]  # as above
+    def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
+        return [limited(delivery, line, limits[delivery.offset]) for delivery in records]
 
     lane = Lane("billing.retry", 0, "retry", 100, make=make, progressed=lambda lane: None, clock=Clock())
-    lane.offer(deliveries(100, 6))
+    lane.offer([*deliveries(100, 6)])
     lane.start()
     while sum(map(len, line.batches)) < 6:
         line.arrived.clear()
@@ -335,11 +342,11 @@ async def test_held_copies_share_a_batch_only_as_each_of_them_allows() -> None:
     line, clock = Line(max_batch=200), Clock()
     line.fate = lambda entry: Stage.SETTLED if len(line.batches) > 1 else Stage.FETCHED
 
-    def make(delivery: Delivery) -> LaneEntry:
-        return LaneEntry(Entry(delivery), line, 2)  # type: ignore[arg-type]  # as above
+    def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
+        return [limited(delivery, line, 2) for delivery in records]
 
     lane = Lane("billing.retry", 0, "retry", 100, make=make, progressed=lambda lane: None, clock=clock)
-    lane.offer(deliveries(100, 5))
+    lane.offer([*deliveries(100, 5)])
     lane.start()
     while sum(map(len, line.batches)) < 7:
         line.arrived.clear()
@@ -374,9 +381,14 @@ async def test_a_message_handler_is_settled_after_each_message_while_it_drains_a
     pipeline = Pipeline(agent, worker)
     passed = asyncio.Event()
     lane = Lane(
-        "orders", 0, "source", 100, make=lambda delivery: LaneEntry(Entry(delivery), pipeline), progressed=lambda lane: passed.set()
+        "orders",
+        0,
+        "source",
+        100,
+        make=lambda _, records: [Run.of(record, pipeline) for record in records],
+        progressed=lambda lane: passed.set(),
     )
-    lane.offer(deliveries(100, 5))
+    lane.offer([*deliveries(100, 5)])
     task = lane.start()
     slow.steps.put_nowait(None)
     await slow.reaches(101)

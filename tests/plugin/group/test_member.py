@@ -24,6 +24,7 @@ from ackwise.middleware.commitmetadata import CommitMetadata, decode
 from ackwise.middleware.events import Durable, Event, EventCode
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -102,11 +103,8 @@ class World:
         self.lanes[lane].pass_settled(())
 
 
-def _keep(delivery: Any) -> Any:
-    from ackwise.middleware.entry import Entry
-    from ackwise.plugin.group.lane import LaneEntry
-
-    return LaneEntry(Entry(delivery), _Idle())  # type: ignore[arg-type]  # a pipeline reduced to what a lane asks of it
+def _keep(place: Any, records: Any) -> Any:
+    return [Run(place, [record], _Idle()) for record in records]  # type: ignore[arg-type]  # a pipeline reduced to what a lane asks of it
 
 
 class _Idle:

@@ -10,9 +10,10 @@ import pytest
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import DONE
-from ackwise.middleware.entry import Entry, HandlerRun, Stage
-from ackwise.middleware.message import Delivery, Origin
-from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.run import Run, Stage
+from ackwise.plugin.group.lane import Lane
 
 
 class Line:
@@ -26,13 +27,13 @@ class Line:
         self.cancelled: list[int] = []
         self.undone: set[int] = set()  #: what is decided at its first end, and settled at its second
 
-    async def __call__(self, entries: Sequence[Entry], assignment: Any) -> None:
+    async def __call__(self, entries: Sequence[Run], assignment: Any) -> None:
         first = entries[0].delivery.offset
         end: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self.batches.append([entry.delivery.offset for entry in entries])
         self.ends.append(end)
         for entry in entries:
-            entry.run = Recalled(self.recalled, entry.delivery.offset)
+            entry.call = Recalled(self.recalled, entry.delivery.offset)
         try:
             if (error := await end) is not None:
                 raise error
@@ -40,7 +41,7 @@ class Line:
             self.cancelled.append(first)
             raise
         for entry in entries:
-            entry.run = None
+            entry.call = None
             if entry.delivery.offset in self.undone:
                 self.undone.remove(entry.delivery.offset)
                 entry.rule(DONE)
@@ -48,7 +49,7 @@ class Line:
                 entry.stage = Stage.SETTLED
 
 
-class Recalled(HandlerRun):
+class Recalled(HandlerCall):
     """Remembers that it was recalled."""
 
     def __init__(self, recalled: list[int], offset: int) -> None:
@@ -68,11 +69,11 @@ def deliveries(start: int, count: int) -> Iterator[Delivery]:
 
 
 def begin(line: Line, count: int) -> Lane:
-    def make(delivery: Delivery) -> LaneEntry:
-        return LaneEntry(Entry(delivery), line)  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
+    def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
+        return [Run.of(delivery, line) for delivery in records]  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
 
     lane = Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, overlapping=True, clock=lambda: 50.0)
-    lane.offer(deliveries(100, count))
+    lane.offer([*deliveries(100, count)])
     lane.start()
     return lane
 
@@ -121,7 +122,7 @@ async def test_what_is_settled_of_a_batch_that_is_still_at_work_moves_the_commit
     line = Line()
     lane = begin(line, 2)
     await rest()
-    first = next(item.entry for item in lane._running)
+    first = next(run for batch in lane._running for run in batch)
     first.stage = Stage.SETTLED
     lane.pass_settled([first])
     assert lane.watermark.commit == 101

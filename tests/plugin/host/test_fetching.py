@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -25,15 +25,15 @@ from aiokafka.errors import (
 from tests.plugin.logs import Logs, batch, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.entry import Entry, Stage
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.internals import keep_awake
 from ackwise.plugin.client.offsets import Asked
 from ackwise.plugin.client.rawrecords import read_raw
-from ackwise.plugin.group.lane import LaneEntry
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.opening import Opening
@@ -66,7 +66,7 @@ class Desk:
     def __init__(self, logs: Logs, *, line: Any = None, **settings: Any) -> None:
         self.line: Any = line or Line()
         self.now = 100.0
-        self.items: list[LaneEntry] = []
+        self.items: list[Run] = []
         self.logs = logs
         self.consumer: Any = reading(logs)
         self.sink = Sink()
@@ -79,10 +79,11 @@ class Desk:
         self.fetching = Fetching(self.member, self.consumer, Opening(self.member, self.consumer, _ask), wait=50, clock=lambda: self.now)
 
     def add_lane(self, partition: TopicPartition, position: int) -> None:
-        def make(delivery: Any) -> LaneEntry:
-            self.given[partition].append(delivery.offset)
-            self.items.append(LaneEntry(Entry(delivery), self.line))
-            return self.items[-1]
+        def make(place: Place, records: Sequence[Any]) -> list[Run]:
+            runs = [Run(place, [record], self.line) for record in records]
+            self.given[partition] += [run.first for run in runs]
+            self.items += runs
+            return runs
 
         self.consumer.seek(partition, position)
         lane = self.member.lane(*partition, "source", position, make=make)
@@ -304,7 +305,7 @@ async def test_a_header_name_that_is_not_utf8_costs_nobody_anything_and_its_reco
     logs.aborted[GOOD] = [(7, 10)]
     async with polling(logs) as desk:
         await desk.until(lambda: desk.given[GOOD][-1:] == [39] and len(desk.given[OTHER]) == 10)
-        names = {item.entry.delivery.offset: item.entry.delivery.headers for item in desk.items if item.entry.delivery.headers}
+        names = {run.first: run.delivery.headers for run in desk.items if run.delivery.headers}
     assert desk.given[GOOD] == [*range(10), *(range(10, 20) if producer < 0 else ()), *range(20, 40)]
     assert desk.given[OTHER] == [*range(10)]
     assert names == {29: (("caf\udce9", b"1"),)}

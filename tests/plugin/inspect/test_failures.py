@@ -10,8 +10,8 @@ from tests.middleware.conftest import Spine
 
 from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject
 from ackwise.middleware.disposition import Reason
-from ackwise.middleware.entry import Stage
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
+from ackwise.middleware.run import Stage
 from ackwise.plugin.around import inspect_middleware, wrap
 from ackwise.plugin.inspect.explain import Explanation
 from ackwise.plugin.inspect.failures import FailurePath

@@ -82,7 +82,7 @@ def give(member: Member, partition: TopicPartition, count: int, **fields: Any) -
     """A lane of `partition` at offset 100 that was offered `count` messages."""
     lane = member.lane(*partition, "source" if partition is ORDERS else "retry", 100, **fields)
     member.lanes[partition] = (lane,)
-    lane.offer(deliveries(partition, count))
+    lane.offer([*deliveries(partition, count)])
     return lane
 
 
@@ -215,7 +215,7 @@ async def test_messages_that_ran_without_a_key_are_counted_for_their_agent() -> 
 def test_copies_are_counted_for_the_agent_that_they_name_and_unreadable_ones_for_none() -> None:
     member = make_member(agent("bill", "orders"), agent("ship", "parcels"))
     lane = give(member, RETRY, 0)
-    lane.offer(deliveries(RETRY, 1, headers=(("ackwise-version", b"99"),)))
+    lane.offer([*deliveries(RETRY, 1, headers=(("ackwise-version", b"99"),))])
     in_hand, held = by_agent(member)
     assert (in_hand, held) == ({"bill": 0, "ship": 0, "-": 1}, {"bill": 0, "ship": 0})
 

@@ -18,6 +18,7 @@ import pytest
 from tests.databases.postgres import USER
 from tests.databases.server import Server
 
+from ackwise.middleware.columns import Column
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.store import Acquired, Busy, Claim, ClaimKey, Exchange
 from ackwise.plugin.process import lifelock as life
@@ -81,7 +82,7 @@ CLAIMING = """
 import asyncio, sys
 from pathlib import Path
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.store import Claim, ClaimKey
+from ackwise.middleware.columns import Column
 from ackwise.plugin.process.lifelock import Life
 from ackwise.plugin.registry import open_store
 
@@ -89,7 +90,7 @@ async def claim():
     store = open_store(URL)
     await store.open()
     life = Life(Path(sys.argv[1]))
-    await Leases(store, witness=life).claim([Claim(ClaimKey(bytes(16), None, 1), 7)])
+    await Leases(store, witness=life).claim([Column([bytes(16)], None, 1, [7])])
     print(life.owner, flush=True)
     sys.stdin.read()
 
@@ -106,12 +107,12 @@ async def test_what_a_killed_process_had_claimed_in_a_file_is_taken_over_before_
     await store.open()
     leases = Leases(store, witness=Life(folder))
     with process(folder, claiming(f"sqlite:///{folder}.db")) as (worker, owner):
-        (alive,) = await leases.claim([Claim(ClaimKey(bytes(16), None, 1), 8)])
+        (alive,) = (await leases.claim([Column([bytes(16)], None, 1, [8])]))[0].values()
         assert isinstance(alive, Busy)
         assert alive.owner == owner
         worker.kill()
         worker.wait()
-        assert await leases.claim([Claim(ClaimKey(bytes(16), None, 1), 8)]) == [Acquired(2, 1, True)]
+        assert await leases.claim([Column([bytes(16)], None, 1, [8])]) == [{0: Acquired(2, 1, True)}]
     await store.close()
 
 
@@ -130,17 +131,17 @@ async def test_what_a_killed_process_had_claimed_in_a_server_is_taken_over_befor
     await store.open()
     here = Life(folder)
     leases = Leases(store, witness=here)
-    asked = [Claim(ClaimKey(bytes(16), None, 1), 8)]
+    asked = [Column([bytes(16)], None, 1, [8])]
     with process(folder, claiming(url)) as (worker, owner):
         for signalled in (signal.SIGSTOP, signal.SIGCONT):
             worker.send_signal(signalled)
-            (alive,) = await leases.claim(asked)
+            (alive,) = (await leases.claim(asked))[0].values()
             assert isinstance(alive, Busy)
             assert alive.owner == owner
         worker.kill()
         worker.wait()
         for _ in range(2):
-            assert await leases.claim(asked) == [Acquired(2, 1, True)]
+            assert await leases.claim(asked) == [{0: Acquired(2, 1, True)}]
     with process(folder) as (_, other):
         assert here.owner not in here.dead([owner, other])
         (held,) = (await store.exchange(Exchange([Claim(ClaimKey(bytes(16), None, 1), 9)], owner=other, gone=[owner]))).claims

@@ -14,10 +14,10 @@ from tests.servers import RawKafka
 
 from ackwise import App, Batch, ConsumeLater, Dedup, Events
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import delivery_of
 from ackwise.middleware.repairplan import NAME, Action, RepairStep, Title, write_plan
 from ackwise.middleware.wire import parse_copy
 from ackwise.plugin.group.group import Group
-from ackwise.plugin.group.member import delivery_of
 
 __all__ = ["Shop"]
 
@@ -69,7 +69,10 @@ class Shop:
         """The copies in the retry topic, as a worker reads them."""
         if f"{self.group_id}.retry" not in await self.raw.topics():
             return []
-        return [parse_copy(delivery_of(record), self.group_id) for record in await self.raw.records(f"{self.group_id}.retry")]
+        return [
+            parse_copy(delivery_of((record.topic, record.partition), record), self.group_id)
+            for record in await self.raw.records(f"{self.group_id}.retry")
+        ]
 
     async def work_until(self, expected: Mapping[bytes, int], *, seconds: float = 60.0, **policies: Any) -> None:
         """A worker runs until its handler has had at least these values."""

@@ -24,10 +24,11 @@ from tests.failures.ledger import Ledger
 
 from ackwise import App, Batch, ConsumeLater, DeadLetter, Dedup, Events, Message
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
-from ackwise.middleware.message import Delivery
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group import member
-from ackwise.plugin.group.lane import Lane, LaneEntry
+from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.host import host
@@ -120,7 +121,7 @@ async def _bill(batch: Batch[dict[str, Any]], ledger: Ledger) -> None:
 
 async def _die_once_committed(ledger: Ledger) -> None:
     lane = _lane.get()
-    open_still = [item.entry.delivery.offset for item in (*lane.running, *lane.held)]
+    open_still = [offset for run in (*lane.running, *lane.held) for offset in run.offsets]
     ledger.write("died early", places=[[lane.partition, offset] for offset in open_still])
     for offset in open_still:
         lane.watermark.finish(offset)
@@ -169,8 +170,14 @@ class _Publisher(KafkaPublisher):
         return [answers.get(id(copy)) for copy in copies]
 
 
-def _unrouting(route: Callable[[Routes, Delivery], LaneEntry], unrouted: set[str]) -> Callable[[Routes, Delivery], LaneEntry | None]:
-    return lambda routes, delivery: None if _id(delivery.value) in unrouted else route(routes, delivery)
+def _unrouting(
+    route: Callable[[Routes, TopicPartition, Sequence[Any]], list[Run]], unrouted: set[str]
+) -> Callable[[Routes, TopicPartition, Sequence[Any]], list[Run]]:
+    def routing(routes: Routes, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
+        kept = [record for record in records if _id(record.value) not in unrouted]
+        return route(routes, place, kept) if kept else []
+
+    return routing
 
 
 def _naming_its_lane(run: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
