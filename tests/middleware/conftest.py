@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -13,7 +14,7 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.message import Delivery, Origin, TopicPartition
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
@@ -159,6 +160,14 @@ class Spine:
         """`count` new deliveries from `start`, held by the watermark."""
         return [self.entry(start + index, **fields) for index in range(count)]
 
+    def together(self, count: int, *, start: int = 100, **fields: Any) -> Run:
+        """The same as one run of raw records."""
+        places = range(start, start + count)
+        about = {"timestamp": 1_700_000_000_000, "key": b"k", "headers": (), **fields}
+        for offset in places:
+            self.watermark.track(offset)
+        return Run(TopicPartition("orders", 3), [SimpleNamespace(offset=offset, value=b"v%d" % offset, **about) for offset in places])
+
     def entry(self, offset: int, **fields: Any) -> Run:
         fields = {"key": b"k", "value": b"v%d" % offset, "headers": (), "topic": "orders", "partition": 3, **fields}
         origin = fields.pop("origin", Origin(fields["topic"], fields["partition"], offset, 1_700_000_000_000))
@@ -186,7 +195,8 @@ class Spine:
         finally:
             for entry in entries:
                 if entry.stage is Stage.SETTLED:
-                    self.watermark.finish(entry.delivery.offset)
+                    for first, end in entry.ranges():
+                        self.watermark.finish(first, end)
         return [entry.stage for entry in entries]
 
     def sent(self) -> list[tuple[str, bytes | None]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.columns import in_columns
 from ackwise.middleware.disposition import Duplicate
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Message
@@ -28,6 +29,10 @@ class Slow:
     def __init__(self, store: Any) -> None:
         self.store = store
         self.go = asyncio.Event()
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
 
     async def exchange(self, exchange: Exchange) -> Any:
         if exchange.renews:
@@ -51,7 +56,8 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
     entry = spine.entry(100)
     spine.pipeline._admission.prepare([entry])
     await spine.pipeline._admission.claim([entry])
-    spine.leases.store = slow = Slow(spine.store)
+    slow = Slow(spine.store)
+    spine.leases._columns = in_columns(slow)
     spine.store.fail = lambda exchange: bool(exchange.renews) and not answered
     spine.clock.now += 12
     beat = asyncio.create_task(spine.leases.beat())
@@ -76,7 +82,8 @@ async def test_a_claim_that_was_given_back_while_it_was_renewed_is_not_lost_afte
     entry = spine.entry(100)
     spine.pipeline._admission.prepare([entry])
     await spine.pipeline._admission.claim([entry])
-    spine.leases.store = slow = Slow(spine.store)
+    slow = Slow(spine.store)
+    spine.leases._columns = in_columns(slow)
     spine.store.fail = lambda exchange: bool(exchange.renews)
     spine.clock.now += 12
     beat = asyncio.create_task(spine.leases.beat())
