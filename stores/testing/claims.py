@@ -10,6 +10,7 @@ A store of your own is tested by these lines (with pytest and hypothesis install
         def make(self, place, clock):
             return EtcdStore("http://localhost:2379")
 
+Every test asks single keys and asks in columns (`ackwise.middleware.columns`).
 Put `pytest.register_assert_rewrite("ackwise.stores.testing")` into your `conftest.py` to see both sides of what fails.
 Keys are random, so runs may share a server. The rules behind the tests are in `docs/store-protocol.md`.
 """
@@ -19,11 +20,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import pytest
 
 from ackwise.middleware.store import ClaimStore
 from ackwise.stores.testing.attempts import Attempts
+from ackwise.stores.testing.columns import Columns
 from ackwise.stores.testing.completing import Completing
 from ackwise.stores.testing.exchanges import Exchanges
 from ackwise.stores.testing.granting import Granting
@@ -36,17 +39,30 @@ from ackwise.stores.testing.scene import Clock, Features, Scene
 __all__ = ["Clock", "Features", "Scene", "StoreConformance"]
 
 
-class StoreConformance(Granting, Completing, Keeping, Attempts, Exchanges, Owners, Restarts, Histories, abc.ABC):
+class StoreConformance(Granting, Completing, Keeping, Attempts, Exchanges, Columns, Owners, Restarts, Histories, abc.ABC):
     """Derive a class whose name starts with `Test`, say what `make` makes and which `features` it has."""
 
     features = Features()
+    scenes: ClassVar[type[Scene]] = Scene
 
     @abc.abstractmethod
     def make(self, place: Path, clock: Callable[[], float]) -> ClaimStore:
         """A store that is not open yet. `place` is a folder of this test alone; each call names the same state in it."""
 
+    @pytest.fixture(params=["keys", "columns"])
+    def shape(self, request: pytest.FixtureRequest) -> Literal["keys", "columns"]:
+        """How the store is asked; one that answers single keys alone is asked in columns through the adapter."""
+        shape: Literal["keys", "columns"] = request.param
+        return shape
+
     @pytest.fixture
-    def scene(self, tmp_path: Path) -> Iterator[Scene]:
-        scene = Scene(self.make, self.features, tmp_path)
+    def scene(self, tmp_path: Path, shape: Literal["keys", "columns"]) -> Iterator[Scene]:
+        scene = self.scenes(self.make, self.features, tmp_path, shape=shape)
+        yield scene
+        scene.end()
+
+    @pytest.fixture
+    def columnar(self, tmp_path: Path) -> Iterator[Scene]:
+        scene = self.scenes(self.make, self.features, tmp_path, shape="columns")
         yield scene
         scene.end()

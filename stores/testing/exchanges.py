@@ -106,7 +106,7 @@ class Exchanges:
             answers: dict[ClaimKey, ClaimAnswer] = {}
             for start in range(0, len(order), 50):
                 some = [Claim(key, token) for key in order[start : start + 50]]
-                result = await store.exchange(Exchange(some, lease=600.0, retention=scene.retention))
+                result = await scene.ask(Exchange(some, lease=600.0, retention=scene.retention), store)
                 answers.update(zip(order[start : start + 50], result.claims, strict=True))
             return answers
 
@@ -119,7 +119,7 @@ class Exchanges:
 
     def test_a_cancelled_exchange_is_applied_as_a_whole_or_not_at_all(self, scene: Scene) -> None:
         async def claim_and_cancel(keys: list[ClaimKey], turns: int) -> None:
-            exchange = asyncio.ensure_future(scene.store.exchange(Exchange([Claim(key, MINE) for key in keys])))
+            exchange = asyncio.ensure_future(scene.ask(Exchange([Claim(key, MINE) for key in keys])))
             for _ in range(turns):
                 await asyncio.sleep(0)
             exchange.cancel()

@@ -92,7 +92,7 @@ class Histories:
             exchange = step.exchange(keys, lease, owners=scene.features.owners)
             expected, written = decide(records.get, exchange, scene.clock.now)
             records.update(written)
-            answered = scene.run(scene.store.exchange(exchange))
+            answered = scene.run(scene.ask(exchange))
             tolerance = scene.features.tolerance if scene.features.injected_clock else lease / 2
             assert _same(answered.claims, expected.claims, tolerance)
             assert (answered.completes, answered.releases, answered.renews) == (expected.completes, expected.releases, expected.renews)

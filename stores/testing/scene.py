@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
+from ackwise.middleware.columns import FIRST, Answered, Column, ColumnExchange, ColumnResult, checked, in_columns
 from ackwise.middleware.store import (
     Ack,
     Busy,
@@ -27,6 +28,7 @@ from ackwise.middleware.store import (
 __all__ = ["MINE", "ONE", "OTHER", "THIRD", "YOURS", "Clock", "Features", "Scene"]
 
 T = TypeVar("T")
+AnyAnswer = TypeVar("AnyAnswer")
 
 MINE, YOURS, THIRD = 1, 2**63 - 1, 3
 """Tokens; the second is the largest that a store has to take."""
@@ -69,8 +71,10 @@ class Clock:
 class Scene:
     """One test's stores, keys and clock; drives the stores without `await`, so that a test reads as a list of facts."""
 
-    def __init__(self, make: Callable[[Path, Clock], ClaimStore], features: Features, place: Path) -> None:
-        self.features = features
+    def __init__(
+        self, make: Callable[[Path, Clock], ClaimStore], features: Features, place: Path, *, shape: Literal["keys", "columns"] = "keys"
+    ) -> None:
+        self.features, self.shape = features, shape
         self.lease, self.retention = features.lease, features.retention
         self.clock = Clock()
         self._make, self._place = make, place
@@ -120,6 +124,25 @@ class Scene:
         """Keys that nobody used before."""
         return [self.key() for _ in range(count)]
 
+    async def ask(self, exchange: Exchange, store: ClaimStore | None = None) -> ExchangeResult:
+        """What the store answers, in the shape of the scene."""
+        store = store or self.store
+        if self.shape == "keys":
+            return await store.exchange(exchange)
+        asked, places = _columns_of(exchange)
+        answered = checked(asked, await in_columns(store).exchange_columns(asked))
+        return ExchangeResult(
+            _by_key(places[0], answered.claims, FIRST),
+            _by_key(places[1], answered.completes, Ack.OK),
+            _by_key(places[2], answered.releases, Ack.OK),
+            _by_key(places[3], answered.renews, Ack.OK),
+        )
+
+    def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
+        """One round trip of the store in columns, with the lease and the retention of the features."""
+        asked = replace(exchange, lease=self.lease, retention=self.retention)
+        return checked(asked, self.run(in_columns(self.store).exchange_columns(asked)))
+
     def exchange(
         self,
         claims: Sequence[Claim] = (),
@@ -128,11 +151,11 @@ class Scene:
         renews: Sequence[Renew] = (),
     ) -> ExchangeResult:
         """One round trip of the store, with the lease and the retention of the features."""
-        return self.run(self.store.exchange(Exchange(claims, completes, releases, renews, self.lease, self.retention)))
+        return self.run(self.ask(Exchange(claims, completes, releases, renews, self.lease, self.retention)))
 
     def patiently(self, claims: Sequence[Claim] = (), completes: Sequence[Complete] = ()) -> ExchangeResult:
         """The same with a lease that ends long after the slowest machine is through: for many keys at once."""
-        return self.run(self.store.exchange(Exchange(claims, completes, lease=600.0, retention=self.retention)))
+        return self.run(self.ask(Exchange(claims, completes, lease=600.0, retention=self.retention)))
 
     def claim(self, key: ClaimKey, token: int = MINE) -> ClaimAnswer:
         """Claim one key."""
@@ -141,12 +164,12 @@ class Scene:
     def claim_as(self, owner: str, key: ClaimKey, token: int, *, gone: Sequence[str] = ()) -> ClaimAnswer:
         """Claim one key as a process that has a name."""
         asked = Exchange([Claim(key, token)], lease=self.lease, retention=self.retention, owner=owner, gone=gone)
-        return self.run(self.store.exchange(asked)).claims[0]
+        return self.run(self.ask(asked)).claims[0]
 
     def renew_as(self, owner: str, key: ClaimKey, token: int) -> Ack:
         """Renew one key as a process that has a name, or none any more."""
         asked = Exchange(renews=[Renew(key, token)], lease=self.lease, retention=self.retention, owner=owner)
-        return self.run(self.store.exchange(asked)).renews[0]
+        return self.run(self.ask(asked)).renews[0]
 
     def complete(self, key: ClaimKey, token: int = MINE, outcome: Outcome = Outcome.OK) -> Ack:
         """Complete one key."""
@@ -163,3 +186,42 @@ class Scene:
     def is_busy(self, key: ClaimKey, token: int = THIRD) -> bool:
         """Return whether somebody holds the key, as a stranger finds it."""
         return isinstance(self.claim(key, token), Busy)
+
+
+def _columns_of(exchange: Exchange) -> tuple[ColumnExchange, list[list[list[int]]]]:
+    """The exchange in columns, and for each kind and column the positions of its requests."""
+    claims, of_claims = _columns([(key, token, Column((), None, 0, ())) for key, token in exchange.claims])
+    completes, of_completes = _columns([(key, token, Column((), None, 0, (), outcome)) for key, token, outcome in exchange.completes])
+    releases, of_releases = _columns([(key, token, Column((), None, 0, (), sent_back=back)) for key, token, back in exchange.releases])
+    renews, of_renews = _columns([(key, token, Column((), None, 0, ())) for key, token in exchange.renews])
+    asked = ColumnExchange(claims, completes, releases, renews, exchange.lease, exchange.retention, exchange.owner, exchange.gone)
+    return asked, [of_claims, of_completes, of_releases, of_renews]
+
+
+def _columns(requests: Sequence[tuple[ClaimKey, int, Column]]) -> tuple[list[Column], list[list[int]]]:
+    """One column for what is equal but for the keys and tokens. A key that comes again goes into a column behind its first one."""
+    columns: list[tuple[Column, list[int]]] = []
+    open_ones: dict[Column, list[int]] = {}
+    seen: set[tuple[bytes, int | None]] = set()
+    for position, (key, _, kind) in enumerate(requests):
+        if key[:2] in seen:
+            open_ones, seen = {}, set()
+        seen.add(key[:2])
+        same = kind._replace(day=key.day, attempt=key.attempt)
+        if same not in open_ones:
+            open_ones[same] = []
+            columns.append((same, open_ones[same]))
+        open_ones[same].append(position)
+    return [
+        same._replace(ids=[requests[i][0].id for i in positions], tokens=[requests[i][1] for i in positions]) for same, positions in columns
+    ], [positions for _, positions in columns]
+
+
+def _by_key(places: Sequence[Sequence[int]], answered: Sequence[Answered[AnyAnswer]], well: AnyAnswer) -> list[AnyAnswer]:
+    """The answers in the order of the requests. What went well is no exception."""
+    found = [well] * sum(map(len, places))
+    for positions, (_, exceptions) in zip(places, answered, strict=True):
+        assert well not in exceptions.values()
+        for place, answer in exceptions.items():
+            found[positions[place]] = answer
+    return found

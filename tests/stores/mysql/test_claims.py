@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,14 +89,11 @@ class DatedScene(Scene):
 
 class TestMySQLStoreOfKeysWithADay(StoreConformance):
     features = Features(shared=True, persistent=True, owners=True, tolerance=10.0)
+    scenes = DatedScene
 
-    @pytest.fixture
-    def scene(self, tmp_path: Path, mariadb: Server) -> Iterator[Scene]:
-        self.url = f"mysql://root@127.0.0.1:{mariadb.port}/test"
-        self.prefix, self.seen = f"t{os.urandom(4).hex()}_", [Clock()()]
-        scene = DatedScene(self.make, self.features, tmp_path)
-        yield scene
-        scene.end()
+    @pytest.fixture(autouse=True)
+    def on_the_server(self, mariadb: Server) -> None:
+        self.url, self.prefix, self.seen = f"mysql://root@127.0.0.1:{mariadb.port}/test", f"t{os.urandom(4).hex()}_", [Clock()()]
 
     def make(self, place: Path, clock: Callable[[], float]) -> MySQLStore:
         return AgedMySQLStore(self.url, self.prefix, clock, self.seen)

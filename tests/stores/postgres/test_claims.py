@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import asyncpg
@@ -90,13 +90,11 @@ class DatedScene(Scene):
 
 class TestPostgresStoreOfKeysWithADay(StoreConformance):
     features = Features(shared=True, persistent=True, owners=True, tolerance=10.0)
+    scenes = DatedScene
 
-    @pytest.fixture
-    def scene(self, tmp_path: Path, postgres: Server) -> Iterator[Scene]:
+    @pytest.fixture(autouse=True)
+    def on_the_server(self, postgres: Server) -> None:
         self.url, self.prefix, self.seen = url_of(postgres), f"t{os.urandom(4).hex()}_", [Clock()()]
-        scene = DatedScene(self.make, self.features, tmp_path)
-        yield scene
-        scene.end()
 
     def make(self, place: Path, clock: Callable[[], float]) -> PostgresStore:
         return AgedPostgresStore(self.url, self.prefix, clock, self.seen)
