@@ -34,8 +34,8 @@ def in_real_time(place, clock):
 class Unfenced(MemoryStore):
     async def exchange(self, exchange):
         for key, token, outcome in exchange.completes:
-            if (record := self._records.get((key.id, key.day))) is not None:
-                self._records[key.id, key.day] = record._replace(token=token)
+            if (record := self._find((key.id, key.day))) is not None:
+                self._write((key.id, key.day), record._replace(token=token))
         return await super().exchange(exchange)
 
 
