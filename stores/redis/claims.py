@@ -11,6 +11,7 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
+from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.store import Exchange, ExchangeResult
 from ackwise.stores.redis.address import Address
@@ -18,7 +19,7 @@ from ackwise.stores.redis.advice import advice
 from ackwise.stores.redis.connection import Cluster, Connection, NotReplicated, OneServer, Replicas
 from ackwise.stores.redis.layout import Layout
 from ackwise.stores.redis.memory import Memory
-from ackwise.stores.redis.question import questions, result
+from ackwise.stores.redis.question import columns_of, key_by_key, questions, result
 from ackwise.stores.redis.reasons import is_misconfigured, reason
 
 __all__ = ["RedisStore"]
@@ -124,6 +125,10 @@ class RedisStore:
         cluster that is so if any node fails: what the others were asked is applied. An exchange whose caller is cancelled is
         applied or not, as a whole for each 500 keys, and its connection is given up.
         """
+        return key_by_key(await self.exchange_columns(columns_of(exchange)))
+
+    async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
+        """As `exchange`: what the keys of a column share is sent once, and only what went otherwise than well comes back."""
         connection = self._connection
         if connection is None:
             raise StoreUnavailable(f"{self._where}: the store is not open; open it before the first exchange")

@@ -200,7 +200,7 @@ class Cluster:
     async def _follow(self, question: Question) -> Reply:
         """Ask for key by key: while a slot moves, that is what its two nodes serve. The driver goes where it is sent."""
         answers = [await _reply(self._client.execute_command(*one.command(whole_script=True))) for one in question.one_by_one()]
-        return b"".join(_believed(answers))
+        return question.together(_believed(answers))
 
     async def command(self, *words: str | bytes) -> Any:
         return await self._client.execute_command(*words)

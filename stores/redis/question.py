@@ -7,23 +7,30 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
-from struct import Struct
-from typing import NamedTuple
+from itertools import groupby
+from struct import Struct, pack
+from typing import NamedTuple, TypeVar
 
+from ackwise.middleware.columns import FIRST, Answered, Column, ColumnExchange, ColumnResult
+from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.store import Ack, Acquired, AlreadyDone, Busy, ClaimAnswer, ClaimKey, Exchange, ExchangeResult, Outcome, Stale
 from ackwise.stores.redis.layout import Layout
 
-__all__ = ["SCRIPT", "SCRIPT_NAME", "Question", "questions", "result"]
+__all__ = ["SCRIPT", "SCRIPT_NAME", "Question", "columns_of", "key_by_key", "questions", "result"]
 
 SCRIPT = files("ackwise.stores.redis").joinpath("script.lua").read_text("utf-8")
 SCRIPT_NAME = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
+AnyAnswer = TypeVar("AnyAnswer")
+
 _LIMIT = 500
 """Requests; Redis serves nobody else while a script runs, and this many take it some milliseconds."""
 
-_REQUEST = Struct(">BQI")
-_SETTINGS = Struct(">6s6sB6sB")
-_CLAIM_ANSWER = Struct(">BII")
+_COLUMN = Struct(">BHIB")
+_SETTINGS = Struct(">6s6sB6sBB")
+_COUNT = Struct(">H")
+_EXCEPTION = Struct(">HB")
+_CLAIM_ANSWER = Struct(">HBII")
 _CLAIM, _RELEASE, _SEND_BACK, _RENEW = 0, 4, 5, 6
 _BUSY = 0
 _ACKS = {ord("O"): Ack.OK, ord("R"): Ack.RESTORED, ord("L"): Ack.LOST, ord("D"): Ack.LOST_DONE}
@@ -36,13 +43,27 @@ _CLAIM_ANSWERS: tuple[Callable[[int, int], ClaimAnswer], ...] = (
 )
 
 
+class _Part(NamedTuple):
+    """Some keys of one column."""
+
+    kind: int
+    attempt: int
+    tokens: Sequence[int]
+
+    def packed(self) -> bytes:
+        count, first = len(self.tokens), self.tokens[0]
+        in_a_row = isinstance(self.tokens, range) and self.tokens.step == 1 and first % 2**32 + count <= 2**32
+        tokens = pack(">Q", first) if in_a_row else pack(f">{count}Q", *self.tokens)
+        return _COLUMN.pack(self.kind, count, self.attempt, in_a_row) + tokens
+
+
 class Question(NamedTuple):
     """Some requests of an exchange whose keys are in one slot."""
 
     positions: Sequence[int]
     """Of the requests among all of the exchange, in ascending order."""
     keys: Sequence[bytes]
-    requests: Sequence[bytes]
+    parts: Sequence[_Part]
     settings: bytes
     owners: Sequence[str] = ("",)
     """This process, then those that are gone."""
@@ -50,67 +71,148 @@ class Question(NamedTuple):
     def command(self, *, whole_script: bool = False) -> tuple[str | int | bytes, ...]:
         """What is sent to Redis. With the whole script it also remembers that."""
         script = ("EVAL", SCRIPT) if whole_script else ("EVALSHA", SCRIPT_NAME)
-        return (*script, len(self.keys), *self.keys, self.settings, b"".join(self.requests), *self.owners)
+        return (*script, len(self.keys), *self.keys, self.settings, b"".join([part.packed() for part in self.parts]), *self.owners)
 
     def one_by_one(self) -> list[Question]:
         """The same, a question for each key."""
-        each = zip(self.positions, self.keys, self.requests, strict=True)
-        return [Question((position,), (key,), (request,), self.settings, self.owners) for position, key, request in each]
+        parts = [part._replace(tokens=(token,)) for part in self.parts for token in part.tokens]
+        each = zip(self.positions, self.keys, parts, strict=True)
+        return [Question((position,), (key,), (part,), self.settings, self.owners) for position, key, part in each]
+
+    def together(self, answers: Sequence[bytes]) -> bytes:
+        """The answer to this question, from those to `one_by_one`."""
+        exceptions = [_COUNT.pack(place) + answer[4:] for place, answer in enumerate(answers) if len(answer) > _COUNT.size]
+        return _COUNT.pack(len(answers)) + b"".join(exceptions)
 
 
-def questions(exchange: Exchange, layout: Layout, *, always_write: bool) -> list[Question]:
+def questions(exchange: ColumnExchange, layout: Layout, *, always_write: bool) -> list[Question]:
     """All that `exchange` asks for. With `always_write` Redis writes even if nothing changes, which gives WAIT something to wait for."""
-    asked = [(key, _REQUEST.pack(outcome, token, key.attempt)) for key, token, outcome in exchange.completes]
-    asked += [(key, _release(token, sent_back)) for key, token, sent_back in exchange.releases]
-    asked += [(key, _REQUEST.pack(_RENEW, token, 0)) for key, token in exchange.renews]
-    asked += [(key, _REQUEST.pack(_CLAIM, token, key.attempt)) for key, token in exchange.claims]
-    keys = [layout.key(_place(key)) for key, _ in asked]
-    requests = [request for _, request in asked]
-    settings = _SETTINGS.pack(_milliseconds(exchange.lease), _milliseconds(exchange.retention), always_write, *layout.settings())
+    parts = [(column, _Part(column.outcome.value, column.attempt, column.tokens)) for column in exchange.completes]
+    parts += [(column, _released(column)) for column in exchange.releases]
+    parts += [(column, _Part(_RENEW, 0, column.tokens)) for column in exchange.renews]
+    parts += [(column, _Part(_CLAIM, column.attempt, column.tokens)) for column in exchange.claims]
+    keys = [layout.key(place) for column, _ in parts for place in _places(column)]
+    repeated = len(set(keys)) < len(keys)
+    times = _milliseconds(exchange.lease), _milliseconds(exchange.retention)
+    settings = _SETTINGS.pack(*times, always_write, *layout.settings(), repeated)
     owners = (exchange.owner, *exchange.gone)
+    asked = [part for _, part in parts if part.tokens]
+    if len(keys) <= _LIMIT and not layout.buckets:
+        return [Question(range(len(keys)), keys, asked, settings, owners)] if keys else []
     return [
-        Question(positions, [keys[i] for i in positions], [requests[i] for i in positions], settings, owners)
+        Question(positions, [keys[i] for i in positions], _of(asked, positions), settings, owners)
         for group in layout.groups(keys)
         for positions in _pieces(group)
     ]
 
 
-def result(exchange: Exchange, answered: Iterable[tuple[Question, bytes]]) -> ExchangeResult:
-    """Return the answers of all questions of `exchange`, in the order of its requests."""
-    claims: list[ClaimAnswer] = [Stale()] * len(exchange.claims)
-    first_claim = len(exchange) - len(claims)
-    acks = [Ack.LOST] * first_claim
+def result(exchange: ColumnExchange, answered: Iterable[tuple[Question, bytes]]) -> ColumnResult:
+    """Return the answers of all questions of `exchange`. Raises `StoreUnavailable` if one is about another number of keys."""
+    columns = [*exchange.completes, *exchange.releases, *exchange.renews, *exchange.claims]
+    first_claim = sum(len(column.ids) for column in columns[: len(columns) - len(exchange.claims)])
+    acks: dict[int, Ack] = {}
+    claims: dict[int, ClaimAnswer] = {}
     for question, answer in answered:
-        split = bisect_left(question.positions, first_claim)
-        for position, ack in zip(question.positions[:split], answer[:split], strict=True):
-            acks[position] = _ACKS[ack]
-        for position, said in zip(question.positions[split:], _claim_answers(answer[split:]), strict=True):
-            claims[position - first_claim] = said
-    completed, released = len(exchange.completes), len(exchange.completes) + len(exchange.releases)
-    return ExchangeResult(claims, acks[:completed], acks[completed:released], acks[released:])
+        (count,) = _COUNT.unpack_from(answer)
+        if count != len(question.keys):
+            raise StoreUnavailable(f"Redis answered {count} keys and was asked about {len(question.keys)}: its answer can't be used")
+        at = _COUNT.size
+        while at < len(answer):
+            place, code = _EXCEPTION.unpack_from(answer, at)
+            position = question.positions[place]
+            if position < first_claim:
+                acks[position] = _ACKS[code]
+                at += _EXCEPTION.size
+                continue
+            _, _, a, b = _CLAIM_ANSWER.unpack_from(answer, at)
+            at += _CLAIM_ANSWER.size
+            if code == _BUSY:
+                claims[position] = Busy(a / 1000, answer[at : at + b].decode("ascii", "replace"))
+                at += b
+            else:
+                claims[position] = _CLAIM_ANSWERS[code](a, b)
+    completed, begin = _by_column(exchange.completes, acks, 0)
+    released, begin = _by_column(exchange.releases, acks, begin)
+    renewed, begin = _by_column(exchange.renews, acks, begin)
+    claimed, _ = _by_column(exchange.claims, claims, begin)
+    return ColumnResult(claimed, completed, released, renewed)
 
 
-def _claim_answers(answer: bytes) -> Iterator[ClaimAnswer]:
-    position = 0
-    while position < len(answer):
-        code, a, b = _CLAIM_ANSWER.unpack_from(answer, position)
-        position += _CLAIM_ANSWER.size
-        if code == _BUSY:
-            yield Busy(a / 1000, answer[position : position + b].decode("ascii", "replace"))
-            position += b
-        else:
-            yield _CLAIM_ANSWERS[code](a, b)
+def columns_of(exchange: Exchange) -> ColumnExchange:
+    """The same in columns, with the keys in the same order. A key may stand in a column twice here, and Redis is told."""
+    return ColumnExchange(
+        _columns([(key, token, Outcome.OK, None) for key, token in exchange.claims]),
+        _columns([(key, token, outcome, None) for key, token, outcome in exchange.completes]),
+        _columns([(key, token, Outcome.OK, sent_back) for key, token, sent_back in exchange.releases]),
+        _columns([(key, token, Outcome.OK, None) for key, token in exchange.renews]),
+        exchange.lease,
+        exchange.retention,
+        exchange.owner,
+        exchange.gone,
+    )
 
 
-def _release(token: int, sent_back: int | None) -> bytes:
-    return _REQUEST.pack(_RELEASE, token, 0) if sent_back is None else _REQUEST.pack(_SEND_BACK, token, sent_back)
+def key_by_key(result: ColumnResult) -> ExchangeResult:
+    """The answers to what `columns_of` made columns of."""
+    return ExchangeResult(
+        [answered.exceptions.get(place, FIRST) for answered in result.claims for place in range(answered.keys)],
+        [answered.exceptions.get(place, Ack.OK) for answered in result.completes for place in range(answered.keys)],
+        [answered.exceptions.get(place, Ack.OK) for answered in result.releases for place in range(answered.keys)],
+        [answered.exceptions.get(place, Ack.OK) for answered in result.renews for place in range(answered.keys)],
+    )
 
 
-def _place(key: ClaimKey) -> bytes:
-    """Where the record is, in 16 bytes: the key's id, with its day hashed in if it has one."""
-    if key.day is None:
-        return key.id
-    return hashlib.blake2b(key.id, digest_size=16, salt=key.day.to_bytes(8, "big", signed=True)).digest()
+def _columns(requests: Sequence[tuple[ClaimKey, int, Outcome, int | None]]) -> list[Column]:
+    found = []
+    for (day, attempt, outcome, sent_back), some in groupby(requests, lambda asked: (asked[0].day, asked[0].attempt, asked[2], asked[3])):
+        same = list(some)
+        found.append(Column([asked[0].id for asked in same], day, attempt, [asked[1] for asked in same], outcome, sent_back))
+    return found
+
+
+def _by_column(columns: Sequence[Column], exceptions: dict[int, AnyAnswer], begin: int) -> tuple[list[Answered[AnyAnswer]], int]:
+    """The answers to columns of one kind whose first key is at the position `begin`, and the position behind their last one."""
+    found, positions = list[Answered[AnyAnswer]](), sorted(exceptions)
+    at = bisect_left(positions, begin)
+    for column in columns:
+        end = begin + len(column.ids)
+        behind = bisect_left(positions, end, at)
+        found.append(Answered(len(column.ids), {position - begin: exceptions[position] for position in positions[at:behind]}))
+        begin, at = end, behind
+    return found, begin
+
+
+def _released(column: Column) -> _Part:
+    if column.sent_back is None:
+        return _Part(_RELEASE, 0, column.tokens)
+    return _Part(_SEND_BACK, column.sent_back, column.tokens)
+
+
+def _of(parts: Sequence[_Part], positions: Sequence[int]) -> list[_Part]:
+    """What the parts ask at these positions, in ascending order."""
+    found, begin, at = [], 0, 0
+    for part in parts:
+        end = begin + len(part.tokens)
+        behind = bisect_left(positions, end, at)
+        mine = [position - begin for position in positions[at:behind]]
+        if mine:
+            in_a_row = mine[-1] - mine[0] == len(mine) - 1
+            tokens = part.tokens[mine[0] : mine[-1] + 1] if in_a_row else [part.tokens[place] for place in mine]
+            found.append(part._replace(tokens=tokens))
+        begin, at = end, behind
+    return found
+
+
+def _places(column: Column) -> Iterator[bytes]:
+    """Where the records are, in 16 bytes each: the key's id, with its day hashed in if it has one."""
+    if column.day is None:
+        yield from column.ids
+        return
+    salted = hashlib.blake2b(digest_size=16, salt=column.day.to_bytes(8, "big", signed=True))
+    for key_id in column.ids:
+        place = salted.copy()
+        place.update(key_id)
+        yield place.digest()
 
 
 def _milliseconds(seconds: float) -> bytes:

@@ -1,8 +1,9 @@
 -- Answers a part of an exchange; the table is that of stores/protocol/transitions.py, and so are the names.
--- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the requests, 13 bytes each: kind or outcome, token, attempt.
+-- KEYS: one per request. ARGV[1]: settings. ARGV[2]: the columns: kind or outcome, number of keys, attempt, and 1 with the first
+-- token of a row of them, or 0 with all tokens.
 -- ARGV[3]: the owner of what is claimed or renewed. What follows are owners that are gone.
--- The answer is one string: a byte for each complete, release and renew, then nine for each claim, and the holder's name behind a
--- claim that is busy.
+-- The answer is one string: the number of keys, then what went otherwise than well: the place, a byte for a complete, release and
+-- renew or nine for a claim, and the holder's name behind a claim that is busy.
 --
 -- A record under way: flags, kept_until, token, leased_until, epoch, next_attempt, lost, owner. Older versions write no owner, and
 -- do not mind one. A completed one: flags, kept_until and
@@ -25,7 +26,7 @@ for i = 4, #ARGV do
   gone[ARGV[i]] = ARGV[i] ~= ''  -- nobody in particular is never gone
 end
 
-local lease, retention, always_write, period, page_bits = struct.unpack('>I6I6BI6B', ARGV[1])
+local lease, retention, always_write, period, page_bits, repeated = struct.unpack('>I6I6BI6BB', ARGV[1])
 local compact = period > 0
 local token_end = compact and 2 or 5
 local time = redis.call('TIME')
@@ -113,6 +114,8 @@ local function acquired(took_unreleased, epoch, lost)
   return answer(took_unreleased and ACQUIRED_UNRELEASED or ACQUIRED, epoch, lost)
 end
 
+local FIRST = acquired(false, 1, 0)  -- a claim that goes well
+
 local function claim(value, token, attempt)
   if not value then
     return under_way(token, now + lease, 1, attempt, 0, false, mine), acquired(false, 1, 0)
@@ -176,46 +179,84 @@ local function renew(value, token)
   return under_way(token, now + lease, epoch, next_attempt, lost, took_unreleased, mine), OK
 end
 
-local values = {}
-for i, value in ipairs(redis.call('MGET', unpack(KEYS))) do
-  local key = KEYS[i]
+local values = redis.call('MGET', unpack(KEYS))
+local latest = {}  -- of a key that comes more than once
+
+local function current(i)
+  local key, value = KEYS[i], values[i]
+  if repeated == 1 and latest[key] then
+    return latest[key]
+  end
   if value and now >= kept_until(value) then
     value = false
   end
   if not value and compact then
     value = from_pages(key)
   end
-  values[key] = value
+  return value
 end
 
-local answers = {}
+local call, pack, sub = redis.call, struct.pack, string.sub
+local exceptions = {}
 local wrote = false
-for i, key in ipairs(KEYS) do
-  local kind, token, attempt = struct.unpack('>Bc8I4', ARGV[2], i * 13 - 12)
-  local value, after = values[key]
+local i, offset = 0, 1
+while offset <= #ARGV[2] do
+  local kind, count, attempt, in_a_row, high, low = struct.unpack('>BI2I4Bc4I4', ARGV[2], offset)
+  local tokens = offset + 8
+  offset = tokens + (in_a_row == 1 and 8 or 8 * count)
+  -- What all keys of the column that go well have in common.
+  local first, rest, px
   if kind == CLAIM then
-    after, answers[i] = claim(value, token, attempt)
-  elseif kind < RELEASE then
-    after, answers[i] = complete(value, token, kind)
-  elseif kind == RENEW then
-    after, answers[i] = renew(value, token)
-  else
-    after, answers[i] = release(value, token, kind == SEND_BACK and attempt)
+    first, rest = pack('>BI6', 0, now + lease + retention), pack('>I6I4I4I4', now + lease, 1, attempt, 0) .. mine
+    px = text(lease + retention + GRACE)
+  elseif kind < RELEASE and not compact then
+    first, px = pack('>BI6', kind, now + retention), text(retention + GRACE)
   end
-  if after then
-    store(key, after)
-    values[key] = after
-    wrote = true
+  for n = 0, count - 1 do
+    i = i + 1
+    local key, value = KEYS[i], current(i)
+    local token = in_a_row == 1 and high .. pack('>I4', low + n) or sub(ARGV[2], tokens + 8 * n, tokens + 8 * n + 7)
+    local after, said
+    if kind == CLAIM and not value then
+      after = first .. token .. rest
+      call('SET', key, after, 'PX', px)
+    elseif first and kind ~= CLAIM and value and sub(value, 8, 15) == token and not is_done(value) then
+      after = first .. sub(token, -token_end)
+      call('SET', key, after, 'PX', px)
+    else
+      if kind == CLAIM then
+        after, said = claim(value, token, attempt)
+      elseif kind < RELEASE then
+        after, said = complete(value, token, kind)
+      elseif kind == RENEW then
+        after, said = renew(value, token)
+      else
+        after, said = release(value, token, kind == SEND_BACK and attempt)
+      end
+      if said ~= OK and said ~= FIRST then
+        exceptions[#exceptions + 1] = pack('>I2', i - 1) .. said
+      end
+      if after then
+        store(key, after)
+      end
+    end
+    if after then
+      wrote = true
+      if repeated == 1 then
+        latest[key] = after
+      end
+    end
   end
 end
 
 -- WAIT waits for what this connection wrote. What others wrote must have arrived too, before it is believed.
 if always_write == 1 and not wrote then
-  for _, key in ipairs(KEYS) do
-    if values[key] then
-      store(key, values[key])
+  for i, key in ipairs(KEYS) do
+    local value = current(i)
+    if value then
+      store(key, value)
       break
     end
   end
 end
-return table.concat(answers)
+return pack('>I2', #KEYS) .. table.concat(exceptions)

@@ -11,6 +11,7 @@ from ackwise.middleware.columns import Column, ColumnExchange, checked, in_colum
 from ackwise.middleware.store import Claim, ClaimKey, Exchange, ExchangeResult, Outcome
 from ackwise.stores.memory import MemoryStore
 from ackwise.stores.protocol.transitions import Place, Record, decide
+from ackwise.stores.testing import Clock
 
 LEASE, RETENTION = 64.0, 192.0
 DAYS = (None, 19_000)
@@ -68,17 +69,17 @@ def an_exchange(chance: random.Random) -> ColumnExchange:
 async def test_random_exchanges_in_columns_are_answered_and_kept_as_key_by_key() -> None:
     chance = random.Random(20261123)
     for _ in range(600):
-        now = [1000.0]
-        store, table = MemoryStore(clock=lambda now=now: now[0]), Table(lambda now=now: now[0])
+        clock = Clock()
+        store, table = MemoryStore(clock=clock), Table(clock)
         for _ in range(12):
-            now[0] += chance.choice([0.0, 0.0, 16.0, LEASE, RETENTION])
+            clock.now += chance.choice([0.0, 0.0, 16.0, LEASE, RETENTION])
             exchange = an_exchange(chance)
             assert checked(exchange, await store.exchange_columns(exchange)) == await in_columns(table).exchange_columns(exchange)
             if chance.random() < 0.3:  # a caller of the older shape beside it
                 single = Exchange([Claim(ClaimKey(chance.choice(IDS), chance.choice(DAYS), 1), 201)], lease=LEASE, retention=RETENTION)
                 assert await store.exchange(single) == await table.exchange(single)
             for place in [(key_id, day) for key_id in IDS for day in DAYS]:
-                assert remembered(store._find(place), now[0]) == remembered(table.records.get(place), now[0])
+                assert remembered(store._find(place), clock.now) == remembered(table.records.get(place), clock.now)
 
 
 def remembered(record: Record | None, now: float) -> tuple[Record, str] | None:

@@ -120,9 +120,9 @@ async def mysql_workers(server: Server) -> AsyncIterator[Workers]:
 @asynccontextmanager
 async def redis_workers(server: Server, layout: str) -> AsyncIterator[Workers]:
     from redis.asyncio import Redis
+    from tests.older.stores.redis_question import questions, result
 
     from ackwise.stores.redis import RedisStore
-    from ackwise.stores.redis.question import questions, result
 
     store = RedisStore(f"redis://127.0.0.1:{server.port}", namespace=os.urandom(6).hex(), layout=layout)
     client = Redis(port=server.port)
