@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from redis.asyncio import Connection, ConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.redis.packing import PlainConnection, SocketConnection, TLSConnection
 
 __all__ = ["Address"]
 
@@ -74,17 +75,17 @@ class Address:
 
     def client(self, timeout: float) -> Redis:
         """A client of one server. It repeats nothing: the store does, with the same tokens and within its own time."""
-        kind: type[Connection] | type[SSLConnection] | type[UnixDomainSocketConnection] = Connection
+        kind: type[PlainConnection | SocketConnection | TLSConnection] = PlainConnection
         options = self._options(timeout)
         if self.path:
-            kind = UnixDomainSocketConnection
+            kind = SocketConnection
             options |= {"path": self.path}
             del options["socket_connect_timeout"]
         else:
             ((host, port),) = self.hosts
             options |= {"host": host, "port": port, "db": self.database}
             if self.scheme == "rediss":
-                kind = SSLConnection
+                kind = TLSConnection
                 options |= self._tls()
         return Redis(connection_pool=ConnectionPool(connection_class=kind, **options))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ackwise.middleware.errors import ConfigurationError
@@ -62,6 +62,13 @@ class Layout:
         if self.buckets:
             return b"{%b:%02x}:%b" % (self.namespace.encode(), place[-1] % self.buckets, place)
         return b"%b:%b" % (self.namespace.encode(), place)
+
+    def keys_of(self, places: Iterable[bytes]) -> list[bytes]:
+        """The keys of the records at `places`."""
+        if self.buckets:
+            return [self.key(place) for place in places]
+        prefix = b"%b:" % self.namespace.encode()
+        return [prefix + place for place in places]
 
     def groups(self, keys: Sequence[bytes]) -> list[Sequence[int]]:
         """The positions of the keys that are in one slot, for each slot."""

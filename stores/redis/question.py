@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
-from itertools import groupby
+from itertools import chain, groupby
 from struct import Struct, pack
 from typing import NamedTuple, TypeVar
 
@@ -91,7 +91,7 @@ def questions(exchange: ColumnExchange, layout: Layout, *, always_write: bool) -
     parts += [(column, _released(column)) for column in exchange.releases]
     parts += [(column, _Part(_RENEW, 0, column.tokens)) for column in exchange.renews]
     parts += [(column, _Part(_CLAIM, column.attempt, column.tokens)) for column in exchange.claims]
-    keys = [layout.key(place) for column, _ in parts for place in _places(column)]
+    keys = layout.keys_of(chain.from_iterable(_places(column) for column, _ in parts))
     repeated = len(set(keys)) < len(keys)
     times = _milliseconds(exchange.lease), _milliseconds(exchange.retention)
     settings = _SETTINGS.pack(*times, always_write, *layout.settings(), repeated)
@@ -203,16 +203,17 @@ def _of(parts: Sequence[_Part], positions: Sequence[int]) -> list[_Part]:
     return found
 
 
-def _places(column: Column) -> Iterator[bytes]:
+def _places(column: Column) -> Sequence[bytes]:
     """Where the records are, in 16 bytes each: the key's id, with its day hashed in if it has one."""
     if column.day is None:
-        yield from column.ids
-        return
+        return column.ids
     salted = hashlib.blake2b(digest_size=16, salt=column.day.to_bytes(8, "big", signed=True))
+    places = []
     for key_id in column.ids:
         place = salted.copy()
         place.update(key_id)
-        yield place.digest()
+        places.append(place.digest())
+    return places
 
 
 def _milliseconds(seconds: float) -> bytes:
