@@ -33,6 +33,7 @@ from ackwise.plugin.client.internals import (
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.group.budget import size_of
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
@@ -43,7 +44,7 @@ __all__ = ["Fetching"]
 
 log = Log()
 
-#: Records that one poll takes at most.
+#: Records that one poll takes of a partition at most.
 _FETCHED = 500
 
 #: Seconds until it is polled again after an error.
@@ -99,6 +100,7 @@ class Fetching:
         """`wait`: milliseconds that the broker keeps a fetch which finds nothing, while a lane is at work; `None` leaves it as it is."""
         self._member = member
         self._consumer = consumer
+        self._taking = Taking(consumer)
         self._opening = opening
         self._wait = wait
         self._clock = clock
@@ -262,7 +264,7 @@ class Fetching:
         self._require_membership()
         begun = self._stand(partitions or self._member.lanes)
         try:
-            fetched: dict[TopicPartition, Any] = await self._consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=most)
+            fetched = await self._taking.take(*partitions, timeout_ms=timeout_ms, most=most)
         except ConsumerStoppedError:
             raise
         except asyncio.CancelledError as error:

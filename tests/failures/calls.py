@@ -27,6 +27,7 @@ from ackwise.middleware.events import Event, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outcome
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
+from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.group import member
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.host import host
@@ -149,7 +150,7 @@ current: ContextVar[Tap] = ContextVar("current")
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let hosts and relays take the wrapped clients."""
     patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
-    patch.setattr(delay, "AIOKafkaConsumer", TappedConsumer)
+    patch.setattr(delay, "AIOKafkaConsumer", TappedRelayConsumer)
     patch.setattr(member, "KafkaPublisher", TappedPublisher)
     fetch_committed = standing._fetch_committed
 
@@ -158,6 +159,12 @@ def install(patch: pytest.MonkeyPatch) -> None:
         return await current.get().through([site], lambda: fetch_committed(coordinator, group, partitions), _timed_out)
 
     patch.setattr(standing, "_fetch_committed", tapped)
+    take = Taking.take
+
+    async def tapped_take(self: Taking, *partitions: Any, **options: Any) -> Any:
+        return await self._consumer._tap.through(["consumer.take"], lambda: take(self, *partitions, **options), _timed_out)
+
+    patch.setattr(Taking, "take", tapped_take)
 
 
 def _timed_out() -> Any:
@@ -217,8 +224,14 @@ def _tapped(name: str) -> Any:
 
 
 for _name, _ in inspect.getmembers(AIOKafkaConsumer, inspect.iscoroutinefunction):
-    if not _name.startswith("_") and _name != "commit":
+    if not _name.startswith("_") and _name not in ("commit", "getmany"):
         setattr(TappedConsumer, _name, _tapped(_name))
+
+
+class TappedRelayConsumer(TappedConsumer):
+    """The relay fetches with `getmany`; a host takes past it, and would not if it were overridden."""
+
+    getmany = _tapped("getmany")
 
 
 class TappedPublisher(KafkaPublisher):

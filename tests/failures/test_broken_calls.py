@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 
 #: What the promise is about; a worker that makes other calls has them broken as well.
 PROMISED = {
-    "consumer.beginning_offsets", "consumer.commit", "consumer.committed", "consumer.getmany", "consumer.start", "consumer.stop",
+    "consumer.beginning_offsets", "consumer.commit", "consumer.committed", "consumer.start", "consumer.stop", "consumer.take",
     "publish.dead-letter", "publish.due-copy", "publish.retry-copy", "publisher.start", "publisher.stop",
     "relay.commit", "relay.getmany", "relay.start", "relay.stop",
     "sink.close", "sink.flush", "sink.open",
@@ -26,8 +26,8 @@ PROMISED = {
 #: Where a fault may end the worker, with an error that says so; everywhere else it goes on by itself.
 MAY_END = {site for site in PROMISED if site.split(".")[1] in ("open", "close", "start", "stop")}
 
-#: A fetch that fails has taken nothing: that an answer to it is lost can't happen.
-NEVER_AFTER = {"consumer.getmany", "relay.getmany"}
+#: aiokafka's fetch that fails has taken nothing: that an answer to it is lost can't happen.
+NEVER_AFTER = {"relay.getmany"}
 
 #: Scenarios at a time: two cores are not kept busier by more.
 AT_ONCE = 8

@@ -27,6 +27,8 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from tests.failures.hostile.fault import Fault
 from tests.failures.hostile.plan import Plan
 
+from ackwise.plugin.client.taking import Taking
+
 __all__ = ["install", "install_from_environment", "under"]
 
 #: The plan of what runs in this context; threads of their own begin without one.
@@ -38,6 +40,7 @@ _CALLED: Final = {"Offset": "ListOffsets"}
 #: The steps within a client, with what finds the client of whoever takes them.
 _STEPS: Final[tuple[tuple[type[Any], str, str, str], ...]] = (
     (Fetcher, "fetched_records", "drain", "_client"),
+    (Taking, "take", "drain", "_client"),
     (Fetcher, "close", "close", "_client"),
     (GroupCoordinator, "commit_offsets", "commit", "_client"),
     (GroupCoordinator, "close", "leave", "_client"),
@@ -89,4 +92,5 @@ def _what(request: object) -> str:
 
 
 def _step(step: str, client: str, owner: Any, *_: object) -> str:
-    return f"{_who(getattr(owner, client))}.{step}"
+    maker = owner._consumer if isinstance(owner, Taking) else owner
+    return f"{_who(getattr(maker, client))}.{step}"

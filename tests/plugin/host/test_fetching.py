@@ -268,17 +268,17 @@ async def test_an_error_that_is_about_no_partition_backs_off_and_puts_none_in_qu
 )
 async def test_whatever_the_client_raises_after_it_moved_is_fetched_again(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     async with polling(three(batch(10, *[b"x"] * 10))) as desk:
-        fetched_records = desk.consumer._fetcher.fetched_records
+        take = desk.fetching._taking.take
         raised: list[Any] = []
 
         async def raising(*args: Any, **keywords: Any) -> Any:
-            found = await fetched_records(*args, **keywords)
+            found = await take(*args, **keywords)
             if found and len(raised) < 3:
                 raised.append(found)
                 raise error
             return found
 
-        desk.consumer._fetcher.fetched_records = raising
+        desk.fetching._taking.take = raising  # type: ignore[method-assign]
 
         def all_given() -> bool:
             desk.now += 0.1
