@@ -233,7 +233,7 @@ class _Batches(_Reader):  # type: ignore[misc]
 
 def _is_plain(consumer: Any) -> bool:
     """Whether `getmany` is aiokafka's own: who overrides it, or wraps it as tracing does, wants to see what is fetched."""
-    getmany = inspect.getattr_static(consumer, "getmany")
+    getmany = inspect.getattr_static(consumer, "getmany", None)
     return inspect.isfunction(getmany) and getmany.__module__ == AIOKafkaConsumer.__module__ and not hasattr(getmany, "__wrapped__")
 
 

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
 from ackwise.plugin.group.member import Member
@@ -110,10 +111,14 @@ class Numbers(Collector):
 
 class _Timed:
     def __init__(self, store: ClaimStore, seconds: Histogram) -> None:
-        self._store = store
+        self._store, self._columns = store, in_columns(store)
         self._seconds = seconds
         self.open, self.close = store.open, store.close
 
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
         with self._seconds.time():
             return await self._store.exchange(exchange)
+
+    async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
+        with self._seconds.time():
+            return await self._columns.exchange_columns(exchange)

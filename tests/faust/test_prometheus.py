@@ -12,6 +12,7 @@ from faust.sensors.prometheus import setup_prometheus_sensors
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.columns import ColumnExchange, ColumnResult, ColumnStore
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.policies import DeadLetter, Dedup
@@ -27,6 +28,9 @@ _names = itertools.count(1)
 
 class AwayStore(MemoryStore):
     async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        raise StoreUnavailable("it is away")
+
+    async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
         raise StoreUnavailable("it is away")
 
 
@@ -118,15 +122,20 @@ def test_events_still_go_to_the_sink_that_is_used() -> None:
     assert kept.events == [event]
 
 
+@pytest.mark.parametrize("in_which_shape", ["keys", "columns"])
 @pytest.mark.parametrize("store", [MemoryStore(), AwayStore()])
-async def test_an_exchange_is_timed_whether_it_is_answered_or_not(store: ClaimStore) -> None:
+async def test_an_exchange_is_timed_whether_it_is_answered_or_not(store: ClaimStore, in_which_shape: str) -> None:
     registry = CollectorRegistry()
     numbers = Numbers("shop_ackwise", registry)
     timed = numbers.timed(store)
     assert timed is not None
     await timed.open()
     try:
-        await timed.exchange(Exchange())
+        if in_which_shape == "keys":
+            await timed.exchange(Exchange())
+        else:
+            assert isinstance(timed, ColumnStore)
+            await timed.exchange_columns(ColumnExchange())
     except StoreUnavailable:
         assert isinstance(store, AwayStore)
     await timed.close()

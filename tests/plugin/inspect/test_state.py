@@ -14,13 +14,14 @@ from aiokafka.errors import KafkaConnectionError
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.columns import ColumnExchange, ColumnResult
 from ackwise.middleware.errors import EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event
 from ackwise.middleware.inflight import InFlight
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.policies import DeadLetter, Dedup
 from ackwise.middleware.retry import ConsumeLater
-from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
+from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.group.lane import Lane
@@ -40,7 +41,7 @@ class Publisher:
 
 
 class AwayStore(MemoryStore):
-    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+    async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
         raise StoreUnavailable("it is away")
 
 
