@@ -107,25 +107,22 @@ class Execution:
         return beginning
 
     def _may_begin(self, runs: list[Run], run: Run, leases: Leases) -> bool:
-        """Whether something is left of `run`, once those fell out that must not begin."""
+        """Let fall out of `run` what must not begin; returns whether something is left of it."""
         if run.ids is None:
             return True
         for single in pick(runs, run, leases.succeeded(run.ids)):
             single.rule(Duplicate())
-        if run.tokens and not run.unprotected and run.stage is Stage.ADMITTED and leases.expired(run):
-            # It waited too long: another worker may run it by now.
-            lost = [place for place, token in enumerate(run.tokens) if token in run.lost_tokens]
-            for part in pick(runs, run, lost) or [run]:
-                leases.give_back(part)
-                part.forget_claim()
-                part.postpone(self._worker.monotonic(), "its claim had run out before it began")
-            return bool(lost) and self._may_begin(runs, run, leases) if len(run) and run.stage is Stage.ADMITTED else False
-        if run.stage is Stage.ADMITTED:
+        if _is_left(run) and run.tokens and not run.unprotected:
+            for single in pick(runs, run, leases.lost(run)):  # it waited too long: another worker may run it by now
+                leases.give_back(single)
+                single.forget_claim()
+                single.postpone(self._worker.monotonic(), "its claim had run out before it began")
+        if _is_left(run):
             for single in pick(runs, run, leases.running(run.ids)):
                 leases.give_back(single)
                 single.forget_claim()
                 self._worker.postpone([single], "its key is running here")
-        return bool(len(run)) and run.stage is Stage.ADMITTED
+        return _is_left(run)
 
     def end(self, key_ids: Iterable[bytes], call: HandlerCall) -> None:
         """The execution in `call` of messages with these keys is over."""
@@ -371,7 +368,7 @@ class Execution:
         """The handler ended without a decision on them: they come up again, with claims of their own."""
         given_up: list[Run] = []
         for run in undecided:
-            lost = pick(runs, run, [place for place, token in enumerate(run.tokens or ()) if token in run.lost_tokens])
+            lost = pick(runs, run, run.lost_places())
             for single in lost:
                 self._worker.record(EventCode.CLAIM_LOST, self._agent.name, single, with_exec_id=True)
             for part in [*lost, *([run] if len(run) and run not in lost else [])]:
@@ -418,6 +415,11 @@ class Execution:
             raise
         if not task.cancelled():
             task.result()
+
+
+def _is_left(run: Run) -> bool:
+    """Whether something is left of `run` that may run."""
+    return bool(len(run)) and run.stage is Stage.ADMITTED
 
 
 def _is_success(result: Returned | Raised) -> bool:

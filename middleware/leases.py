@@ -241,6 +241,10 @@ class Leases:
         """Whether a claim of it must count as lost until the store says otherwise."""
         return run.claim_lost or self._clock() >= run.deadline
 
+    def lost(self, run: Run) -> Sequence[int]:
+        """The places of its claims that must count as lost until the store says otherwise."""
+        return range(len(run)) if self._clock() >= run.deadline else run.lost_places()
+
     def remember_successes(self, key_ids: Iterable[bytes]) -> None:
         """These keys succeeded in this process: they are never run here again while the retention lasts."""
         if len(self._succeeded[1]) >= _REMEMBERED:

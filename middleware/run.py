@@ -205,6 +205,10 @@ class Run:
         """Whether the claim of one of its messages is lost."""
         return bool(self.lost_tokens)
 
+    def lost_places(self) -> list[int]:
+        """The places of its messages whose claim is lost."""
+        return [place for place, token in enumerate(self.tokens or ()) if token in self.lost_tokens] if self.lost_tokens else []
+
     @property
     def exec_id(self) -> int | None:
         """Of its execution."""

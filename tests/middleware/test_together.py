@@ -137,7 +137,7 @@ async def test_after_a_lease_what_is_left_goes_back_uncharged_and_comes_up_in_pa
     clock = make_clock()
     handler = Slow(clock, 20.0, 107)
     spine = make_spine(handler, dedup=True, clock=clock)
-    spine.leases.expired = lambda entry: False  # renewed, as the worker does while a handler runs
+    spine.leases.expired, spine.leases.lost = lambda run: False, lambda run: ()  # renewed, as the worker does while a handler runs
     entries = spine.entries(8, attempt=LAST)
     await spine.run(entries)
     assert [entry.stage for entry in entries] == [SETTLED] * 4 + [FETCHED] * 4

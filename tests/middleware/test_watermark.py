@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +112,23 @@ def test_it_equals_a_naive_oracle_and_never_passes_an_unfinished_offset(position
         assert watermark.span == (seen[-1] - min(unfinished) if unfinished else 0)
         assert before is None or (watermark.commit is not None and watermark.commit >= before)
         before = watermark.commit
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=8), st.lists(st.booleans(), min_size=8, max_size=8), st.randoms(use_true_random=False)
+)
+def test_ranges_are_finished_in_whatever_pieces_and_order(sizes: list[int], holes: list[bool], draw: random.Random) -> None:
+    watermark, offset, unfinished = Watermark(0), 0, set[int]()
+    for size, has_hole in zip(sizes, holes, strict=False):
+        offset += has_hole
+        assert watermark.track(offset, offset + size)
+        assert not watermark.track(offset, offset + size), "taken before"
+        unfinished |= {*range(offset, offset + size)}
+        offset += size
+    while unfinished:
+        first = draw.randrange(offset)
+        end = first + draw.randrange(1, 9)
+        watermark.finish(first, end)
+        unfinished -= {*range(first, end)}
+        assert watermark.commit == min(unfinished, default=offset)
+        assert watermark.count == len(unfinished)
