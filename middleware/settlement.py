@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
@@ -24,6 +25,8 @@ from ackwise.middleware.worker import Worker
 __all__ = ["Assignment", "Settlement"]
 
 log = Log()
+
+_first = attrgetter("first")
 
 #: Seconds until a publish is repeated. RocketMQ: `submitConsumeRequestLater`.
 PUBLISH_AGAIN = 5.0
@@ -72,6 +75,7 @@ class Settlement:
         `due`: nothing that is held for longer (monotonic seconds).
         """
         ruled = [run for run in runs if run.stage in _UNDER_WAY and (due is None or run.not_before <= due)]
+        ruled.sort(key=_first)  # what fell out of a run stands behind it; dead letters go out in the order of their offsets
         if ruled:
             await self._confirm(ruled)
             await self.publish(ruled, assignment)

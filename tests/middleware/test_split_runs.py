@@ -230,3 +230,20 @@ async def test_nothing_of_what_is_settled_is_kept(make_spine: Any, succeed: Any)
     gc.collect()
     assert kept() is None
     assert not spine.leases._running
+
+
+async def test_dead_letters_go_out_in_the_order_of_their_offsets_whoever_ruled_them(make_spine: Any) -> None:
+    def decode(value: bytes | None) -> bytes:
+        if value in (b"v101", b"v103"):
+            raise ValueError("no order")
+        return value or b""
+
+    async def handler(batch: Batch[bytes]) -> None:
+        for message in batch:
+            if message.offset in (100, 102):
+                batch.dead(message, "no price")
+
+    spine = make_spine(handler, decode=decode)
+    await spine.run([spine.together(5)])
+    assert [copy.value for copy in spine.publisher.sent] == [b"v100", b"v101", b"v102", b"v103"]
+    assert [event.offset for event in spine.sink.durable if event.code is EventCode.DEAD_LETTERED] == [100, 101, 102, 103]
