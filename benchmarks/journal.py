@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ackwise.middleware.eventlog import EventBuffer
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.events import Event, EventCode, RunEvents
 from ackwise.stores.journal import Journal
 
 _RUNS: Final = 5
@@ -63,6 +63,32 @@ def seconds_to_record(events: list[Event]) -> float:
     started = time.perf_counter()
     for event in events:
         record(event)
+    return time.perf_counter() - started
+
+
+def make_runs(count: int, size: int = 500) -> list[RunEvents]:
+    """The same of messages that went the same way `size` at a time."""
+    chance = random.Random(7)
+    runs: list[RunEvents] = []
+    for first in range(0, count // 2, size):
+        ids, times = range(first, first + size), [1_767_225_600_000 + place * 2 for place in range(first, first + size)]
+        hashes = [chance.getrandbits(63) for _ in ids]
+        about = "orders", first // size % 12, ids, "bill", 1, times, ids
+        runs += (
+            RunEvents(EventCode.CLAIMED, *about, hashes, 0, lost=0, took_unreleased=False),
+            RunEvents(EventCode.SUCCEEDED, *about, hashes, 0, duration_us=chance.randint(200, 5_000)),
+        )
+    return runs
+
+
+def seconds_to_record_runs(runs: list[RunEvents]) -> float:
+    """Packing and encoding alone, of runs."""
+    buffer = EventBuffer()
+    started = time.perf_counter()
+    for run in runs:
+        buffer.record_run(run)
+    for block in buffer.seal():
+        block.encode()
     return time.perf_counter() - started
 
 
@@ -145,6 +171,7 @@ class Figures:
     """One run, in microseconds and bytes per event."""
 
     record: float
+    runs: float
     durable: float
     flush: float  # milliseconds for a block
     json: float
@@ -154,11 +181,14 @@ class Figures:
 
 def measure(events: list[Event], block: int, folder: Path) -> Figures:
     recorded = seconds_to_record(events)
+    runs = make_runs(len(events))
+    in_runs = seconds_to_record_runs(runs) / sum(map(len, runs))
     durable, flushes = asyncio.run(seconds_to_flush(events, block, folder / "journal"))
     as_json, json_bytes = seconds_as_json(events, block, folder)
     per_event = 1e6 / len(events)
     return Figures(
         record=recorded * per_event,
+        runs=in_runs * 1e6,
         durable=durable * per_event,
         flush=statistics.median(flushes) * 1e3,
         json=as_json * per_event,
@@ -188,6 +218,7 @@ class Rows:
 def costs(runs: list[Figures]) -> Rows:
     rows = {
         "record, µs per event": [run.record for run in runs],
+        "record and encode in runs of 500, µs per event": [run.runs for run in runs],
         "record and flush, µs per event": [run.durable for run in runs],
         "one flush of a block, ms": [run.flush for run in runs],
         "JSON lines and fsync, µs per event": [run.json for run in runs],

@@ -7,9 +7,12 @@ payload of an event block is `count` records and then the strings that they refe
 no sequence number: it is `first seq` plus its place. In a record the smallest value of a width stands for none, and so
 does string 0.
 
-Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence. A third
-kind of block, of runs of events, is reserved: a file with one is not read, since this version can't explode it.
-Files of layout 1, with shorter records and without counts, are read and no longer written.
+A third kind of block has the events of a run, which differ in their offset, timestamp, execution and key alone: the record of
+the first event stands for all, and columns of those four follow it. `RunBlock.exploded` makes single events of it, and whoever
+reads a file gets those. Versions before this one say that they can't read such a file.
+
+Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence. Files of layout
+1, with shorter records and without counts, are read and no longer written.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ import json
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
-from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode
+from ackwise.middleware.events import SCHEMA_VERSION, Event, EventCode, RunEvents, explode
 
 __all__ = [
     "FIELDS",
@@ -37,6 +41,7 @@ __all__ = [
     "Layout",
     "LogHeader",
     "EventRow",
+    "RunBlock",
     "Unreadable",
     "parse_log",
 ]
@@ -93,6 +98,13 @@ _RUN_MAGIC = b"AWRN"
 _HEAD = struct.Struct("<4sIQI")
 _NUMBER = struct.Struct("<I")
 _HEAD_SIZE = _HEAD.size + _NUMBER.size
+
+#: What may differ between the events of a run; of these, those that grow by one from event to event unless they have a column.
+_RUN_FIELDS: Final = ("offset", "record_ts_ms", "exec_id", "dedup_hash")
+_GROWING: Final = ("offset", "exec_id")
+
+#: Events that are worth a block of their own.
+_LEAST_RUN: Final = 10
 
 _FORMATS: dict[str, Format] = {field.name: field.format for field in FIELDS}
 _WIDTHS = {field.name: struct.calcsize(field.format) for field in FIELDS}
@@ -170,10 +182,7 @@ class Block:
 
     def encode(self) -> bytes:
         """The block as it stands in a file."""
-        # A lone surrogate has no UTF-8; written as an escape it can be read back by everyone.
-        texts = [text.encode(errors="backslashreplace") for text in self.strings if text is not None]
-        table = b"".join(_NUMBER.pack(len(text)) + text for text in texts)
-        return _block(_BLOCK_MAGIC, self.first_seq, self.count, self.records + table)
+        return _block(_BLOCK_MAGIC, self.first_seq, self.count, self.records + _table(self.strings))
 
     def rows(self) -> Iterator[EventRow]:
         """The events, one by one."""
@@ -191,6 +200,49 @@ class Block:
         if value == NONE[field.format]:
             return None
         return bool(value) if field.name in _BOOLEANS else value
+
+
+@dataclass(frozen=True, slots=True)
+class RunBlock:
+    """The events of a run, as they are written by one append."""
+
+    first_seq: int
+    count: int
+    record: bytes
+    """Of the first event, in the layout of today."""
+    strings: tuple[str | None, ...]
+    columns: Mapping[str, bytes]
+    """Fields of all events, side by side, of those that differ; a field that has no column grows by one from event to event where
+    it may differ and is there, and is the same in all else."""
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + self.count
+
+    def codes(self) -> dict[int, int]:
+        """How many events of each code there are."""
+        return {self.record[_CURRENT.starts["code"]]: self.count}
+
+    def encode(self) -> bytes:
+        """The block as it stands in a file."""
+        which = sum(1 << place for place, name in enumerate(_RUN_FIELDS) if name in self.columns)
+        columns = [self.columns[name] for name in _RUN_FIELDS if name in self.columns]
+        payload = b"".join((_NUMBER.pack(which), self.record, *columns, _table(self.strings)))
+        return _block(_RUN_MAGIC, self.first_seq, self.count, payload)
+
+    def exploded(self) -> Block:
+        """The events one by one."""
+        records = bytearray(self.record * self.count)
+        fields = memoryview(records).cast("q")
+        size = RECORD_SIZE // 8
+        for name in _RUN_FIELDS:
+            start = _CURRENT.starts[name] // 8
+            column = self.columns.get(name)
+            if column is not None:
+                fields[start::size] = memoryview(column).cast("q")
+            elif name in _GROWING and fields[start] != _NONE_Q:
+                fields[start::size] = array("q", range(fields[start], fields[start] + self.count))
+        return Block(self.first_seq, bytes(records), self.strings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +287,7 @@ class EventBuffer:
         self._mono_ns = mono_ns
         self._records: list[bytes] = []
         self._places: dict[str | None, int] = {None: 0}
+        self._whole: list[Block | RunBlock] = []
 
     @property
     def next_seq(self) -> int:
@@ -291,15 +344,44 @@ class EventBuffer:
         except (TypeError, struct.error):
             self.record(_fitted(event))
 
-    def seal(self) -> Block | None:
-        """Take everything out as one block; `None` if there is nothing."""
-        if not self._records:
-            return None
-        block = Block(self._first_seq, b"".join(self._records), tuple(self._places))
-        self._first_seq = block.next_seq
-        self._records = []
-        self._places = {None: 0}
-        return block
+    def record_run(self, events: RunEvents) -> None:
+        """Take the events of a run as one. What does not fit a column is taken one by one, each cut as `record` does."""
+        columns = {
+            "offset": None if _is_in_a_row(events.offsets) else events.offsets,
+            "record_ts_ms": events.record_ts_ms,
+            "exec_id": None if events.exec_ids is None or _is_in_a_row(events.exec_ids) else events.exec_ids,
+            "dedup_hash": events.dedup_hashes,
+        }
+        try:
+            packed = {name: array("q", column).tobytes() for name, column in columns.items() if column is not None}
+        except (TypeError, OverflowError):
+            packed = {}
+        if len(events) < _LEAST_RUN or not packed or any(_NONE_BYTES in column for column in packed.values()):
+            for event in explode(events):
+                self.record(event)
+            return
+        self._close_block()
+        first = EventBuffer(self._first_seq, now_ns=self._now_ns, mono_ns=self._mono_ns)
+        first.record(next(explode(events)))
+        (block,) = first.seal()
+        assert isinstance(block, Block)
+        whole = RunBlock(self._first_seq, len(events), block.records, block.strings, packed)
+        self._whole.append(whole)
+        self._first_seq = whole.next_seq
+
+    def seal(self) -> list[Block | RunBlock]:
+        """Take everything out, in blocks."""
+        self._close_block()
+        sealed, self._whole = self._whole, []
+        return sealed
+
+    def _close_block(self) -> None:
+        if self._records:
+            block = Block(self._first_seq, b"".join(self._records), tuple(self._places))
+            self._whole.append(block)
+            self._first_seq = block.next_seq
+            self._records = []
+            self._places = {None: 0}
 
     def _learn(self, texts: Iterable[object]) -> bool:
         for text in texts:
@@ -310,6 +392,7 @@ class EventBuffer:
 
 
 _NONE_Q, _NONE_I, _NONE_H, _NONE_B = NONE.values()
+_NONE_BYTES: Final = struct.pack("<q", _NONE_Q)
 
 
 def parse_log(data: bytes) -> EventLog | Unreadable:
@@ -325,13 +408,35 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
         )
     blocks: list[Block] = []
     end, next_seq = first.end, first.first_seq
-    while (found := _parse_block(data, end, _BLOCK_MAGIC)) is not None and found.first_seq == next_seq:
-        blocks.append(Block(next_seq, *_parse_events(found, layout), layout))
-        end, next_seq = found.end, blocks[-1].next_seq
-    # Torn or not: who can't explode a run must not say that what follows was never durable.
-    if data.startswith(_RUN_MAGIC, end) or _has_whole_block(data, end, _RUN_MAGIC):
-        return Unreadable("it was written by a newer Ackwise: it holds runs of events, and this one reads single events only")
-    return EventLog(_header(facts, first.first_seq), blocks, is_damaged=_has_whole_block(data, end, _BLOCK_MAGIC))
+    while (block := _next_block(data, end, layout)) is not None and block[0].first_seq == next_seq:
+        blocks.append(block[0])
+        end, next_seq = block[1], block[0].next_seq
+    is_damaged = _has_whole_block(data, end, _BLOCK_MAGIC) or _has_whole_block(data, end, _RUN_MAGIC)
+    return EventLog(_header(facts, first.first_seq), blocks, is_damaged)
+
+
+def _next_block(data: bytes, start: int, layout: Layout) -> tuple[Block, int] | None:
+    """The block that begins at `start`, with single events, and where it ends."""
+    if (found := _parse_block(data, start, _BLOCK_MAGIC)) is not None:
+        size = found.events * layout.record.size
+        return Block(found.first_seq, found.payload[:size], _strings(found.payload, size), layout), found.end
+    if (found := _parse_block(data, start, _RUN_MAGIC)) is not None and (run := _parse_run(found)) is not None:
+        return run.exploded(), found.end
+    return None
+
+
+def _parse_run(found: _Found) -> RunBlock | None:
+    """`None` if its columns are not as long as they must be."""
+    which = int.from_bytes(found.payload[: _NUMBER.size], "little")
+    at = _NUMBER.size + RECORD_SIZE
+    columns, width = {}, 8 * found.events
+    for place, name in enumerate(_RUN_FIELDS):
+        if which >> place & 1:
+            columns[name] = found.payload[at : at + width]
+            at += width
+    if not found.events or at > len(found.payload):
+        return None
+    return RunBlock(found.first_seq, found.events, found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at), columns)
 
 
 def _header(facts: Mapping[str, Any], first_seq: int) -> LogHeader:
@@ -373,15 +478,24 @@ def _parse_block(data: bytes, start: int, magic: bytes) -> _Found | None:
     return _Found(first_seq, count, payload, end)
 
 
-def _parse_events(found: _Found, layout: Layout) -> tuple[bytes, tuple[str | None, ...]]:
-    position = end = found.events * layout.record.size
+def _table(strings: Iterable[str | None]) -> bytes:
+    # A lone surrogate has no UTF-8; written as an escape it can be read back by everyone.
+    texts = [text.encode(errors="backslashreplace") for text in strings if text is not None]
+    return b"".join(_NUMBER.pack(len(text)) + text for text in texts)
+
+
+def _strings(payload: bytes, position: int) -> tuple[str | None, ...]:
     strings: list[str | None] = [None]
-    while position < len(found.payload):
-        (length,) = _NUMBER.unpack_from(found.payload, position)
+    while position < len(payload):
+        (length,) = _NUMBER.unpack_from(payload, position)
         position += _NUMBER.size
-        strings.append(found.payload[position : position + length].decode())
+        strings.append(payload[position : position + length].decode())
         position += length
-    return found.payload[:end], tuple(strings)
+    return tuple(strings)
+
+
+def _is_in_a_row(numbers: Sequence[int]) -> bool:
+    return isinstance(numbers, range) and numbers.step == 1 and numbers.start > -(2**63) and numbers.stop < 2**63
 
 
 def _has_whole_block(data: bytes, start: int, magic: bytes) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
-from ackwise.middleware.eventlog import Block, LogHeader
+from ackwise.middleware.eventlog import Block, LogHeader, RunBlock
 from ackwise.stores.journal.layout import FILE_MODE, create_regular, log_path, make_directories, sync_directory
 
 __all__ = ["LogFile", "LogWriter", "explain"]
@@ -126,7 +126,7 @@ class LogWriter:
         self._roll_events = roll_events
         self._roll_seconds = roll_seconds
         self._clock = clock
-        self._blocks: deque[Block] = deque()
+        self._blocks: deque[Block | RunBlock] = deque()
         self._file: LogFile | None = None
         self._file_first_seq = 0
         self._file_opened = 0.0
@@ -136,7 +136,7 @@ class LogWriter:
         self.durable_seq = header.first_seq
         """Everything below is durable."""
 
-    def put(self, block: Block) -> None:
+    def put(self, block: Block | RunBlock) -> None:
         """Queue a block for the next `write`."""
         self._blocks.append(block)
 

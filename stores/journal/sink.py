@@ -86,6 +86,7 @@ class Journal:
         self._sleep = sleep
         self._buffer = EventBuffer(now_ns=now_ns, mono_ns=mono_ns)
         self.record: Final = self._buffer.record  # not a method: a call less for each event
+        self.record_run: Final = self._buffer.record_run
         header = LogHeader(self.writer_id, 0, cluster, group_id, client)
         self._file_mode = file_mode
         self._log = LogWriter(self.root, header, roll_events=roll_events, roll_seconds=roll_seconds, file_mode=file_mode, clock=clock)
@@ -177,8 +178,7 @@ class Journal:
     def _start_writing(self) -> asyncio.Future[None]:
         if self._is_closed:
             raise EventLogUnavailable(f"event log {self.root}: it is closed; record nothing after close()")
-        block = self._buffer.seal()
-        if block is not None:
+        for block in self._buffer.seal():
             self._log.put(block)
         self._writing = asyncio.get_running_loop().run_in_executor(self._log_thread, self._log.write)
         self._writing.add_done_callback(self._written)

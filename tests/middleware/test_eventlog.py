@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from ackwise.middleware.eventlog import (
     Unreadable,
     parse_log,
 )
-from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind
+from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind, RunEvents, explode
 
 HEADER = LogHeader(writer_id=2**63 - 1, first_seq=0, cluster="main", group_id="billing", client=None)
 KIND_OF_FIELD = {"q": Kind.INT64, "i": Kind.INT32, "h": Kind.INT16, "b": Kind.INT8}
@@ -55,8 +55,8 @@ def buffer(events: Iterable[Event], first_seq: int = 0) -> EventBuffer:
 
 
 def block(events: Iterable[Event], first_seq: int = 0) -> Block:
-    sealed = buffer(events, first_seq).seal()
-    assert sealed is not None
+    (sealed,) = buffer(events, first_seq).seal()
+    assert isinstance(sealed, Block)
     return sealed
 
 
@@ -173,23 +173,101 @@ def test_a_log_of_a_newer_layout_is_unreadable_and_says_both_versions(monkeypatc
     assert log == Unreadable(f"it was written by a newer Ackwise: {layout}")
 
 
-def as_runs(block: bytes) -> bytes:
-    """As a newer version may write it: another magic, and the checksum of the whole."""
-    head = b"AWRN" + block[4:20]
-    return head + struct.pack("<I", zlib.crc32(block[24:], zlib.crc32(head))) + block[24:]
+RUN = RunEvents(EventCode.SUCCEEDED, "orders", 3, range(5, 17), "bill", 1, [*range(1000, 1012)], range(40, 52), [*range(12)], 0)
 
 
-@pytest.mark.parametrize("cut", [None, -1, 30])
-def test_a_log_with_runs_of_events_is_unreadable_and_never_a_torn_tail(cut: int | None) -> None:
-    first, second, _ = three_blocks()
-    log = parse_log(HEADER.encode() + first + as_runs(second)[:cut])
-    assert log == Unreadable("it was written by a newer Ackwise: it holds runs of events, and this one reads single events only")
+def numbers(size: int) -> st.SearchStrategy[Sequence[int]]:
+    """Ascending by one as a range, or any."""
+    edges = [-(2**63), -(2**63) + 1, 2**63 - 1, 2**63]
+    some = st.lists(st.integers(-(2**63), 2**63) | st.sampled_from(edges), min_size=size, max_size=size)
+    return some | st.integers(-(2**63) - 1, 2**63 - size + 1).map(lambda first: range(first, first + size))
 
 
-def test_runs_behind_a_destroyed_block_make_a_log_unreadable_as_well() -> None:
-    first, second, third = three_blocks()
-    log = parse_log(HEADER.encode() + first + bytes(len(second)) + as_runs(third))
-    assert isinstance(log, Unreadable)
+def runs(size: int) -> st.SearchStrategy[RunEvents]:
+    return st.builds(
+        RunEvents,
+        code=st.sampled_from(EventCode),
+        topic=st.text(st.characters(exclude_categories=["Cs"])),
+        partition=st.integers(0, 2**31 - 1),
+        offsets=numbers(size),
+        handler=st.text(st.characters(exclude_categories=["Cs"])),
+        attempt=st.integers(1, 2**17),
+        record_ts_ms=numbers(size),
+        exec_ids=st.none() | numbers(size),
+        dedup_hashes=st.none() | numbers(size),
+        dedup_epoch=st.none() | st.integers(0, 2**40),
+        lost=st.none() | st.integers(0, 9),
+        took_unreleased=st.none() | st.booleans(),
+        duration_us=st.none() | st.integers(0, 2**33),
+        error=st.none() | st.just("ValueError"),
+    )
+
+
+@given(st.lists(EVENTS | st.integers(1, 14).flatmap(runs), min_size=1, max_size=6))
+def test_the_events_of_a_run_are_read_as_if_each_had_been_recorded(events: list[Event | RunEvents]) -> None:
+    made, one_by_one = buffer([]), buffer([])
+    for each in events:
+        if isinstance(each, RunEvents):
+            made.record_run(each)
+            for event in explode(each):
+                one_by_one.record(event)
+        else:
+            made.record(each)
+            one_by_one.record(each)
+    found, expected = [HEADER.encode() + b"".join(block.encode() for block in way.seal()) for way in (made, one_by_one)]
+    assert [(row.seq, row.event) for row in rows(found)] == [(row.seq, row.event) for row in rows(expected)]
+    assert (made.next_seq, read(found).next_seq) == (one_by_one.next_seq, one_by_one.next_seq)
+
+
+def test_a_run_is_one_block_and_its_events_share_their_time() -> None:
+    made = buffer([Event(EventCode.HEARTBEAT)])
+    made.record_run(RUN)
+    made.record(Event(EventCode.HEARTBEAT))
+    before, whole, behind = made.seal()
+    assert (before.next_seq, whole.first_seq, whole.next_seq, behind.first_seq, made.next_seq) == (1, 1, 13, 13, 14)
+    assert whole.codes() == {EventCode.SUCCEEDED: 12}
+    found = rows(HEADER.encode() + b"".join(block.encode() for block in (before, whole, behind)))
+    assert [row.event for row in found[1:13]] == [*explode(RUN)]
+    assert len({(row.at_ns, row.mono_ns) for row in found[1:13]}) == 1
+
+
+def test_a_run_takes_half_the_bytes_of_its_events_or_less() -> None:
+    whole, singles = buffer([]), buffer(explode(RUN))
+    whole.record_run(RUN)
+    assert len(whole.seal()[0].encode()) * 2 < len(singles.seal()[0].encode())
+
+
+def test_a_run_that_is_torn_or_flipped_anywhere_ends_reading_before_it() -> None:
+    made = buffer([Event(EventCode.HEARTBEAT)])
+    made.record_run(RUN)
+    first, whole = (block.encode() for block in made.seal())
+    start = HEADER.encode() + first
+    behind = block([Event(EventCode.HEARTBEAT)], 13).encode()
+    for place in range(len(whole)):
+        torn = read(start + whole[:place])
+        assert (len(torn.blocks), torn.next_seq, torn.is_damaged) == (1, 1, False)
+        flipped = bytearray(whole)
+        flipped[place] ^= 0x10
+        log = read(start + bytes(flipped) + behind)
+        assert (len(log.blocks), log.next_seq, log.is_damaged) == (1, 1, True)
+
+
+def test_a_whole_run_behind_a_destroyed_block_is_damage() -> None:
+    made = buffer([Event(EventCode.HEARTBEAT)])
+    made.record_run(RUN)
+    first, whole = (block.encode() for block in made.seal())
+    assert read(HEADER.encode() + bytes(len(first)) + whole).is_damaged
+
+
+@pytest.mark.parametrize(("count", "which"), [(13, 15), (0, 0), (2**31, 15)])
+def test_a_run_with_columns_of_another_length_is_damage(count: int, which: int) -> None:
+    made = buffer([])
+    made.record_run(RUN)
+    (whole,) = made.seal()
+    payload = struct.pack("<I", which) + whole.encode()[28:]
+    head = struct.pack("<4sIQI", b"AWRN", len(payload), 0, count)
+    log = read(HEADER.encode() + head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload)
+    assert (log.blocks, log.is_damaged) == ([], True)
 
 
 def test_events_carry_the_time_of_a_clock_that_nobody_sets() -> None:
@@ -210,21 +288,18 @@ def test_what_is_no_log_is_unreadable(data: bytes) -> None:
 
 def test_sequence_numbers_go_on_from_block_to_block() -> None:
     made = buffer([Event(EventCode.HEARTBEAT)] * 3, first_seq=40)
-    first = made.seal()
+    (first,) = made.seal()
     made.record(Event(EventCode.HEARTBEAT))
-    second = made.seal()
-    assert first is not None
-    assert second is not None
+    (second,) = made.seal()
     assert (first.first_seq, first.next_seq, second.first_seq, made.next_seq) == (40, 43, 43, 44)
-    assert made.seal() is None
+    assert made.seal() == []
 
 
 def test_each_block_carries_its_own_strings() -> None:
     made = buffer([Event(EventCode.CLAIMED, "orders")])
     made.seal()
     made.record(Event(EventCode.CLAIMED, "payments"))
-    second = made.seal()
-    assert second is not None
+    (second,) = made.seal()
     assert second.strings == (None, "payments")
 
 

@@ -5,6 +5,7 @@ After a wanted change, `python -m tests.spark.commands.test_why` writes the gold
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.spark.histories import NOW, SECOND, History
 from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.events import Event, EventCode, RunEvents
 from ackwise.middleware.identity import Identity, business_id, legacy_id
 from ackwise.spark.commands.why import why
 from ackwise.spark.vocabulary import ANOMALIES, MEANINGS, Flag, Verdict
@@ -152,6 +153,16 @@ async def test_a_key_is_found_in_a_log_that_is_still_written_with_the_namespace_
         assert found["found"] == ["'order-7' is the business key of records of handler 'bill' in group 'billing', in the namespace shop"]
         assert [message["offset"] for message in told("id-8", root)["messages"]] == [8]
         assert list((root / "wal").glob("*.wal")) != []
+
+
+async def test_a_message_of_a_run_is_told_by_itself_while_its_worker_still_writes(tmp_path: Path) -> None:
+    run = RunEvents(EventCode.CLAIMED, "orders", 0, range(20, 40), "bill", 1, [5] * 20, range(100, 120), [*range(20)])
+    async with journal(tmp_path / "root", {}, namespace="ackwise") as writing:
+        writing.record_run(run)
+        writing.record_run(dataclasses.replace(run, code=EventCode.SUCCEEDED))
+        await writing.flush()
+        (message,) = told("orders/0/33", tmp_path / "root")["messages"]
+        assert (message["verdict"], [step["event"] for step in message["steps"]]) == ("EXACTLY_ONCE", ["CLAIMED", "SUCCEEDED"])
 
 
 async def test_an_assumed_namespace_is_said_and_another_can_be_given(tmp_path: Path) -> None:

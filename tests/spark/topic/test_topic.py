@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 
 from ackwise import App, Batch, Events
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.events import EventCode, RunEvents
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.spark.commands.collect import collect
 from ackwise.spark.commands.publish import Sent, send
 from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.topic.published import published
+from ackwise.stores.journal import Journal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,6 +156,22 @@ def test_a_topic_that_was_made_anew_is_sent_everything_again(kafka: LocalKafka, 
         asyncio.run(make(kafka.bootstrap, topic))
         assert [sent(kafka.bootstrap, tmp_path, topic).files, sent(kafka.bootstrap, tmp_path, topic).files] == [2, 0]
         asyncio.run(delete(kafka.bootstrap, topic))
+
+
+async def one_run(root: Path) -> None:
+    journal = Journal(root, cluster="c", group_id="g")
+    await journal.open()
+    journal.record_run(RunEvents(EventCode.SUCCEEDED, "orders", 0, range(20, 40), "bill", 1, [5] * 20, range(100, 120)))
+    await journal.close()
+
+
+def test_the_events_of_a_run_are_sent_one_by_one(kafka: LocalKafka, tmp_path: Path) -> None:
+    topic = "events.of-runs"
+    asyncio.run(make(kafka.bootstrap, topic))
+    asyncio.run(one_run(tmp_path / "there"))
+    assert sent(kafka.bootstrap, tmp_path / "there", topic).events == 22  # its session begins and ends
+    assert collected(kafka.bootstrap, tmp_path / "back", topic).exit_code == 0
+    assert read(tmp_path / "back") == read(tmp_path / "there")
 
 
 def test_records_that_come_twice_change_nothing(journey: Journey) -> None:

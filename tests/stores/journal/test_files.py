@@ -73,8 +73,7 @@ def test_what_somebody_else_rolls_is_for_those_who_could_read_the_log(tmp_path: 
     writer = LogWriter(tmp_path, LogHeader(0xABCDEF, 0), roll_events=10**9, roll_seconds=10**9, file_mode=0o600)
     buffer = EventBuffer()
     buffer.record(Event(EventCode.HEARTBEAT))
-    block = buffer.seal()
-    assert block is not None
+    (block,) = buffer.seal()
     writer.put(block)
     writer.write()
     writer.finish()

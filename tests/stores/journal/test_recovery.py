@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.eventlog import FIELDS, NONE, EventBuffer, EventLog, LogHeader
-from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind
+from ackwise.middleware.eventlog import FIELDS, LAYOUT_VERSION, NONE, EventBuffer, EventLog, LogHeader
+from ackwise.middleware.events import COLUMNS, Event, EventCode, Kind, RunEvents, explode
 from ackwise.stores.journal import Journal, Recovery, UnreadableLog, read_log, recover, snapshot
 from ackwise.stores.journal.log import LogWriter
 from ackwise.stores.journal.parquet import counted_before
@@ -33,7 +33,7 @@ def claimed(offset: int) -> Event:
     return Event(EventCode.CLAIMED, "orders", 3, offset, "bill")
 
 
-def write_log(root: Path, blocks: Sequence[Sequence[Event]], *, now_ns: Callable[[], int] = lambda: START_NS) -> Path:
+def write_log(root: Path, blocks: Sequence[Sequence[Event | RunEvents]], *, now_ns: Callable[[], int] = lambda: START_NS) -> Path:
     """A log file whose writer has let go of it."""
     (root / "wal").mkdir(parents=True, exist_ok=True)
     header = LogHeader(WRITER, 0, "main", "billing", "worker-1")
@@ -41,10 +41,12 @@ def write_log(root: Path, blocks: Sequence[Sequence[Event]], *, now_ns: Callable
     buffer = EventBuffer(now_ns=now_ns, mono_ns=lambda: 77)
     for events in blocks:
         for event in events:
-            buffer.record(event)
-        block = buffer.seal()
-        assert block is not None
-        writer.put(block)
+            if isinstance(event, RunEvents):
+                buffer.record_run(event)
+            else:
+                buffer.record(event)
+        for block in buffer.seal():
+            writer.put(block)
         writer.write()
     writer.finish()
     (path,) = writer.take_finished()
@@ -314,8 +316,7 @@ def test_each_file_says_how_many_events_of_each_code_its_writer_had_recorded_bef
     for events in ([claimed(0), claimed(1)], [Event(EventCode.HEARTBEAT), claimed(2)], [claimed(3)]):
         for event in events:
             buffer.record(event)
-        block = buffer.seal()
-        assert block is not None
+        (block,) = buffer.seal()
         writer.put(block)
         writer.write()
     writer.finish()
@@ -326,11 +327,28 @@ def test_each_file_says_how_many_events_of_each_code_its_writer_had_recorded_bef
     assert [counted_before(path) for path in recover(tmp_path).rolled] == expected
 
 
-def test_a_log_with_runs_of_events_stays_as_it_is_and_its_writer_is_unknown_from_its_start(tmp_path: Path) -> None:
-    path = write_log(tmp_path, [[claimed(0)]])
-    path.write_bytes(path.read_bytes() + b"AWRN" + bytes(100))
+def test_a_log_of_a_newer_layout_stays_as_it_is_and_its_writer_is_unknown_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr("ackwise.middleware.eventlog.LAYOUT_VERSION", LAYOUT_VERSION + 1)
+        path = write_log(tmp_path, [[claimed(0)]])
     recovery = recover(tmp_path)
     (unread,) = recovery.unreadable
     assert (unread.writer_id, unread.from_seq, recovery.rolled) == (WRITER, 0, [])
     assert unread.reason.startswith("it was written by a newer Ackwise")
     assert path.exists()
+
+
+def test_the_events_of_a_run_are_rows_of_their_own_in_a_log_that_is_held_and_in_one_that_is_rolled(tmp_path: Path) -> None:
+    run = RunEvents(EventCode.CLAIMED, "orders", 3, [*range(9), 12], "bill", 1, [7] * 10, range(40, 50), [*range(10)], 0, lost=0)
+    events: list[Event | RunEvents] = [claimed(9), run, claimed(10), run, run]
+    singles = [one for event in events for one in (explode(event) if isinstance(event, RunEvents) else [event])]
+    log, expected = write_log(tmp_path / "runs", [events]), write_log(tmp_path / "singles", [singles])
+    assert log.stat().st_size < expected.stat().st_size
+    with held(log):
+        (copy,) = snapshot(recover(tmp_path / "runs").live, tmp_path / "mine")
+    (rolled,), (golden,) = recover(tmp_path / "runs").rolled, recover(tmp_path / "singles").rolled
+    assert (rolled.name, read(rolled), counted_before(rolled)) == (golden.name, read(golden), counted_before(golden))
+    assert read(copy) == read(golden)
+    assert len(read(golden)) == 32
