@@ -79,6 +79,11 @@ def has_left_the_group(consumer: Any) -> bool:
     return task is not None and task.done()
 
 
+def raise_group_errors(consumer: Any) -> None:
+    """Raise what the coordinator of its group refuses `consumer`, as `getmany` does; Faust does not ask."""
+    consumer._coordinator.check_errors()
+
+
 def rejoin_if_broken(consumer: Any) -> None:
     """Let `consumer` join its group anew if something has ended its heartbeats, or an error the task that learns what was committed.
 

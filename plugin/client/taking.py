@@ -46,15 +46,28 @@ _PARTS: Final = ("_closed", "_create_fetch_waiter", "_notify", "_records", "_sub
 
 def is_known(fetcher: Any) -> bool:
     """Whether `fetcher` works as the version of aiokafka does that this was written for."""
-    return all(hasattr(fetcher, part) for part in _PARTS) and all(_names(path) == set(names.split()) for path, names in _KNOWN.items())
+    is_replaced = "fetched_records" in vars(fetcher)
+    return (
+        not is_replaced
+        and all(hasattr(fetcher, part) for part in _PARTS)
+        and all(_names(path) == set(names.split()) for path, names in _KNOWN.items())
+    )
 
 
 class Taking:
     """Takes records from `consumer`; with `getmany` where aiokafka is not as it is known here, or where somebody overrides or traces it."""
 
     def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
+        self.consumer = consumer
         self._is_known = None if _is_plain(consumer) else False
+
+    def is_known(self) -> bool:
+        """Whether records are taken past `getmany`."""
+        if self._is_known is None:
+            self._is_known = is_known(self.consumer._fetcher)
+            if not self._is_known:
+                log.warning("this version of aiokafka is not known here, records are taken with getmany")
+        return self._is_known
 
     async def take(self, *partitions: TopicPartition, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
         """What the client has of `partitions`, or of all: at most `most` records of each. Waits for the first at most `timeout_ms`.
@@ -62,22 +75,17 @@ class Taking:
         A record has `offset`, `timestamp`, `timestamp_type`, `key`, `value` and `headers`. Raises what the client raises; all that was
         taken before an error is returned first.
         """
-        consumer = self._consumer
-        if self._is_known is None:
-            self._is_known = is_known(consumer._fetcher)
-            if not self._is_known:
-                log.warning("this version of aiokafka is not known here, records are taken with getmany")
-        if not self._is_known:
+        consumer = self.consumer
+        if not self.is_known():
             taken: dict[TopicPartition, list[Any]] = await consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=most)
             return taken
-        if consumer._closed:
+        if consumer._closed or consumer._fetcher._closed:
             raise ConsumerStoppedError
-        consumer._coordinator.check_errors()
         with consumer._subscription.fetch_context():
             return await self._wait_and_drain(partitions, timeout_ms / 1000, most)
 
     async def _wait_and_drain(self, partitions: tuple[TopicPartition, ...], timeout: float, most: int) -> dict[TopicPartition, list[Any]]:
-        fetcher, loop = self._consumer._fetcher, asyncio.get_running_loop()
+        fetcher, loop = self.consumer._fetcher, asyncio.get_running_loop()
         until = loop.time() + timeout
         while True:
             if fetcher._subscriptions.reassignment_in_progress:

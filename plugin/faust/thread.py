@@ -28,6 +28,7 @@ from ackwise.plugin.client.internals import (
     has_left_the_group,
     keep_awake,
     position_of,
+    raise_group_errors,
     rejoin_if_broken,
     revive,
     stands_before_an_error,
@@ -36,6 +37,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import committed_by, offsets_of, reaches
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.faust.stream import is_cancelled
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.quarantine import Quarantine
@@ -48,7 +50,7 @@ log = Log()
 #: at a time: while what it has of the sources waits for room it asks for the others alone, and then the sources wait for that answer.
 _FETCH_WAIT: Final = 50
 
-#: Records that one poll takes at most; without a bound it is a megabyte of each partition, whatever room there is.
+#: Records that one poll takes of a partition at most; without a bound it is a megabyte, whatever room there is.
 _FETCHED: Final = 500
 
 #: Seconds until it is looked again where there was nothing to fetch from.
@@ -118,6 +120,7 @@ class ReliableThread(AIOKafkaConsumerThread):
     _given: Mapping[TopicPartition, tuple[int, int, int]] = {}  #: to Faust: first and last offset, and where that left the client
     _raised_at: Mapping[TopicPartition, int] = {}  #: where the client stood in what Faust reads itself as that raised last
     _left_at: Mapping[TopicPartition, int] = {}  #: the client's positions as the asking that returned last of each has left them
+    _taking: Taking | None = None
     _clock: Callable[[], float] = staticmethod(time.monotonic)
 
     @cached_property
@@ -231,7 +234,7 @@ class ReliableThread(AIOKafkaConsumerThread):
         self._require_membership(consumer)
         rejoin_if_broken(consumer)
         try:
-            consumer._coordinator.check_errors()
+            raise_group_errors(consumer)
         except KafkaError as error:
             if is_refusal(error) and not consumer.assignment():
                 raise AckwiseError(
@@ -265,10 +268,20 @@ class ReliableThread(AIOKafkaConsumerThread):
         self._given = {partition: given for partition, given in self._given.items() if partition not in asked}
 
     async def _ask(self, consumer: Any, partitions: Collection[Any], timeout: float | None, most: int | None) -> Mapping[Any, Any]:
-        fetched = cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
+        fetched = await self._take(consumer, partitions, timeout, most)
         asked = (partition for partition in partitions if not stands_before_an_error(consumer, partition))
         self._left_at = {**self._left_at, **_positions(consumer, asked)}  # now: the client may move by itself in whatever is awaited next
         return fetched
+
+    async def _take(self, consumer: Any, partitions: Collection[Any], timeout: float | None, most: int | None) -> Mapping[Any, Any]:
+        """What the client has. What Faust reads itself comes as Faust fetches it: that needs records of the client's own kind."""
+        if self._taking is None or self._taking.consumer is not consumer:
+            self._taking = Taking(consumer)
+        if any(partition not in self._reading.cursors for partition in partitions) or not self._taking.is_known():
+            return cast(Mapping[Any, Any], await super()._fetch_records(consumer, cast(Any, partitions), timeout=timeout, max_records=most))
+        if not self.consumer.flow_active:
+            return {}
+        return await self._taking.take(*partitions, timeout_ms=round((timeout or 0.0) * 1000), most=most or _FETCHED)
 
     async def _ask_singly(self, consumer: Any, cursors: dict[TopicPartition, Cursor]) -> dict[Any, Any]:
         """Ask each by itself, and leave alone which raises; it is taken out of `cursors`."""

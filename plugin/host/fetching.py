@@ -25,6 +25,7 @@ from ackwise.plugin.client.internals import (
     keep_awake,
     look_for_topics,
     positions_of,
+    raise_group_errors,
     rejoin_if_broken,
     revive,
     set_fetch_wait,
@@ -264,6 +265,7 @@ class Fetching:
         self._require_membership()
         begun = self._stand(partitions or self._member.lanes)
         try:
+            raise_group_errors(self._consumer)
             fetched = await self._taking.take(*partitions, timeout_ms=timeout_ms, most=most)
         except ConsumerStoppedError:
             raise

@@ -162,7 +162,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     take = Taking.take
 
     async def tapped_take(self: Taking, *partitions: Any, **options: Any) -> Any:
-        return await self._consumer._tap.through(["consumer.take"], lambda: take(self, *partitions, **options), _timed_out)
+        return await self.consumer._tap.through(["consumer.take"], lambda: take(self, *partitions, **options), _timed_out)
 
     patch.setattr(Taking, "take", tapped_take)
 

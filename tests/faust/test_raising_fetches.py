@@ -14,6 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaConnectionError, RecordTooLargeError, RequestTimedOutError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from tests.plugin.logs import Logs, batch, buffers, corrupt, endless, reading
 
 from ackwise.middleware.agent import Agent
@@ -24,6 +25,7 @@ from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.client.offsets import Asked, Standing
+from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.faust.host import FaustHost
 from ackwise.plugin.faust.thread import Cursor, ReliableThread
 from ackwise.plugin.group.member import Member
@@ -259,6 +261,30 @@ async def test_a_client_that_begins_elsewhere_while_the_broker_is_asked_is_not_b
         desk.host.cursors[GOOD].expected = 0  # it stands there: the first to ask is who proves the hole
         await desk.until(lambda: desk.given[GOOD][-1:] == [34])
         assert desk.given[GOOD] == [*range(5, 35)]
+
+
+async def test_what_agents_read_is_taken_in_record_batches_and_what_faust_reads_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def counting(fetch: Any) -> Any:
+        async def ask(*args: Any, **options: Any) -> Any:
+            asked.append(fetch)
+            return await fetch(*args, **options)
+
+        return ask
+
+    ours, theirs = Taking.take, AIOKafkaConsumerThread._fetch_records
+    monkeypatch.setattr(Taking, "take", counting(ours))
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", counting(theirs))
+    async with reads(monkeypatch, Logs({GOOD: [batch(0, *VALUES)]})) as desk:
+        await desk.until(lambda: desk.given[GOOD] == [*range(10)])
+    assert set(asked) == {ours}
+    asked.clear()
+    async with reads(monkeypatch, Logs({CHANGES: [batch(0, *VALUES)]}), by_faust={CHANGES}) as desk:
+        await desk.until(lambda: len(desk.faust) == 10)
+    assert set(asked) == {theirs}
 
 
 async def test_what_faust_reads_itself_is_sought_back_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,5 +92,5 @@ def _what(request: object) -> str:
 
 
 def _step(step: str, client: str, owner: Any, *_: object) -> str:
-    maker = owner._consumer if isinstance(owner, Taking) else owner
+    maker = owner.consumer if isinstance(owner, Taking) else owner
     return f"{_who(getattr(maker, client))}.{step}"

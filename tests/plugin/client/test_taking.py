@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import FetchError
-from aiokafka.errors import ConsumerStoppedError, CorruptRecordException, KafkaConnectionError
+from aiokafka.errors import ConsumerStoppedError, CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from tests.plugin.logs import Logs, batch, buffers, corrupt, reading
@@ -220,15 +220,8 @@ async def test_a_reader_that_somebody_has_begun_is_read_to_its_end() -> None:
         assert await offsets(taker) == [*range(4, 10)]
 
 
-async def test_what_the_group_refuses_is_raised_and_a_closed_client_says_so() -> None:
+async def test_a_closed_client_says_so() -> None:
     async with client(Logs({ORDERS: []})) as (consumer, taker):
-
-        def refuse() -> None:
-            raise KafkaConnectionError
-
-        consumer._coordinator.check_errors = refuse
-        with pytest.raises(KafkaConnectionError):
-            await taker.take(timeout_ms=0, most=1)
         consumer._closed = True
         with pytest.raises(ConsumerStoppedError):
             await taker.take(timeout_ms=0, most=1)
