@@ -394,6 +394,7 @@ class Execution:
         waited, loop = 0.0, asyncio.get_running_loop()
         messages, first = count(ready), ready[0].origin
         try:
+            await asyncio.sleep(0)  # a handler that waits for nothing is over by then
             while not task.done():
                 call.moved = loop.create_future()  # before what is finished is settled: more may be finished meanwhile
                 if assignment.is_stopping and meanwhile is not None:

@@ -101,9 +101,11 @@ class Leases:
 
         Raises `StoreUnavailable`, also for an answer about another number of keys; those are then kept for the next trip.
         """
-        claimed = {key_id for claim in claims for key_id in claim.ids} if self._releases.keys or self._marks.keys else set()
-        first, first_marks = self._releases.about(claimed), self._marks.about(claimed)
-        pending, marks = self._releases.oldest(), self._marks.oldest()
+        first, first_marks, pending, marks = list[Column](), list[Column](), list[Column](), list[Column]()
+        if self._releases.keys or self._marks.keys:
+            claimed = {key_id for claim in claims for key_id in claim.ids}
+            first, first_marks = self._releases.about(claimed), self._marks.about(claimed)
+            pending, marks = self._releases.oldest(), self._marks.oldest()
         try:
             if first or first_marks:  # what is released or completed and what is claimed never share a trip
                 await self._trip(ColumnExchange((), first_marks, first, (), self.lease, self.retention))

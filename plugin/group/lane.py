@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Literal
@@ -326,11 +327,12 @@ class Lane:
         if self._is_busy():
             due = []
         self._wake.clear()
-        try:
-            async with asyncio.timeout(None if not due else max(0.0, min(due) - self._clock())):
+        if not due:
+            await self._wake.wait()
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(due) - self._clock())):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _alarm(self, batch: list[Run]) -> None:
         now = self._clock()

@@ -34,7 +34,7 @@ class Consumer:
         self.records: dict[TopicPartition, Any] = {}
         self._fetcher = SimpleNamespace(_fetch_task=asyncio.get_running_loop().create_future(), _records={})
         self._subscription = SimpleNamespace(subscription=None)
-        self._coordinator = SimpleNamespace()
+        self._coordinator = SimpleNamespace(check_errors=lambda: None)
         self._closed = False
 
     def assignment(self) -> set[TopicPartition]:
