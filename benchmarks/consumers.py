@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -34,7 +34,9 @@ from rich.table import Table
 from ackwise.plugin.local.broker import local_kafka
 
 __all__ = [
+    "AIMS",
     "CONTENDERS",
+    "Aim",
     "Bench",
     "Contender",
     "Figures",
@@ -71,7 +73,31 @@ CONTENDERS: Final = (
     Contender("Ackwise + Dedup + Events", "ackwise_agent", "dedup+events"),
 )
 #: Whom throughput is given as a multiple of.
-_BASES: Final = {"bare": CONTENDERS[0], "FastStream": CONTENDERS[1], "Faust": CONTENDERS[3]}
+_BASES: Final = {"bare": CONTENDERS[0], "FastStream": CONTENDERS[1], "FastStream raw": CONTENDERS[2], "Faust": CONTENDERS[3]}
+
+
+class Aim(NamedTuple):
+    """What is wanted of a contender, as a multiple of what a base has."""
+
+    contender: str
+    base: str
+    of: Literal["CPU, at most", "throughput, at least"]
+    bound: float
+
+    def is_reached(self, median: float) -> bool:
+        """Whether that is enough."""
+        return median <= self.bound if self.of == "CPU, at most" else median >= self.bound
+
+
+AIMS: Final = (
+    Aim("Ackwise", "bare", "CPU, at most", 1.5),
+    Aim("Ackwise + Dedup", "bare", "CPU, at most", 2.5),
+    Aim("Ackwise + Dedup + Events", "bare", "CPU, at most", 4.0),
+    Aim("Ackwise + Dedup", "bare", "throughput, at least", 0.4),
+    Aim("Ackwise + Dedup", "FastStream", "throughput, at least", 2.5),
+    Aim("Ackwise + Dedup", "FastStream raw", "throughput, at least", 0.6),
+    Aim("Ackwise + Dedup", "Faust", "throughput, at least", 12.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +223,7 @@ class Figures:
 
     def tables(self) -> list[Table]:
         """Costs, ratios, and the phases of those that have some."""
-        return [self._costs(), self._ratios(), *([self._phases()] if self.phases else [])]
+        return [self._costs(), self._ratios(), self._aims(), *([self._phases()] if self.phases else [])]
 
     def _costs(self) -> Table:
         made = table(self.conditions, "contender", "µs/message", "min", "max", "CPU", "queued", "idle")
@@ -214,6 +240,22 @@ class Figures:
         for contender in self.rounds:
             made.add_row(contender.name, *(spread(shares.get(contender)) for shares in against))
         return made
+
+    def _aims(self) -> Table:
+        made = table("aims", "contender", "as a multiple of", "what", "aim", "measured: median (min–max)", "")
+        for aim in AIMS:
+            if times := self.times(aim):
+                reached = "reached" if aim.is_reached(statistics.median(times)) else "missed"
+                made.add_row(aim.contender, aim.base, aim.of, f"{aim.bound:g}", spread(times), reached)
+        return made
+
+    def times(self, aim: Aim) -> list[float]:
+        """The multiple that `aim` is about, round by round; empty if one of both had no turn."""
+        found = {contender.name: measurements for contender, measurements in self.rounds.items()}
+        pairs = zip(found.get(aim.contender, ()), found.get(_BASES[aim.base].name, ()), strict=False)
+        if aim.of == "CPU, at most":
+            return [float(mine.cpu / floor.cpu) for mine, floor in pairs]
+        return [float(floor.wall / mine.wall) for mine, floor in pairs]
 
     def _phases(self) -> Table:
         made = table("where Ackwise's time goes", "CPU µs/message", *(contender.name for contender in self.phases))
@@ -236,6 +278,7 @@ class Figures:
                 }
                 for contender, measurements in self.rounds.items()
             },
+            "aims": [{**aim._asdict(), "times": self.times(aim)} for aim in AIMS],
             "phases_us": {contender.name: dict(measured.phases) for contender, measured in self.phases.items()},
         }
 

@@ -9,11 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer
-
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Settlement
+from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 
@@ -21,7 +20,7 @@ __all__ = ["Phases"]
 
 #: What belongs to which phase. Nothing here calls another of its own phase, or of another one without awaiting it.
 _STEPS: Final[tuple[tuple[str, type[Any], str], ...]] = (
-    ("fetch", AIOKafkaConsumer, "getmany"),
+    ("fetch", Taking, "take"),
     ("offer", Member, "offer"),
     ("take", Lane, "_take"),
     ("admit", Admission, "prepare"),

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from benchmarks.consumers import CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python, read_options
+from benchmarks.consumers import AIMS, CONTENDERS, Bench, Contender, Figures, Measurement, able, default_python, read_options
 from rich.console import Console
 
 from ackwise.plugin.local.broker import LocalKafka
@@ -52,10 +52,14 @@ def test_ratios_are_taken_round_by_round() -> None:
     }
     figures = Figures(rounds, {}, "made up")
     assert figures.as_json()["contenders"][ackwise.name]["times"] == {"bare": [0.5, 0.25]}
-    console = Console(width=100)
+    console = Console(width=120)
     with console.capture() as printed:
         console.print(*figures.tables())
     assert "0.38 (0.25–0.50)" in printed.get()
+    assert [figures.times(aim) for aim in AIMS if aim.contender == ackwise.name] == [[4.0, 4.0]]
+    assert "4.00 (4.00–4.00)" in printed.get()
+    assert [aim.is_reached(1.5) for aim in AIMS if aim.base == "bare"] == [True, True, True, True]
+    assert [aim.is_reached(9.0) for aim in AIMS if aim.base in ("bare", "Faust")] == [False, False, False, True, False]
 
 
 def test_a_contender_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
