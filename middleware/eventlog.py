@@ -8,7 +8,7 @@ no sequence number: it is `first seq` plus its place. In a record the smallest v
 does string 0.
 
 A third kind of block has the events of a run, which differ in their offset, timestamp, execution and key alone: the record of
-the first event stands for all, and columns of those four follow it. `RunBlock.exploded` makes single events of it, and whoever
+the first event stands for all, and columns of those four follow it. `RunBlock.column` makes single events of it, and whoever
 reads a file gets those. Versions before this one say that they can't read such a file.
 
 Only whole blocks count: reading ends at the first one that is torn, fails its checksum or is out of sequence. Files of layout
@@ -230,19 +230,23 @@ class RunBlock:
         payload = b"".join((_NUMBER.pack(which), self.record, *columns, _table(self.strings)))
         return _block(_RUN_MAGIC, self.first_seq, self.count, payload)
 
-    def exploded(self) -> Block:
-        """The events one by one."""
+    def column(self, name: str) -> bytes:
+        """One field of all events, side by side, in its format: what the block says of them, whoever reads it."""
+        if (column := self.columns.get(name)) is not None:
+            return column
+        first = Block(self.first_seq, self.record, self.strings).column(name)
+        if name in _GROWING and first != _NONE_BYTES:
+            (number,) = _LARGE.unpack(first)
+            return array("q", range(number, number + self.count)).tobytes()
+        return first * self.count
+
+    def rows(self) -> Iterator[EventRow]:
+        """The events, one by one."""
         records = bytearray(self.record * self.count)
         fields = memoryview(records).cast("q")
-        size = RECORD_SIZE // 8
         for name in _RUN_FIELDS:
-            start = _CURRENT.starts[name] // 8
-            column = self.columns.get(name)
-            if column is not None:
-                fields[start::size] = memoryview(column).cast("q")
-            elif name in _GROWING and fields[start] != _NONE_Q:
-                fields[start::size] = array("q", range(fields[start], fields[start] + self.count))
-        return Block(self.first_seq, bytes(records), self.strings)
+            fields[_CURRENT.starts[name] // _LARGE.size :: RECORD_SIZE // _LARGE.size] = memoryview(self.column(name)).cast("q")
+        return Block(self.first_seq, bytes(records), self.strings).rows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +254,7 @@ class EventLog:
     """One file, read up to its first bad block."""
 
     header: LogHeader
-    blocks: list[Block]
+    blocks: list[Block | RunBlock]
     is_damaged: bool
     """A whole block follows the first bad one: not a torn tail, something that was durable has been destroyed."""
 
@@ -392,7 +396,8 @@ class EventBuffer:
 
 
 _NONE_Q, _NONE_I, _NONE_H, _NONE_B = NONE.values()
-_NONE_BYTES: Final = struct.pack("<q", _NONE_Q)
+_LARGE: Final = struct.Struct("<q")
+_NONE_BYTES: Final = _LARGE.pack(_NONE_Q)
 
 
 def parse_log(data: bytes) -> EventLog | Unreadable:
@@ -406,7 +411,7 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
         return Unreadable(
             f"it was written by a newer Ackwise: its layout is version {facts['layout']}, and this one reads up to {LAYOUT_VERSION}"
         )
-    blocks: list[Block] = []
+    blocks: list[Block | RunBlock] = []
     end, next_seq = first.end, first.first_seq
     while (block := _next_block(data, end, layout)) is not None and block[0].first_seq == next_seq:
         blocks.append(block[0])
@@ -415,18 +420,18 @@ def parse_log(data: bytes) -> EventLog | Unreadable:
     return EventLog(_header(facts, first.first_seq), blocks, is_damaged)
 
 
-def _next_block(data: bytes, start: int, layout: Layout) -> tuple[Block, int] | None:
-    """The block that begins at `start`, with single events, and where it ends."""
+def _next_block(data: bytes, start: int, layout: Layout) -> tuple[Block | RunBlock, int] | None:
+    """The block that begins at `start`, and where it ends."""
     if (found := _parse_block(data, start, _BLOCK_MAGIC)) is not None:
         size = found.events * layout.record.size
         return Block(found.first_seq, found.payload[:size], _strings(found.payload, size), layout), found.end
     if (found := _parse_block(data, start, _RUN_MAGIC)) is not None and (run := _parse_run(found)) is not None:
-        return run.exploded(), found.end
+        return run, found.end
     return None
 
 
 def _parse_run(found: _Found) -> RunBlock | None:
-    """`None` if its columns are not as long as they must be."""
+    """`None` if its columns are not as long as they must be, or numbers grow beyond their width."""
     which = int.from_bytes(found.payload[: _NUMBER.size], "little")
     at = _NUMBER.size + RECORD_SIZE
     columns, width = {}, 8 * found.events
@@ -436,7 +441,13 @@ def _parse_run(found: _Found) -> RunBlock | None:
             at += width
     if not found.events or at > len(found.payload):
         return None
-    return RunBlock(found.first_seq, found.events, found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at), columns)
+    run = RunBlock(found.first_seq, found.events, found.payload[_NUMBER.size :][:RECORD_SIZE], _strings(found.payload, at), columns)
+    try:
+        for name in _GROWING:
+            run.column(name)
+    except OverflowError:
+        return None
+    return run
 
 
 def _header(facts: Mapping[str, Any], first_seq: int) -> LogHeader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from array import array
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,17 +101,23 @@ def _column(column: Column, log: EventLog) -> pa.Array:
 
 
 def _strings(field: Field, log: EventLog) -> pa.Array:
+    given = log.column(field.name)
+    if given == bytes(len(given)):
+        return pa.nulls(len(given) // 4, pa.string())
     bases, base = array("i"), 0
     for block in log.blocks:
         bases.extend(array("i", [base]) * block.count)
         base += len(block.strings)
     strings = pa.array([text for block in log.blocks for text in block.strings], pa.string())
-    places = _array(pa.int32(), log.column(field.name))
+    places = _array(pa.int32(), given)
     return strings.take(call("add", [places, _array(pa.int32(), bases.tobytes())]))
 
 
 def _numbers(field: Field, log: EventLog) -> pa.Array:
-    values = _array(_WIDTHS[field.format], log.column(field.name))
+    given = log.column(field.name)
+    values = _array(_WIDTHS[field.format], given)
+    if given == struct.pack(f"<{field.format}", NONE[field.format]) * len(values):  # most fields, in most files
+        return pa.nulls(len(values), values.type)
     if field.name == "at_ns":
         return values.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("us", "UTC"), safe=False)
     nothing = pa.scalar(None, values.type)

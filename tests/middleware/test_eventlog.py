@@ -23,6 +23,7 @@ from ackwise.middleware.eventlog import (
     EventLog,
     EventRow,
     LogHeader,
+    RunBlock,
     Unreadable,
     parse_log,
 )
@@ -267,6 +268,12 @@ def test_a_run_with_columns_of_another_length_is_damage(count: int, which: int) 
     payload = struct.pack("<I", which) + whole.encode()[28:]
     head = struct.pack("<4sIQI", b"AWRN", len(payload), 0, count)
     log = read(HEADER.encode() + head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload)
+    assert (log.blocks, log.is_damaged) == ([], True)
+
+
+def test_a_run_whose_offsets_grow_beyond_their_width_is_damage() -> None:
+    first = block([Event(EventCode.SUCCEEDED, "orders", 3, 2**63 - 2)])
+    log = read(HEADER.encode() + RunBlock(0, 12, first.records, first.strings, {}).encode())
     assert (log.blocks, log.is_damaged) == ([], True)
 
 
