@@ -12,10 +12,12 @@ from aiokafka.errors import KafkaConnectionError
 
 __all__ = [
     "buffered",
+    "fetch_wait",
     "has_answered",
     "has_left_the_group",
     "has_stopped_fetching",
     "has_stopped_sending",
+    "idle_wait",
     "keep_awake",
     "leader_of",
     "look_for_topics",
@@ -28,6 +30,10 @@ __all__ = [
     "stands_before_an_error",
     "standing_before_errors",
 ]
+
+#: Milliseconds that the broker keeps a fetch which finds nothing while nothing is expected, at least and at most. What else is asked of
+#: that broker, such as the ends of its logs, waits as long.
+_IDLE_WAIT, _LONGEST_IDLE_WAIT = 500, 5_000
 
 #: Seconds until the task that learns the metadata begins anew.
 _LEARN_AGAIN: Final = 1.0
@@ -157,9 +163,22 @@ def standing_before_errors(consumer: Any) -> set[TopicPartition]:
     return positions_of(consumer, raising).keys() & raising
 
 
+def fetch_wait(consumer: Any) -> int:
+    """Milliseconds that the broker may keep a fetch which finds nothing."""
+    return cast(int, consumer._fetcher._fetch_max_wait_ms)
+
+
 def set_fetch_wait(consumer: Any, milliseconds: int) -> None:
     """From its next fetch on the broker may keep one that finds nothing for so long."""
     consumer._fetcher._fetch_max_wait_ms = milliseconds
+
+
+def idle_wait(partitions: int) -> int:
+    """Milliseconds for a fetch of so many partitions while nothing is expected of them.
+
+    Each answer names all of them: with thousands that costs more than all the rest of an idle worker.
+    """
+    return min(max(partitions, _IDLE_WAIT), _LONGEST_IDLE_WAIT)
 
 
 def revive(consumer: Any) -> BaseException | None:

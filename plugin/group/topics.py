@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
@@ -34,6 +35,9 @@ _TIMEOUT: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _LOOK_AGAIN: Final = 0.2
 _CLOSE_TIMEOUT: Final = 2.0
+
+#: Partitions that one request makes; Kafka refuses one that writes more than 10,000 records (`QuorumController`).
+_PARTITIONS_AT_ONCE: Final = 2_000
 
 #: The source of a setting that was made for its topic.
 _SET_FOR_TOPIC: Final = 1
@@ -243,17 +247,17 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
     made = {
         topic: config | {"retention.ms": str(plan.retention(topic)), TIMESTAMP_TYPE: plan.timestamp_type(topic)} for topic in plan.create
     }
-    response: Any = await admin.create_topics(
-        [NewTopic(topic, like.partitions, like.replication, topic_configs=configs) for topic, configs in made.items()]
-    )
-    for topic, code, *message in response.topic_errors:
-        if _may_pass(code) and code != _NOT_CONTROLLER:
-            raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, *message)})")
-        if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
-            raise ConfigurationError(
-                f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {like.partitions} partitions and "
-                f"max.message.bytes={like.max_message_bytes}, or allow this client to"
-            )
+    topics = iter([NewTopic(topic, like.partitions, like.replication, topic_configs=configs) for topic, configs in made.items()])
+    while some := [*islice(topics, max(1, _PARTITIONS_AT_ONCE // like.partitions))]:
+        response: Any = await admin.create_topics(some)
+        for topic, code, *message in response.topic_errors:
+            if _may_pass(code) and code != _NOT_CONTROLLER:
+                raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, *message)})")
+            if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
+                raise ConfigurationError(
+                    f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {like.partitions} partitions and "
+                    f"max.message.bytes={like.max_message_bytes}, or allow this client to"
+                )
 
 
 async def _extend(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:

@@ -22,6 +22,7 @@ from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.internals import (
     has_answered,
     has_left_the_group,
+    idle_wait,
     keep_awake,
     look_for_topics,
     positions_of,
@@ -54,10 +55,6 @@ _POLL_AGAIN = 1.0
 #: Seconds that a full lane is only passed over; then its partition is paused. aiokafka throws away what it has fetched of a
 #: paused partition and fetches a megabyte anew, so pausing is for handlers that take long.
 _PASSED_OVER = 1.0
-
-#: Milliseconds that the broker keeps a fetch which finds nothing, while no lane is at work. What else is asked of that broker, such as
-#: the ends of its logs, waits as long.
-_IDLE_WAIT = 500
 
 #: Seconds until other partitions are looked at again while one is full.
 _LOOK_AGAIN = 0.02
@@ -179,16 +176,16 @@ class Fetching:
                     continue
                 self._consumer.pause(partition)
             polled.append(partition)
-        self._set_wait(is_idle=len(polled) == len(assigned) and not paused and not is_any_at_work)
+        self._set_wait(len(assigned), is_idle=len(polled) == len(assigned) and not paused and not is_any_at_work)
         return polled, passed_over
 
-    def _set_wait(self, *, is_idle: bool) -> None:
+    def _set_wait(self, partitions: int, *, is_idle: bool) -> None:
         """Let a fetch that finds nothing last, while it is for all partitions: whatever is written to one of them ends it at once.
 
         While a lane is at work the client may fetch for some of them alone, and what the others have waits for that answer.
         """
         if self._wait is not None:
-            set_fetch_wait(self._consumer, _IDLE_WAIT if is_idle else self._wait)
+            set_fetch_wait(self._consumer, idle_wait(partitions) if is_idle else self._wait)
 
     async def _fetch(self, polled: Sequence[TopicPartition], is_any_full: bool) -> None:
         """Take what there is for the partitions that have room. While one is full the wait ends as soon as a lane has moved.

@@ -20,7 +20,16 @@ from aiokafka.errors import (
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import delivery_of
 from ackwise.plugin.client.bounded import answer
-from ackwise.plugin.client.internals import buffered, has_left_the_group, has_stopped_fetching, position_of, stands_before_an_error
+from ackwise.plugin.client.internals import (
+    buffered,
+    fetch_wait,
+    has_left_the_group,
+    has_stopped_fetching,
+    idle_wait,
+    position_of,
+    set_fetch_wait,
+    stands_before_an_error,
+)
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.group.quarantine import Quarantine
 from ackwise.plugin.relay.line import DelayLine
@@ -83,6 +92,7 @@ class DelayFetch:
         self._jumped: set[TopicPartition] = set()  #: those that are fetched again since records seemed to be missing
         self._left_at: dict[TopicPartition, int] = {}  #: where fetches that gave something left the client
         self._found_none = False  #: the last search
+        self._own_wait = 0  #: milliseconds that a fetch lasts which finds nothing, as the client was made
         self._searching_until = self._next_compare = 0.0
 
     async def feed(self, wait: float, *, only_lines: bool) -> None:
@@ -93,6 +103,7 @@ class DelayFetch:
         if has_stopped_fetching(self._consumer) or has_left_the_group(self._consumer):
             raise KafkaConnectionError("the client has stopped working by itself")
         self._resume()
+        self._set_wait()
         self._compare()
         try:
             await self._feed_singly()
@@ -143,6 +154,11 @@ class DelayFetch:
                 self._full.discard(partition)
                 if line is None or not self._quarantine.holds(partition, line):
                     self._consumer.resume(partition)
+
+    def _set_wait(self) -> None:
+        """While no line is full a fetch is for all partitions, and may last; whatever is written to one of them ends it at once."""
+        self._own_wait = self._own_wait or fetch_wait(self._consumer)
+        set_fetch_wait(self._consumer, self._own_wait if self._full else max(self._own_wait, idle_wait(len(self._lines))))
 
     def _compare(self) -> None:
         """Fetch again what the client has passed and did not give, whether it raised or not."""

@@ -175,6 +175,22 @@ async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topi
     assert len(looked) == 2
 
 
+@pytest.mark.parametrize(("partitions", "requests"), [(3, 1), (500, 1), (1000, 2), (5000, 4)])
+async def test_no_request_makes_more_partitions_than_kafka_takes(partitions: int, requests: int) -> None:
+    asked: list[list[Any]] = []
+
+    async def create_topics(topics: list[Any]) -> Any:
+        asked.append(topics)
+        return SimpleNamespace(topic_errors=[(topic.name, 0) for topic in topics])
+
+    admin: Any = SimpleNamespace(_client=SimpleNamespace(cluster=SimpleNamespace(controller=1)), create_topics=create_topics)
+    wide = plan_topics(NAMES, ["orders"], {"orders": SOURCE._replace(partitions=partitions)}, longest_delay=3600)
+    await _create(admin, wide)
+    assert [topic.name for topics in asked for topic in topics] == [*wide.create]
+    assert {topic.num_partitions for topics in asked for topic in topics} == {partitions}
+    assert (len(asked), len(wide.create)) == (requests, 4)
+
+
 async def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
     settings = HostSettings("127.0.0.1:1", "billing", client_options={"security_protocol": "blue"})
     with pytest.raises(ConfigurationError, match=r"client_options can't be used: .*security_protocol"):

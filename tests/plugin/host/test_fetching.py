@@ -31,7 +31,7 @@ from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.policies import DeadLetter
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
-from ackwise.plugin.client.internals import keep_awake
+from ackwise.plugin.client.internals import idle_wait, keep_awake
 from ackwise.plugin.client.offsets import Asked
 from ackwise.plugin.client.rawrecords import read_raw
 from ackwise.plugin.group.member import Member
@@ -616,6 +616,11 @@ async def test_the_broker_may_keep_a_fetch_longer_while_no_lane_is_at_work() -> 
         assert fetch_wait(desk) == 50
         line.may_settle.set()
         await desk.until(lambda: fetch_wait(desk) == 500)
+
+
+@pytest.mark.parametrize(("partitions", "milliseconds"), [(1, 500), (500, 500), (1_000, 1_000), (9_000, 5_000)])
+def test_the_more_partitions_are_idle_the_longer_a_fetch_of_all_of_them_may_last(partitions: int, milliseconds: int) -> None:
+    assert idle_wait(partitions) == milliseconds
 
 
 async def test_messages_that_wait_for_later_do_not_make_the_worker_fetch_more_often() -> None:

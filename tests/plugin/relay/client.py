@@ -59,6 +59,7 @@ class Client:
             _records=cluster.logs,
             _client=self,
             _retry_backoff=0.0,
+            _fetch_max_wait_ms=500,
         )
         self.cluster = SimpleNamespace(leader_for_partition=lambda partition: 1)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=SimpleNamespace(state_value=self._state)))

@@ -10,6 +10,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from tests.plugin.logs import Logs, batch, buffers, endless, reading
 
+from ackwise.plugin.client.internals import fetch_wait
 from ackwise.plugin.relay.fetching import DelayFetch
 
 BAD, GOOD = TopicPartition("delay-1s", 0), TopicPartition("delay-1s", 1)
@@ -94,3 +95,12 @@ async def test_a_client_that_moves_by_itself_after_a_fetch_passes_nothing() -> N
         desk.consumer.getmany = moved
         await desk.until(lambda: line.position == 30)
         assert line.given == [*range(30)]
+
+
+async def test_a_fetch_of_thousands_of_empty_partitions_may_last_unless_one_is_full() -> None:
+    delays = [TopicPartition("billing.delay.1", number) for number in range(2_000)]
+    async with relaying(Logs({GOOD: []} | {partition: [] for partition in delays})) as desk:
+        await desk.until(lambda: fetch_wait(desk.consumer) == len(desk.lines))
+        desk.fetch._full.add(GOOD)
+        desk.fetch._set_wait()
+        assert fetch_wait(desk.consumer) == desk.fetch._own_wait == 500
