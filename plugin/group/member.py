@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -116,12 +117,14 @@ class Member:
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`."""
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `clock`: epoch seconds, by which copies are due."""
         self.settings = settings
         self.later = later
         self.names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
         self.sink = sink
+        self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
         self.owner = ""  #: whose offsets those are
         if isinstance(dedup, Transactional) and dedup.mode == "offsets":
@@ -235,6 +238,7 @@ class Member:
             leases=self.leases,
             sink=self.sink,
             clock_skew=self.settings.clock_skew,
+            wall=self.clock,
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
         self.routes = Routes(self.worker, self.pipelines, self._pipelines_of_copies())

@@ -7,7 +7,8 @@ a partition for ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -77,12 +78,16 @@ class AiokafkaHost:
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
         consumer: AIOKafkaConsumer | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`.
 
-        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it.
+        `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
+        by which copies are due.
         """
-        self._member = Member(settings, agents, later=later, dead_letter=dead_letter, dedup=dedup, store=store, inbox=inbox, sink=sink)
+        self._member = Member(
+            settings, agents, later=later, dead_letter=dead_letter, dedup=dedup, store=store, inbox=inbox, sink=sink, clock=clock
+        )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
 

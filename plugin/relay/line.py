@@ -23,7 +23,7 @@ from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay.hop import Wait, latest_due, next_hop, written_at
 
-__all__ = ["DelayLine"]
+__all__ = ["LONGEST_REST", "DelayLine"]
 
 log = Log()
 
@@ -31,8 +31,11 @@ log = Log()
 _MAX_RECORDS: Final = 500
 _MAX_BYTES: Final = 1024 * 1024
 
-#: Seconds: the longest rest before a head is looked at again, since the wall clock may be set; between two alarms.
-_LONGEST_REST, _ALARM = 5.0, 60.0
+#: Seconds until a head is looked at again at the latest, since the wall clock may be set.
+LONGEST_REST: Final = 5.0
+
+#: Seconds between two alarms.
+_ALARM = 60.0
 
 #: Back-off of a move that failed: seconds at first, doubling up to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
@@ -70,7 +73,9 @@ class DelayLine:
         max_delay: float = MAX_DELAY,
         clock_skew: float = 0.0,
         counts: DelayCounts | None = None,
+        longest_rest: float = LONGEST_REST,
     ) -> None:
+        """`longest_rest`: seconds until a head is looked at again at the latest, since the clock may be set."""
         self.watermark = Watermark(position)
         self.position = position  #: what is fetched next
         self.unreadable: str | None = None  #: why the client can't read on there, while it is left alone for that
@@ -85,6 +90,7 @@ class DelayLine:
         self._max_delay = max_delay
         self._clock_skew = clock_skew
         self._counts = counts or DelayCounts()
+        self._longest_rest = longest_rest
         self._cut_since_alarm = 0
         self._waiting: deque[_WaitingRecord] = deque()
         self._moving: list[_Parcel] = []
@@ -156,7 +162,7 @@ class DelayLine:
             if not isinstance(copy, Copy):
                 return copy
             self._moving.append(_Parcel(self._waiting.popleft().record, copy))
-        return _LONGEST_REST
+        return self._longest_rest
 
     def _next_copy(self, held: _WaitingRecord) -> Copy | float:
         """What to publish for `held` now, or the seconds for which it stays."""
@@ -180,7 +186,7 @@ class DelayLine:
         due = min(asked, held.latest_due)
         hop = next_hop(now_ms, due, held.written, self._level, self._levels)
         if isinstance(hop, Wait):
-            return min((hop.until - now_ms) / 1000, _LONGEST_REST)
+            return min((hop.until - now_ms) / 1000, self._longest_rest)
         topic = self._names.delays[hop.level - 1] if hop.level else self._names.retry
         headers = record.headers if due == asked else with_due(record.headers, due)
         if due != asked:

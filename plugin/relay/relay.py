@@ -23,7 +23,7 @@ from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames
-from ackwise.plugin.relay.line import DelayLine
+from ackwise.plugin.relay.line import LONGEST_REST, DelayLine
 from ackwise.plugin.relay.member import DelayMember
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
@@ -34,6 +34,9 @@ log = Log()
 #: Seconds until a membership that ended is begun anew, doubling up to the second; one that lasted for the third was a good one.
 _BEGIN_ANEW: Final = (2.0, 10.0)
 _LASTED: Final = 60.0
+
+#: Seconds until a head is looked at again by a clock that is not the machine's: a test moves it at any moment.
+_SET_BY_HAND: Final = 0.02
 
 #: Seconds for a membership to notice that it is cancelled.
 _CANCEL: Final = 3.0
@@ -53,6 +56,7 @@ class DelayRelay:
         counts: DelayCounts | None = None,
         sink: EventSink | None = None,
         clock: Callable[[], float] = time.time,
+        longest_rest: float = LONGEST_REST,
     ) -> None:
         self._settings = settings
         self._names = names
@@ -62,6 +66,7 @@ class DelayRelay:
         self._counts = counts or DelayCounts()
         self._sink = sink
         self._clock = clock
+        self._longest_rest = longest_rest
         self._throttle = LogThrottle()
 
     @classmethod
@@ -75,6 +80,8 @@ class DelayRelay:
             max_delay=member.later.max_delay,
             counts=member.delay_counts,
             sink=member.sink,
+            clock=member.clock,
+            longest_rest=LONGEST_REST if member.clock is time.time else _SET_BY_HAND,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -167,6 +174,7 @@ class DelayRelay:
             max_delay=self._max_delay,
             clock_skew=self._settings.clock_skew,
             counts=self._counts,
+            longest_rest=self._longest_rest,
         )
 
 

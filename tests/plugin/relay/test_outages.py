@@ -389,8 +389,8 @@ class Hops(Relay):
 @pytest.mark.parametrize("times", [1, 3])
 async def test_an_outage_in_the_middle_of_a_hop_loses_no_copy_and_brings_none_early(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr("ackwise.plugin.relay.line._FIRST_WAIT", 0.001)
-    monkeypatch.setattr("ackwise.plugin.relay.line._LONGEST_REST", 0.01)  # the time that is looked at is that of the test
     relay, last = Hops(monkeypatch), TopicPartition(NAMES.delays[-1], 0)
+    relay.relay._longest_rest = 0.01  # the time that is looked at is that of the test
     for value in range(5):
         relay.put_due(value, after=4.0)
     relay.is_silent = True  # the broker takes what it is given, and goes away before it says so
