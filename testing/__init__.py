@@ -1,0 +1,25 @@
+"""The test kit: an app with a Kafka in memory around it, a clock to move, and what must be true in the end."""
+
+from ackwise.testing.app import TestApp
+from ackwise.testing.claims import assert_no_loss, assert_order, assert_run_once
+from ackwise.testing.clock import VirtualClock
+from ackwise.testing.fate import Fate, Place
+from ackwise.testing.kafka.batch import Record
+from ackwise.testing.kafka.broker import MemoryKafka
+from ackwise.testing.kafka.faults import Fault, Faults
+from ackwise.testing.kafka.group import Committed
+
+__all__ = [
+    "Committed",
+    "Fate",
+    "Fault",
+    "Faults",
+    "MemoryKafka",
+    "Place",
+    "Record",
+    "TestApp",
+    "VirtualClock",
+    "assert_no_loss",
+    "assert_order",
+    "assert_run_once",
+]

@@ -1,0 +1,197 @@
+"""`TestApp`: an app with a Kafka in memory around it, so that a test needs no broker.
+
+    deliver → in-memory Kafka → the app's own host, lanes, pipelines → the handler → fate
+
+Nothing of the way is left out: the claims, the copies, the dead letters and the commits are those of a real worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydantic import TypeAdapter
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import Event
+from ackwise.middleware.store import ClaimStore
+from ackwise.plugin.app import App
+from ackwise.plugin.group.group import Group
+from ackwise.plugin.host.host import AiokafkaHost
+from ackwise.plugin.observers import Observed
+from ackwise.stores.memory import MemoryStore
+from ackwise.testing.clock import VirtualClock
+from ackwise.testing.fate import Fate, Place, fate_of
+from ackwise.testing.kafka.batch import Record
+from ackwise.testing.kafka.broker import MemoryKafka
+
+__all__ = ["TestApp"]
+
+#: Seconds that a message may take until its fate is known, unless a test says otherwise.
+_WITHIN: Final = 10.0
+
+#: How the worker of a test differs from one in production: it joins, notices and commits sooner.
+_QUICK: Final[dict[str, Any]] = {"commit_interval": 0.1, "session_timeout": 6.0, "clock_skew": 0.0, "drain_timeout": 5.0}
+
+
+class TestApp:
+    """A worker of `app` in this event loop: `async with TestApp(app) as worker:`, then `await worker.deliver("orders", order)`.
+
+    The app itself stays as it is, and can be given to any number of these. Of what it uses, two things are replaced: the claims
+    of `Dedup` are in memory, or in `store`, and events are kept in `events`, not written. A database of `Transactional` is the one
+    that the app names. What the handlers send elsewhere goes there.
+
+    `clock` is the wall clock of worker and broker. It stands still, so that a message which comes back in an hour does so when
+    `redeliver` or `clock.advance("1h")` says so.
+    """
+
+    __test__ = False  # pytest takes whatever is called Test… for a class of tests
+
+    def __init__(self, app: App, *, partitions: int = 1, store: ClaimStore | None = None, clock: VirtualClock | None = None) -> None:
+        """`partitions`: of each topic that the app reads."""
+        self.clock = clock or VirtualClock()
+        self.kafka = MemoryKafka(clock=self.clock)
+        self.events: list[Event] = []
+        self._app = app
+        self._group: Group | None = None
+        self._partitions = partitions
+        self._store = store
+        self._fates: defaultdict[Place, list[Fate]] = defaultdict(list)
+        self._told = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start broker and worker. Raises what a start of the app would raise, such as `ConfigurationError`."""
+        group = self._group = self._app.group()
+        slots = group.slots
+        slots.check(group.agents)
+        await self.kafka.start()
+        try:
+            for topic in group.sources:
+                self.kafka.create_topic(topic, self._partitions)
+            host = AiokafkaHost(
+                dataclasses.replace(group.settings, brokers=self.kafka.bootstrap, create_topics="auto", client_options={}, **_QUICK),
+                group.agents,
+                later=slots.later,
+                dead_letter=slots.dead_letter,
+                dedup=group.dedup,
+                store=None if slots.dedup is None else self._store or MemoryStore(clock=self.clock),
+                inbox=slots.open_inbox(),
+                sink=Observed([*slots.observers, self._take], None),
+                clock=self.clock,
+            )
+        except BaseException:
+            await self.kafka.stop()
+            raise
+        self._running = asyncio.create_task(host.run(self._stop), name="ackwise test worker")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Let the worker drain, and end the broker. Raises what the worker ended with, unless the test has failed already."""
+        assert self._running is not None
+        self._stop.set()
+        await asyncio.wait({self._running})
+        await self.kafka.__aexit__(kind, error, traceback)
+        if error is None:
+            self._running.result()
+
+    async def deliver(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: str | bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        partition: int = 0,
+        within: float = _WITHIN,
+    ) -> Fate:
+        """Write `value` to `topic`, and return what became of it in its first attempt.
+
+        `bytes` and `None` are written as they are, a `str` as UTF-8, everything else as JSON, models of pydantic and dataclasses
+        too. Raises `TimeoutError` if nothing is known of it after `within` seconds, and what the worker ended with, if it did.
+        """
+        (fate,) = await self.deliver_batch(topic, [value], key=key, headers=headers, partition=partition, within=within)
+        return fate
+
+    async def deliver_batch(
+        self,
+        topic: str,
+        values: Sequence[object],
+        *,
+        key: str | bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        partition: int = 0,
+        within: float = _WITHIN,
+    ) -> list[Fate]:
+        """As `deliver`, of `values` in one record batch: a handler of batches gets them together, as far as its `max_batch` allows."""
+        written = [_bytes_of(value) for value in values]
+        raw_key = key.encode() if isinstance(key, str) else key
+        offsets = self.kafka.produce(topic, *written, key=raw_key, headers=[*headers], partition=partition)
+        return [await self.fate(Place(topic, partition, offset), within=within) for offset in offsets]
+
+    async def redeliver(self, fate: Fate, *, within: float = _WITHIN) -> Fate:
+        """Let the time come at which a message that was to be consumed later comes back; returns what became of it then.
+
+        Raises `ConfigurationError` for one that does not come back, otherwise as `deliver`.
+        """
+        if fate.kind != "later" or fate.due is None:
+            raise ConfigurationError(f"{_named(fate.place)} is {fate.kind}; only what comes back later can be delivered again")
+        self.clock.advance_to(fate.due + 0.001)
+        return await self.fate(fate.place, attempt=fate.attempt + 1, within=within)
+
+    async def fate(self, place: Place, *, attempt: int = 1, within: float = _WITHIN) -> Fate:
+        """What became of the message at `place` in that attempt, once it is known. Raises as `deliver`."""
+        assert self._running is not None, "use `async with TestApp(app) as worker:`"
+        until = asyncio.get_running_loop().time() + within
+        while True:
+            self._told.clear()
+            for fate in self._fates[place]:
+                if fate.attempt == attempt:
+                    return fate
+            if self._running.done():
+                self._running.result()
+                raise ConfigurationError(f"the worker has stopped, and {_named(place)} has no fate")
+            waiting = asyncio.ensure_future(self._told.wait())
+            try:
+                done, _ = await asyncio.wait(
+                    {waiting, self._running},
+                    timeout=until - asyncio.get_running_loop().time(),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                waiting.cancel()
+            if not done:
+                raise TimeoutError(f"{_named(place)} has no fate in attempt {attempt} after {within:g} s; did its handler return?")
+
+    def fates(self, place: Place) -> list[Fate]:
+        """What has become of the message at `place` so far, attempt by attempt."""
+        return list(self._fates[place])
+
+    @property
+    def dead_letters(self) -> list[Record]:
+        """The dead letters of the group."""
+        assert self._group is not None, "use `async with TestApp(app) as worker:`"
+        return self.kafka.records(self._group.names.dead_letter)
+
+    def _take(self, event: Event) -> None:
+        self.events.append(event)
+        if (fate := fate_of(event)) is not None:
+            self._fates[fate.place].append(fate)
+            self._told.set()
+
+
+def _named(place: Place) -> str:
+    return f"{place.topic}/{place.partition}/{place.offset}"
+
+
+def _bytes_of(value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return TypeAdapter[Any](type(value)).dump_json(value)

@@ -1,0 +1,70 @@
+"""What must be true of everything that a worker did, asserted over its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Final
+
+from ackwise.middleware.events import Event, EventCode
+from ackwise.testing.fate import Place, place_of
+
+__all__ = ["assert_no_loss", "assert_order", "assert_run_once"]
+
+_ENDS: Final = frozenset({EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED, EventCode.STALE, EventCode.DEAD_LETTERED})
+
+#: Messages that are named in a failure.
+_NAMED: Final = 10
+
+
+def assert_no_loss(sent: Iterable[tuple[str, int, int]], events: Iterable[Event], *, waiting: Iterable[tuple[str, int, int]] = ()) -> None:
+    """Each message in `sent` (topic, partition, offset) was done, suppressed as a duplicate or made a dead letter, or is in `waiting`.
+
+    Raises `AssertionError`, which names those that were not and how far they came.
+    """
+    seen: dict[Place, set[EventCode]] = {}
+    for event in events:
+        if (place := place_of(event)) is not None and event.range_end is None:
+            seen.setdefault(place, set()).add(event.code)
+    patient = {Place(*place) for place in waiting}
+    lost = [place for place in map(Place._make, sent) if place not in patient and _ENDS.isdisjoint(seen.get(place, ()))]
+    assert not lost, f"{len(lost)} messages have no end: {_listed(lost, seen)}"
+
+
+def assert_run_once(events: Iterable[Event]) -> None:
+    """The handler succeeded with no message twice. Raises `AssertionError`, which names those with which it did."""
+    runs: dict[tuple[Place, str | None], set[int | None]] = {}
+    for event in events:
+        if event.code is EventCode.SUCCEEDED and (place := place_of(event)) is not None:
+            runs.setdefault((place, event.handler), set()).add(event.exec_id)
+    twice = [place for (place, _), executions in runs.items() if len(executions) > 1]
+    assert not twice, f"{len(twice)} messages succeeded more than once: {_listed(twice, {})}"
+
+
+def assert_order(events: Iterable[Event], *, key_of: Callable[[Place], Hashable] | None = None) -> None:
+    """The successes of each partition, or of each key, came in the order of the offsets at which the messages were written.
+
+    `key_of` gives the key of a message by its place; messages of one key are on one partition. A message that succeeded again, with
+    the same offset, breaks no order. Raises `AssertionError`, which names the first pair of each key that is out of order.
+    """
+    last: dict[Hashable, Place] = {}
+    broken: dict[Hashable, tuple[Place, Place]] = {}
+    for event in events:
+        if event.code is not EventCode.SUCCEEDED or (place := place_of(event)) is None:
+            continue
+        key = (place.topic, place.partition) if key_of is None else key_of(place)
+        if key in last and place.offset < last[key].offset:
+            broken.setdefault(key, (last[key], place))
+        else:
+            last[key] = place
+    pairs = "; ".join(f"{_name(after)} after {_name(before)}" for before, after in [*broken.values()][:_NAMED])
+    assert not broken, f"the order of {len(broken)} keys is broken: {pairs}"
+
+
+def _listed(places: Iterable[Place], seen: Mapping[Place, set[EventCode]]) -> str:
+    places = sorted(places)
+    shown = [_name(place) + (f" ({', '.join(sorted(code.name for code in seen[place]))})" if seen.get(place) else "") for place in places]
+    return ", ".join(shown[:_NAMED]) + (f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else "")
+
+
+def _name(place: Place) -> str:
+    return f"{place.topic}/{place.partition}/{place.offset}"
