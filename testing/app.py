@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -63,7 +63,7 @@ class TestApp:
         self._fates: defaultdict[Place, list[Fate]] = defaultdict(list)
         self._told = asyncio.Event()
         self._stop = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[BaseException | None] | None = None
 
     async def __aenter__(self) -> Self:
         """Start broker and worker. Raises what a start of the app would raise, such as `ConfigurationError`."""
@@ -88,7 +88,7 @@ class TestApp:
         except BaseException:
             await self.kafka.stop()
             raise
-        self._running = asyncio.create_task(host.run(self._stop), name="ackwise test worker")
+        self._running = asyncio.create_task(_ended(host.run(self._stop)), name="ackwise test worker")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -97,8 +97,8 @@ class TestApp:
         self._stop.set()
         await asyncio.wait({self._running})
         await self.kafka.__aexit__(kind, error, traceback)
-        if error is None:
-            self._running.result()
+        if error is None and (raised := self._running.result()) is not None:
+            raise raised
 
     async def deliver(
         self,
@@ -154,8 +154,7 @@ class TestApp:
                 if fate.attempt == attempt:
                     return fate
             if self._running.done():
-                self._running.result()
-                raise ConfigurationError(f"the worker has stopped, and {_named(place)} has no fate")
+                raise self._running.result() or ConfigurationError(f"the worker has stopped, and {_named(place)} has no fate")
             waiting = asyncio.ensure_future(self._told.wait())
             try:
                 done, _ = await asyncio.wait(
@@ -183,6 +182,17 @@ class TestApp:
         if (fate := fate_of(event)) is not None:
             self._fates[fate.place].append(fate)
             self._told.set()
+
+
+async def _ended(running: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What `running` raised: a task that raises `SystemExit` itself would break the event loop open."""
+    try:
+        await running
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  # it is raised where the test waits
+        return error
+    return None
 
 
 def _named(place: Place) -> str:

@@ -27,7 +27,8 @@ def assert_no_loss(sent: Iterable[tuple[str, int, int]], events: Iterable[Event]
             seen.setdefault(place, set()).add(event.code)
     patient = {Place(*place) for place in waiting}
     lost = [place for place in map(Place._make, sent) if place not in patient and _ENDS.isdisjoint(seen.get(place, ()))]
-    assert not lost, f"{len(lost)} messages have no end: {_listed(lost, seen)}"
+    if lost:
+        raise AssertionError(f"{len(lost)} messages have no end: {_listed(lost, seen)}")
 
 
 def assert_run_once(events: Iterable[Event]) -> None:
@@ -37,7 +38,8 @@ def assert_run_once(events: Iterable[Event]) -> None:
         if event.code is EventCode.SUCCEEDED and (place := place_of(event)) is not None:
             runs.setdefault((place, event.handler), set()).add(event.exec_id)
     twice = [place for (place, _), executions in runs.items() if len(executions) > 1]
-    assert not twice, f"{len(twice)} messages succeeded more than once: {_listed(twice, {})}"
+    if twice:
+        raise AssertionError(f"{len(twice)} messages succeeded more than once: {_listed(twice, {})}")
 
 
 def assert_order(events: Iterable[Event], *, key_of: Callable[[Place], Hashable] | None = None) -> None:
@@ -57,7 +59,8 @@ def assert_order(events: Iterable[Event], *, key_of: Callable[[Place], Hashable]
         else:
             last[key] = place
     pairs = "; ".join(f"{_name(after)} after {_name(before)}" for before, after in [*broken.values()][:_NAMED])
-    assert not broken, f"the order of {len(broken)} keys is broken: {pairs}"
+    if broken:
+        raise AssertionError(f"the order of {len(broken)} keys is broken: {pairs}")
 
 
 def _listed(places: Iterable[Place], seen: Mapping[Place, set[EventCode]]) -> str:
