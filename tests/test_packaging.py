@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-FOLDERS = ("middleware", "plugin", "spark", "stores")
+FOLDERS = ("middleware", "plugin", "spark", "stores", "testing")
 
 
 def run(*command: object, cwd: Path) -> str:

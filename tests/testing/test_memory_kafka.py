@@ -151,7 +151,7 @@ async def test_two_members_share_the_partitions_and_the_one_that_stays_gets_them
 async def test_who_is_not_of_this_generation_may_not_commit(raw: RawKafka, generation: int, member_id: str | None, code: int) -> None:
     topic, group = await raw.new_topic(), raw.new_group()
     async with a_consumer(raw, topic, group_id=group) as member:
-        coordinator = member._coordinator
+        coordinator: Any = member._coordinator
         who = coordinator.member_id if member_id is None else member_id
         when = -1 if member_id == "" else coordinator.generation + generation
         request = OffsetCommitRequest(group, when, who, -1, [(topic, [(0, 1, "")])])
@@ -287,6 +287,7 @@ async def test_topics_have_settings_more_partitions_and_an_end(raw: RawKafka) ->
 
 
 async def configs(raw: RawKafka, topic: str) -> dict[str, str]:
+    answer: Any
     (answer,) = await raw._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
     return {entry[0]: entry[1] for _, _, _, _, entries in answer.resources for entry in entries}
 
@@ -309,6 +310,7 @@ async def test_a_topic_that_can_not_be_made_is_refused(raw: RawKafka, wanted: Ca
 async def test_groups_are_listed_and_described_with_their_members(raw: RawKafka) -> None:
     topic, group = await raw.new_topic(), raw.new_group()
     async with a_consumer(raw, topic, group_id=group):
+        found: Any
         (found,) = await raw._admin.describe_consumer_groups([group])
         ((code, name, state, kind, _, members, *_),) = found.groups
         assert (code, name, state, kind, len(members)) == (0, group, "Stable", "consumer", 1)
