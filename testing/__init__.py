@@ -3,6 +3,7 @@
 from ackwise.testing.app import TestApp
 from ackwise.testing.claims import assert_no_loss, assert_order, assert_run_once
 from ackwise.testing.clock import VirtualClock
+from ackwise.testing.crashes import CRASH_POINTS, CrashPoint
 from ackwise.testing.fate import Fate, Place
 from ackwise.testing.kafka.batch import Record
 from ackwise.testing.kafka.broker import MemoryKafka
@@ -10,7 +11,9 @@ from ackwise.testing.kafka.faults import Fault, Faults
 from ackwise.testing.kafka.group import Committed
 
 __all__ = [
+    "CRASH_POINTS",
     "Committed",
+    "CrashPoint",
     "Fate",
     "Fault",
     "Faults",

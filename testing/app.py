@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event
+from ackwise.middleware.policies import Dedup
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.app import App
 from ackwise.plugin.group.group import Group
@@ -25,14 +26,26 @@ from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observed
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing.clock import VirtualClock
+from ackwise.testing.crashes import CRASH_POINTS, CrashPoint, Life, MortalStore, mortal
 from ackwise.testing.fate import Fate, Place, fate_of
 from ackwise.testing.kafka.batch import Record
-from ackwise.testing.kafka.broker import MemoryKafka
+from ackwise.testing.kafka.broker import MemoryKafka, When
 
 __all__ = ["TestApp"]
 
 #: Seconds that a message may take until its fate is known, unless a test says otherwise.
 _WITHIN: Final = 10.0
+
+#: What the clients of workers are called begins with this; a number follows.
+_PREFIX: Final = "test-worker-"
+
+#: The crash points at requests of a worker to Kafka.
+_REQUESTS: Final[dict[tuple[str, When], CrashPoint]] = {
+    ("Produce", "before"): "before the copy",
+    ("Produce", "after"): "after the copy",
+    ("OffsetCommit", "before"): "before the commit",
+    ("OffsetCommit", "after"): "after the commit",
+}
 
 #: How the worker of a test differs from one in production: it joins, notices and commits sooner.
 _QUICK: Final[dict[str, Any]] = {"commit_interval": 0.1, "session_timeout": 6.0, "clock_skew": 0.0, "drain_timeout": 5.0}
@@ -44,6 +57,9 @@ class TestApp:
     The app itself stays as it is, and can be given to any number of these. Of what it uses, two things are replaced: the claims
     of `Dedup` are in memory, or in `store`, and events are kept in `events`, not written. A database of `Transactional` is the one
     that the app names. What the handlers send elsewhere goes there.
+
+    `crash_at` lets the worker die at one of `CRASH_POINTS`, as if its process were killed, and another one takes its place; what the
+    first one does afterwards has no effect on Kafka and on the claims.
 
     `clock` is the wall clock of worker and broker. It stands still, so that a message which comes back in an hour does so when
     `redeliver` or `clock.advance("1h")` says so.
@@ -63,40 +79,36 @@ class TestApp:
         self._fates: defaultdict[Place, list[Fate]] = defaultdict(list)
         self._told = asyncio.Event()
         self._stop = asyncio.Event()
+        self._life = Life(_name_of(1))
+        self._dead: list[asyncio.Task[BaseException | None]] = []  #: what is left of workers that died
         self._running: asyncio.Task[BaseException | None] | None = None
 
     async def __aenter__(self) -> Self:
         """Start broker and worker. Raises what a start of the app would raise, such as `ConfigurationError`."""
         group = self._group = self._app.group()
-        slots = group.slots
-        slots.check(group.agents)
+        group.slots.check(group.agents)
+        if group.slots.dedup is not None and self._store is None:
+            self._store = MemoryStore(clock=self.clock)
         await self.kafka.start()
+        self.kafka.watch = self._watch
         try:
             for topic in group.sources:
                 self.kafka.create_topic(topic, self._partitions)
-            host = AiokafkaHost(
-                dataclasses.replace(group.settings, brokers=self.kafka.bootstrap, create_topics="auto", client_options={}, **_QUICK),
-                group.agents,
-                later=slots.later,
-                dead_letter=slots.dead_letter,
-                dedup=group.dedup,
-                store=None if slots.dedup is None else self._store or MemoryStore(clock=self.clock),
-                inbox=slots.open_inbox(),
-                sink=Observed([*slots.observers, self._take], None),
-                clock=self.clock,
-            )
+            host = self._host(group)
         except BaseException:
             await self.kafka.stop()
             raise
-        self._running = asyncio.create_task(_ended(host.run(self._stop)), name="ackwise test worker")
+        self._running = asyncio.create_task(self._work(group, host), name="ackwise test worker")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         """Let the worker drain, and end the broker. Raises what the worker ended with, unless the test has failed already."""
         assert self._running is not None
         self._stop.set()
-        await asyncio.wait({self._running})
+        await asyncio.wait({self._running, *self._dead})
         await self.kafka.__aexit__(kind, error, traceback)
+        if isinstance(self._store, MemoryStore):
+            await self._store.close()
         if error is None and (raised := self._running.result()) is not None:
             raise raised
 
@@ -167,6 +179,20 @@ class TestApp:
             if not done:
                 raise TimeoutError(f"{_named(place)} has no fate in attempt {attempt} after {within:g} s; did its handler return?")
 
+    def crash_at(self, point: CrashPoint, *, number: int = 1) -> None:
+        """Let the worker die when it comes to `point` for the `number`th time from now on, and another one take its place.
+
+        The leases of the dead one have run out by then: the clock is moved for that.
+        """
+        if point not in CRASH_POINTS:
+            raise ConfigurationError(f"{point!r} is no crash point; they are {', '.join(CRASH_POINTS)}")
+        self._life.die_at(point, number)
+
+    @property
+    def crashes(self) -> int:
+        """How many workers have died so far."""
+        return len(self._dead)
+
     def fates(self, place: Place) -> list[Fate]:
         """What has become of the message at `place` so far, attempt by attempt."""
         return list(self._fates[place])
@@ -177,11 +203,65 @@ class TestApp:
         assert self._group is not None, "use `async with TestApp(app) as worker:`"
         return self.kafka.records(self._group.names.dead_letter)
 
+    def _host(self, group: Group) -> AiokafkaHost:
+        life, slots = self._life, group.slots
+        settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
+
+        def take(event: Event) -> None:
+            if not life.is_over.is_set():
+                self._take(event)
+
+        return AiokafkaHost(
+            dataclasses.replace(group.settings, create_topics="auto", **settings),
+            [mortal(agent, life) for agent in group.agents],
+            later=slots.later,
+            dead_letter=slots.dead_letter,
+            dedup=group.dedup,
+            store=None if self._store is None else MortalStore(self._store, life),
+            inbox=slots.open_inbox(),
+            sink=Observed([*slots.observers, take], None),
+            clock=self.clock,
+        )
+
+    async def _work(self, group: Group, host: AiokafkaHost) -> BaseException | None:
+        """One worker after the other, until one comes to its end alive; returns what it raised."""
+        while True:
+            life = self._life
+            running = asyncio.create_task(_ended(host.run(self._stop)), name=f"ackwise {life.name}")
+            dying = asyncio.create_task(life.is_over.wait())
+            await asyncio.wait({running, dying}, return_when=asyncio.FIRST_COMPLETED)
+            dying.cancel()
+            if not life.is_over.is_set():
+                return running.result()
+            running.cancel()
+            self._dead.append(running)
+            self.kafka.expire(life.name)
+            await self.kafka.disconnect(life.name)
+            if self._stop.is_set():
+                return None
+            if isinstance(group.dedup, Dedup):
+                self.clock.advance(float(group.dedup.lease) + 0.001)
+            self._life = Life(_name_of(len(self._dead) + 1))
+            host = self._host(group)
+
+    async def _watch(self, api: str, client_id: str, when: When) -> None:
+        """Called around each request to Kafka. What a dead worker asks has no effect, and no answer reaches it."""
+        life = self._life
+        if client_id == life.name:
+            life.passes(_REQUESTS.get((api, when)))
+        is_dead = life.is_over.is_set() or not f"{client_id}-".startswith(f"{life.name}-")
+        if client_id.startswith(_PREFIX) and is_dead:
+            raise ConnectionResetError
+
     def _take(self, event: Event) -> None:
         self.events.append(event)
         if (fate := fate_of(event)) is not None:
             self._fates[fate.place].append(fate)
             self._told.set()
+
+
+def _name_of(number: int) -> str:
+    return f"{_PREFIX}{number}"
 
 
 async def _ended(running: Coroutine[Any, Any, None]) -> BaseException | None:

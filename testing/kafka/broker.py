@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from aiokafka.errors import (
     BrokerResponseError,
@@ -40,7 +40,7 @@ from ackwise.testing.kafka.group import Committed, ConsumerGroup
 from ackwise.testing.kafka.partition import PartitionLog
 from ackwise.testing.kafka.transactions import Offsets, Transactions
 
-__all__ = ["MemoryKafka"]
+__all__ = ["MemoryKafka", "When"]
 
 #: What a topic says of itself where nothing else was set.
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -60,6 +60,9 @@ _NODE: Final = 1
 
 _OF_TOPIC: Final = 2
 """The type of a resource that is a topic."""
+
+When = Literal["before", "after"]
+"""Around a request: before it has any effect, or after that and before its answer."""
 
 _Values = Mapping[str, Any]
 _Answer = dict[str, Any]
@@ -95,6 +98,8 @@ class MemoryKafka:
     ) -> None:
         """`clock`: epoch seconds, for timestamps of appends and for retention. Session timeouts outside the bounds are refused."""
         self.faults = Faults()
+        #: Awaited before and after each request, with its name, the id of the client and which of the two it is.
+        self.watch: Callable[[str, str, When], Awaitable[None]] | None = None
         self._clock = clock
         self._auto_create = auto_create_topics
         self._sessions = min_session_timeout, max_session_timeout
@@ -103,7 +108,7 @@ class MemoryKafka:
         self._transactions = Transactions(self._log_of, self._commit_of_transaction, self._now_ms)
         self._server: asyncio.Server | None = None
         self._port = 0
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], str] = {}  #: with the id of the client, once it has said it
         self._grown = asyncio.Event()
         self._serve: dict[str, Callable[[frames.Asked, int], Awaitable[_Answer]]] = {
             "ApiVersions": self._api_versions,
@@ -168,9 +173,9 @@ class MemoryKafka:
         if server is not None:
             await server.wait_closed()
 
-    async def disconnect(self) -> None:
-        """Break all connections; clients may connect anew at once."""
-        connections = [*self._connections]
+    async def disconnect(self, client_id: str = "") -> None:
+        """Break all connections, or those of a client and of those whose ids begin with its id and a dash; they may connect anew."""
+        connections = [task for task, client in self._connections.items() if not client_id or _is_of(client, client_id)]
         for connection in connections:
             connection.cancel()
         if connections:
@@ -216,6 +221,13 @@ class MemoryKafka:
         """What a group has committed, by topic and partition."""
         return dict(self.group(group).offsets)
 
+    def expire(self, client_id: str) -> None:
+        """End the sessions of a client, as if its heartbeats had stayed away, and of those whose ids begin with its id and a dash."""
+        for group in self._groups.values():
+            for member in group.described()["members"]:
+                if _is_of(member["client_id"], client_id):
+                    group.expire(member["member_id"])
+
     def apply_retention(self) -> None:
         """Trim each log by its `retention.ms`, which nothing else does. Whole batches go, the oldest first."""
         for topic in self._topics.values():
@@ -229,17 +241,19 @@ class MemoryKafka:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        self._connections[task] = ""
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError, frames.UnknownRequest, asyncio.CancelledError):
                 while True:
                     (length,) = struct.unpack(">i", await reader.readexactly(4))
-                    answer = await self._answer(frames.decode(await reader.readexactly(length)))
+                    asked = frames.decode(await reader.readexactly(length))
+                    self._connections[task] = asked.client_id
+                    answer = await self._answer(asked)
                     if answer:
                         writer.write(answer)
                         await writer.drain()
         finally:
-            self._connections.discard(task)
+            del self._connections[task]
             writer.close()
 
     async def _answer(self, asked: frames.Asked) -> bytes:
@@ -249,7 +263,11 @@ class MemoryKafka:
             await fault.over()
         if fault is not None and fault.how == "lost request":
             raise ConnectionResetError
+        if self.watch is not None:
+            await self.watch(asked.api, asked.client_id, "before")
         answer = await self._serve[asked.api](asked, _code_of(fault))
+        if self.watch is not None:
+            await self.watch(asked.api, asked.client_id, "after")
         if fault is not None and fault.how == "lost answer":
             raise ConnectionResetError
         return b"" if asked.api == "Produce" and asked.body["required_acks"] == 0 else frames.encode(asked, answer)
@@ -680,6 +698,10 @@ class MemoryKafka:
         """Let fetches that wait look again."""
         grown, self._grown = self._grown, asyncio.Event()
         grown.set()
+
+
+def _is_of(client: str, client_id: str) -> bool:
+    return f"{client}-".startswith(f"{client_id}-")
 
 
 def _tried(refused: int, act: Callable[..., object], *arguments: object) -> _Answer:

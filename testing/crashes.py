@@ -1,0 +1,112 @@
+"""Deaths of a worker in a test: where it can die, and that nothing which it does afterwards has an effect.
+
+A process that is killed does nothing more. A worker in the same process goes on to clean up, so each way out of it leads through its
+`Life`: once that is over nothing passes, in either direction, and whoever waits for an answer waits until the test ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, cast, get_args
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
+from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
+
+__all__ = ["CRASH_POINTS", "CrashPoint", "Life", "MortalStore", "mortal"]
+
+CrashPoint = Literal[
+    "before the claim",
+    "after the claim",
+    "before the handler",
+    "after the handler",
+    "before the copy",
+    "after the copy",
+    "before the completion",
+    "after the completion",
+    "before the commit",
+    "after the commit",
+]
+
+#: Where a worker can be made to die, in the order in which a message passes them. *After* something it has happened, and the worker
+#: never hears of it. The claim and the completion are those of `Dedup`, the copy is one that comes later or a dead letter.
+CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
+
+
+class Life:
+    """One worker from its start to its death. `name` is the client id of what it asks of Kafka."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_over = asyncio.Event()
+        self._deadly: dict[CrashPoint, int] = {}
+
+    def die_at(self, point: CrashPoint, number: int) -> None:
+        """It ends when `point` is passed for the `number`th time."""
+        self._deadly[point] = number
+
+    def passes(self, point: CrashPoint | None) -> None:
+        """The worker comes to `point`, which may be its end."""
+        if point in self._deadly and not self.is_over.is_set():
+            self._deadly[point] -= 1
+            if self._deadly[point] <= 0:
+                self.is_over.set()
+
+    async def reach(self, point: CrashPoint | None = None) -> None:
+        """As `passes`. Whoever is dead by then goes no further."""
+        self.passes(point)
+        if self.is_over.is_set():
+            await asyncio.get_running_loop().create_future()
+
+
+class MortalStore:
+    """A claim store as one worker sees it."""
+
+    def __init__(self, store: ClaimStore, life: Life) -> None:
+        self._store = store
+        self._columns = in_columns(store)
+        self._life = life
+
+    async def open(self) -> None:
+        """As the store does."""
+        await self._store.open()
+
+    async def close(self) -> None:
+        """The store stays open for the worker that comes after this one."""
+
+    async def exchange(self, exchange: Exchange) -> ExchangeResult:
+        """As the store does, while the worker lives."""
+        await self._before(claims=bool(exchange.claims), completes=bool(exchange.completes))
+        result = await self._store.exchange(exchange)
+        await self._after(claims=bool(exchange.claims), completes=bool(exchange.completes))
+        return result
+
+    async def exchange_columns(self, exchange: ColumnExchange) -> ColumnResult:
+        """As the store does, while the worker lives."""
+        await self._before(claims=bool(exchange.claims), completes=bool(exchange.completes))
+        result = await self._columns.exchange_columns(exchange)
+        await self._after(claims=bool(exchange.claims), completes=bool(exchange.completes))
+        return result
+
+    async def _before(self, *, claims: bool, completes: bool) -> None:
+        await self._life.reach("before the claim" if claims else None)
+        await self._life.reach("before the completion" if completes else None)
+
+    async def _after(self, *, claims: bool, completes: bool) -> None:
+        await self._life.reach("after the claim" if claims else None)
+        await self._life.reach("after the completion" if completes else None)
+
+
+def mortal(agent: Agent, life: Life) -> Agent:
+    """`agent` as it runs in one worker."""
+    call = cast(Callable[[object], Awaitable[object]], agent.call)
+
+    async def run(argument: object) -> object:
+        await life.reach("before the handler")
+        result = await call(argument)
+        await life.reach("after the handler")
+        return result
+
+    return dataclasses.replace(agent, call=run)

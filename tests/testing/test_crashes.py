@@ -1,0 +1,89 @@
+"""Deaths of a worker at each point that a test can name."""
+
+from __future__ import annotations
+
+import pytest
+
+from ackwise import App, Batch, ConsumeLater, Dedup, Message, Reject
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.settings.config import Config
+from ackwise.testing import CRASH_POINTS, CrashPoint, TestApp, assert_no_loss
+
+
+def shop(billed: list[str], *, dedup: bool = True) -> App:
+    """Bills what it is told to, some of it later, and some never."""
+    app = App("billing", config=Config())
+    if dedup:
+        app.use(Dedup("memory://"))
+
+    @app.agent("orders", max_batch=10)
+    async def bill(batch: Batch[str]) -> None:
+        for message in batch:
+            match message.value:
+                case "later" if message.reconsume_times == 0:
+                    batch.later(message, delay="1m")
+                case "never":
+                    batch.dead(message, "no")
+                case value:
+                    billed.append(value)
+
+    return app
+
+
+@pytest.mark.parametrize("dedup", [True, False], ids=["dedup", "no store"])
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: bool) -> None:
+    billed: list[str] = []
+    async with TestApp(shop(billed, dedup=dedup)) as worker:
+        worker.crash_at(point)
+        fates = await worker.deliver_batch("orders", ["a", "later", "never", "b"])
+        (later,) = [fate for fate in fates if fate.kind == "later"]
+        assert (await worker.redeliver(later)).kind in ("done", "duplicate")
+        await worker.deliver("orders", "c")
+        assert_no_loss([("orders", 0, offset) for offset in range(5)], worker.events)
+        assert set(billed) == {"a", "b", "c", "later"}
+        letters = [record.value for record in worker.dead_letters]
+        assert set(letters) == {b"never"}
+        is_reached = dedup or "claim" not in point and "completion" not in point
+        if "commit" not in point:
+            assert worker.crashes == (1 if is_reached else 0)
+        if dedup and point in ("after the completion", "before the commit", "after the commit"):
+            assert sorted(billed) == sorted(set(billed))
+
+
+async def test_a_worker_can_die_again_and_at_a_later_time() -> None:
+    billed: list[str] = []
+    async with TestApp(shop(billed)) as worker:
+        worker.crash_at("before the handler", number=2)
+        assert (await worker.deliver("orders", "a")).kind == "done"
+        assert worker.crashes == 0
+        assert (await worker.deliver("orders", "b")).kind == "done"
+        assert worker.crashes == 1
+        worker.crash_at("after the handler")
+        assert (await worker.deliver("orders", "c")).kind == "done"
+        assert worker.crashes == 2
+    assert billed == ["a", "b", "c", "c"]
+
+
+async def test_a_point_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    async with TestApp(shop([])) as worker:
+        with pytest.raises(ConfigurationError, match="'never' is no crash point; they are before the claim, after the claim"):
+            worker.crash_at("never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def test_handlers_of_messages_die_too() -> None:
+    app, billed = App("billing", config=Config()), list[str]()
+
+    @app.agent("orders")
+    async def bill(message: Message[str]) -> None:
+        billed.append(message.value)
+        if message.value == "never":
+            raise Reject("no")
+        if message.value == "later" and message.reconsume_times == 0:
+            raise ConsumeLater(delay="1m")
+
+    async with TestApp(app) as worker:
+        worker.crash_at("after the copy")
+        later = await worker.deliver("orders", "later")
+        assert (later.kind, worker.crashes) == ("later", 1)
+        assert (await worker.redeliver(later)).kind == "done"
