@@ -16,7 +16,7 @@ class ThreadedKafka:
     """As `LocalKafka`, as far as tests of hosts ask for it."""
 
     def __init__(self) -> None:
-        self.kafka = MemoryKafka(min_session_timeout=1.0)
+        self.kafka = MemoryKafka(min_session_timeout=0.2)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

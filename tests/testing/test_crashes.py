@@ -44,7 +44,7 @@ async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: 
         assert set(billed) == {"a", "b", "c", "later"}
         letters = [record.value for record in worker.dead_letters]
         assert set(letters) == {b"never"}
-        is_reached = dedup or "claim" not in point and "completion" not in point
+        is_reached = dedup or ("claim" not in point and "completion" not in point)
         if "commit" not in point:
             assert worker.crashes == (1 if is_reached else 0)
         if dedup and point in ("after the completion", "before the commit", "after the commit"):
