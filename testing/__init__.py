@@ -5,6 +5,9 @@ from ackwise.testing.claims import assert_no_loss, assert_order, assert_run_once
 from ackwise.testing.clock import VirtualClock
 from ackwise.testing.crashes import CRASH_POINTS, CrashPoint
 from ackwise.testing.fate import Fate, Place
+from ackwise.testing.hostile.client import hostile_client
+from ackwise.testing.hostile.harm import HARMS
+from ackwise.testing.hostile.plan import Plan
 from ackwise.testing.kafka.batch import Record
 from ackwise.testing.kafka.broker import MemoryKafka
 from ackwise.testing.kafka.faults import Fault, Faults
@@ -14,15 +17,18 @@ __all__ = [
     "CRASH_POINTS",
     "Committed",
     "CrashPoint",
+    "HARMS",
     "Fate",
     "Fault",
     "Faults",
     "MemoryKafka",
     "Place",
+    "Plan",
     "Record",
     "TestApp",
     "VirtualClock",
     "assert_no_loss",
     "assert_order",
     "assert_run_once",
+    "hostile_client",
 ]

@@ -30,9 +30,12 @@ CrashPoint = Literal[
     "after the commit",
 ]
 
-#: Where a worker can be made to die, in the order in which a message passes them. *After* something it has happened, and the worker
-#: never hears of it. The claim and the completion are those of `Dedup`, the copy is one that comes later or a dead letter.
 CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
+"""Where a worker can be made to die, in the order in which a message passes them.
+
+*After* something it has happened, and the worker never hears of it. The claim and the completion are those of `Dedup`, the copy is one
+that comes later or a dead letter.
+"""
 
 
 class Life:

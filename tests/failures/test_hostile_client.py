@@ -11,11 +11,12 @@ from aiokafka.errors import RequestTimedOutError
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 from aiokafka.protocol.fetch import FetchResponse_v4
 from aiokafka.protocol.metadata import MetadataResponse_v0
-from tests.failures.hostile.answers import corrupt, empty, failed, short
-from tests.failures.hostile.fault import Fault
 from tests.failures.hostile.hand import deal
-from tests.failures.hostile.harm import HARMS
-from tests.failures.hostile.plan import Plan
+
+from ackwise.testing.hostile.answers import corrupt, empty, failed, short
+from ackwise.testing.hostile.fault import Fault
+from ackwise.testing.hostile.harm import HARMS
+from ackwise.testing.hostile.plan import Plan
 
 
 async def nothing() -> str:
@@ -71,7 +72,7 @@ async def test_an_answer_in_which_nothing_can_be_changed_is_spared_and_the_next_
     ("harm", "sent"), [("raises", 0), ("raises-after", 1), ("cancelled", 0), ("cancelled-after", 1), ("twice", 2), ("late", 1)]
 )
 async def test_a_harm_makes_the_call_as_often_as_it_says(harm: str, sent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.failures.hostile.harm._LATE", 0.0)
+    monkeypatch.setattr("ackwise.testing.hostile.harm._LATE", 0.0)
     calls = 0
 
     async def call() -> None:

@@ -9,12 +9,13 @@ from typing import Final
 
 import pytest
 from tests.failures.hostile import fausting
-from tests.failures.hostile.client import install
 from tests.failures.hostile.hand import deal
-from tests.failures.hostile.plan import Plan
 from tests.failures.hostile.trial import Trial
 from tests.failures.test_hostile_host import APART, AT_ONCE, AT_START, HARMS, SEED, WANTED
 from tests.failures.world import World
+
+from ackwise.testing.hostile.client import install
+from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 

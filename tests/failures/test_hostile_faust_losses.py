@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from tests.failures.hostile import fausting
-from tests.failures.hostile.client import install
-from tests.failures.hostile.plan import Plan
 from tests.failures.hostile.records import send_with_header
 from tests.failures.hostile.trial import Trial, started
 from tests.failures.world import Member, Record, World
@@ -20,6 +18,8 @@ from ackwise.plugin.client.internals import position_of
 from ackwise.plugin.faust import thread
 from ackwise.plugin.faust.thread import Fetched, ReliableThread
 from ackwise.plugin.relay import member as delaymember
+from ackwise.testing.hostile.client import install
+from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
-from tests.failures.hostile.client import install
 from tests.failures.hostile.hand import deal
 from tests.failures.hostile.looping import loop
-from tests.failures.hostile.plan import Plan
 from tests.failures.hostile.trial import Join, Trial, host
 from tests.failures.world import World
+
+from ackwise.testing.hostile.client import install
+from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(280)]
 

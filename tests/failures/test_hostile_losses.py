@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.failures.hostile.client import install
 from tests.failures.hostile.looping import loop
-from tests.failures.hostile.plan import Plan
 from tests.failures.hostile.records import send_with_header
 from tests.failures.hostile.trial import Join, Trial, host
 from tests.failures.world import Record, World
@@ -18,6 +16,8 @@ from tests.failures.world import Record, World
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.relay import member as delaymember
+from ackwise.testing.hostile.client import install
+from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import faust
 import pytest
-from tests.failures.hostile.client import install_from_environment
 
 from ackwise import ConsumeLater, Dedup, Reject
 from ackwise.middleware.retry import Fixed
 from ackwise.plugin.faust import current_batch
+from ackwise.testing.hostile.client import install_from_environment
 
 __all__ = ["Order", "app"]
 

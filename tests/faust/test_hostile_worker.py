@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.failures.hostile.plan import Plan
 from tests.faust.world import Shop, orders
+
+from ackwise.testing.hostile.plan import Plan
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(200)]
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from tests.failures.hostile.fault import Fault
-from tests.failures.hostile.plan import Plan
+from ackwise.testing.hostile.fault import Fault
+from ackwise.testing.hostile.plan import Plan
 
 __all__ = ["deal"]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 from tests.failures.calls import Tap, current
-from tests.failures.hostile.client import under
-from tests.failures.hostile.plan import Plan
 from tests.failures.world import Member, Record, World, expected
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.testing.hostile.client import under
+from ackwise.testing.hostile.plan import Plan
 
 __all__ = ["Join", "Trial", "host", "started"]
 

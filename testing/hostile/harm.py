@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiokafka.errors import RequestTimedOutError
-from tests.failures.hostile.answers import Change, corrupt, empty, failed, short
+
+from ackwise.testing.hostile.answers import Change, corrupt, empty, failed, short
 
 __all__ = ["HARMS", "SPARING", "Harm", "Send", "Spared"]
 
@@ -124,7 +125,6 @@ _CHANGES: Final[dict[str, Change]] = {
     **{f"{name}-one": failed(code, one=True) for name, code in _ERRORS.items()},
 }
 
-#: Every harm by its name.
 HARMS: Final[dict[str, Harm]] = {
     "raises": _raises,
     "raises-after": _raises_after,
@@ -137,6 +137,7 @@ HARMS: Final[dict[str, Harm]] = {
     "twice": _twice,
     **{name: _answers(change) for name, change in _CHANGES.items()},
 }
+"""Every harm by its name: what may become of a call."""
 
 #: Those that may find nothing to harm.
 SPARING: Final = frozenset({"raises-after", "raises-oddly", "cancelled-after", *_CHANGES})

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.failures.hostile.fault import Fault
-from tests.failures.hostile.harm import HARMS, SPARING, Send, Spared
+from ackwise.testing.hostile.fault import Fault
+from ackwise.testing.hostile.harm import HARMS, SPARING, Send, Spared
 
 __all__ = ["Plan"]
 

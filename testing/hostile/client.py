@@ -1,6 +1,9 @@
-"""A hostile client: aiokafka on a real broker, in whose fetcher, coordinator, producer and admin client calls come to harm.
+"""A hostile client: aiokafka in whose fetcher, coordinator, producer and admin client calls come to harm, on whatever broker.
 
-`install` puts it under every client that is made afterwards. Which plan a call passes through is said by the context that
+    with hostile_client("worker.Fetch:raises-after@2", "worker.commit:never"):
+        ...
+
+`install` does it for longer, under every client that is made afterwards. Which plan a call passes through is said by the context that
 it is made in (`under`), so that several workers in one process have a plan each; `HOSTILE` in the environment is the plan
 of a process as a whole (`install_from_environment`).
 
@@ -14,22 +17,31 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from unittest import mock
 
-import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from tests.failures.hostile.fault import Fault
-from tests.failures.hostile.plan import Plan
 
 from ackwise.plugin.client.taking import Taking
+from ackwise.testing.hostile.fault import Fault
+from ackwise.testing.hostile.plan import Plan
 
-__all__ = ["install", "install_from_environment", "under"]
+__all__ = ["Patch", "hostile_client", "install", "install_from_environment", "under"]
+
+
+class Patch(Protocol):
+    """What puts something else in place of an attribute, such as pytest's `MonkeyPatch`."""
+
+    def setattr(self, owner: Any, name: str, value: Any, /) -> None:
+        """Let `owner` have `value` under that name."""
+
 
 #: The plan of what runs in this context; threads of their own begin without one.
 under: Final[ContextVar[Plan | None]] = ContextVar("under", default=None)
@@ -48,7 +60,25 @@ _STEPS: Final[tuple[tuple[type[Any], str, str, str], ...]] = (
 )
 
 
-def install(patch: pytest.MonkeyPatch, *, of_process: Plan | None = None) -> None:
+@contextmanager
+def hostile_client(*faults: str | Fault) -> Iterator[Plan]:
+    """Let every call of aiokafka in this process that `faults` name come to harm while the block runs, and yield what becomes of them.
+
+    A fault is written `who.What:harm@first x times`, without the space: `worker.Fetch:raises-after@2x3` loses the answers of the
+    second to fourth fetch. `HARMS` has every harm by its name. Raises `ValueError` for what is no fault.
+    """
+    plan = Plan(*(Fault.parse(fault) if isinstance(fault, str) else fault for fault in faults))
+    with ExitStack() as undo:
+
+        class Undone:
+            def setattr(self, owner: Any, name: str, value: Any) -> None:
+                undo.enter_context(mock.patch.object(owner, name, value))
+
+        install(Undone(), of_process=plan)
+        yield plan
+
+
+def install(patch: Patch, *, of_process: Plan | None = None) -> None:
     """Let every call of aiokafka pass through the plan of its context, or through `of_process` where there is none."""
 
     def wrap(owner: type[Any], method: str, name: Callable[..., str]) -> None:
@@ -70,7 +100,7 @@ def install(patch: pytest.MonkeyPatch, *, of_process: Plan | None = None) -> Non
         wrap(owner, method, functools.partial(_step, step, client))
 
 
-def install_from_environment(patch: pytest.MonkeyPatch, suffered: Path) -> None:
+def install_from_environment(patch: Patch, suffered: Path) -> None:
     """Install the plan that `HOSTILE` holds, for the whole process, which writes each fault that strikes into the file `suffered`."""
 
     def tell(fault: Fault) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from tests.failures.hostile.harm import HARMS
+from ackwise.testing.hostile.harm import HARMS
 
 __all__ = ["FOREVER", "Fault"]
 
