@@ -36,6 +36,9 @@ __all__ = ["TestApp"]
 #: Seconds that a message may take until its fate is known, unless a test says otherwise.
 _WITHIN: Final = 10.0
 
+#: Seconds that a fetch lasts which finds nothing: whatever else a client asks, as it stops, waits behind it.
+_LONGEST_FETCH: Final = 0.05
+
 #: What the clients of workers are called begins with this; a number follows.
 _PREFIX: Final = "test-worker-"
 
@@ -70,7 +73,7 @@ class TestApp:
     def __init__(self, app: App, *, partitions: int = 1, store: ClaimStore | None = None, clock: VirtualClock | None = None) -> None:
         """`partitions`: of each topic that the app reads."""
         self.clock = clock or VirtualClock()
-        self.kafka = MemoryKafka(clock=self.clock)
+        self.kafka = MemoryKafka(clock=self.clock, longest_fetch=_LONGEST_FETCH)
         self.events: list[Event] = []
         self._app = app
         self._group: Group | None = None

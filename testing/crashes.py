@@ -38,6 +38,10 @@ that comes later or a dead letter.
 """
 
 
+class Killed(SystemExit):
+    """Ends a worker that is dead, without a ruling on what it has in hand."""
+
+
 class Life:
     """One worker from its start to its death. `name` is the client id of what it asks of Kafka."""
 
@@ -56,6 +60,12 @@ class Life:
             self._deadly[point] -= 1
             if self._deadly[point] <= 0:
                 self.is_over.set()
+
+    def live(self, point: CrashPoint) -> None:
+        """As `passes`. Raises `Killed` of a worker that is dead by then: a transaction that its handler is in is rolled back at once."""
+        self.passes(point)
+        if self.is_over.is_set():
+            raise Killed(-9)
 
     async def reach(self, point: CrashPoint | None = None) -> None:
         """As `passes`. Whoever is dead by then goes no further."""
@@ -107,9 +117,9 @@ def mortal(agent: Agent, life: Life) -> Agent:
     call = cast(Callable[[object], Awaitable[object]], agent.call)
 
     async def run(argument: object) -> object:
-        await life.reach("before the handler")
+        life.live("before the handler")
         result = await call(argument)
-        await life.reach("after the handler")
+        life.live("after the handler")
         return result
 
     return dataclasses.replace(agent, call=run)

@@ -95,14 +95,19 @@ class MemoryKafka:
         auto_create_topics: bool = False,
         min_session_timeout: float = 6.0,
         max_session_timeout: float = 1800.0,
+        longest_fetch: float = 3600.0,
     ) -> None:
-        """`clock`: epoch seconds, for timestamps of appends and for retention. Session timeouts outside the bounds are refused."""
+        """`clock`: epoch seconds, for timestamps of appends and for retention. Session timeouts outside the bounds are refused.
+
+        `longest_fetch`: seconds that a fetch which finds nothing waits, however long the client is ready to.
+        """
         self.faults = Faults()
         #: Awaited before and after each request, with its name, the id of the client and which of the two it is.
         self.watch: Callable[[str, str, When], Awaitable[None]] | None = None
         self._clock = clock
         self._auto_create = auto_create_topics
         self._sessions = min_session_timeout, max_session_timeout
+        self._longest_fetch = longest_fetch
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, ConsumerGroup] = {}
         self._transactions = Transactions(self._log_of, self._commit_of_transaction, self._now_ms)
@@ -433,7 +438,7 @@ class MemoryKafka:
 
     async def _fetch(self, asked: frames.Asked, refused: int) -> _Answer:
         body, loop = asked.body, asyncio.get_running_loop()
-        until = loop.time() + body["max_wait_time"] / 1000
+        until = loop.time() + min(body["max_wait_time"] / 1000, self._longest_fetch)
         while True:
             grown = self._grown
             topics, size, is_urgent = self._read(body, refused)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
-from ackwise import App, Batch, ConsumeLater, Dedup, Message, Reject
+from ackwise import App, Batch, ConsumeLater, Dedup, Message, Reject, Transactional
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import CRASH_POINTS, CrashPoint, TestApp, assert_no_loss
@@ -87,3 +91,25 @@ async def test_handlers_of_messages_die_too() -> None:
         later = await worker.deliver("orders", "later")
         assert (later.kind, worker.crashes) == ("later", 1)
         assert (await worker.redeliver(later)).kind == "done"
+
+
+@pytest.mark.parametrize("point", ["before the handler", "after the handler", "before the commit", "after the commit"])
+async def test_a_transaction_of_a_worker_that_dies_is_rolled_back_and_its_effect_is_there_once(point: CrashPoint, tmp_path: Path) -> None:
+    app = App("billing", config=Config())
+    app.use(Transactional(f"sqlite:///{tmp_path}/shop.db"))
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute("CREATE TABLE bills (id TEXT)")
+
+    @app.agent("orders")
+    async def bill(batch: Batch[str]) -> None:
+        batch.connection.executemany("INSERT INTO bills VALUES (?)", [(message.value,) for message in batch])
+
+    async with TestApp(app) as worker:
+        worker.crash_at(point)
+        fates = await worker.deliver_batch("orders", ["a", "b"])
+        assert [fate.kind for fate in fates] == ["done", "done"]
+        while not worker.crashes:
+            await worker.deliver("orders", "c")
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        bills = [name for (name,) in database.execute("SELECT id FROM bills WHERE id <> 'c' ORDER BY id")]
+    assert bills == ["a", "b"]
