@@ -82,12 +82,15 @@ class TestApp:
         self._fates: defaultdict[Place, list[Fate]] = defaultdict(list)
         self._told = asyncio.Event()
         self._stop = asyncio.Event()
-        self._life = Life(_name_of(1))
+        self._deadly: dict[CrashPoint, int] = {}
+        self._life = Life(_name_of(1), self._deadly)
         self._dead: list[asyncio.Task[BaseException | None]] = []  #: what is left of workers that died
         self._running: asyncio.Task[BaseException | None] | None = None
 
     async def __aenter__(self) -> Self:
         """Start broker and worker. Raises what a start of the app would raise, such as `ConfigurationError`."""
+        if self._group is not None:
+            raise ConfigurationError("a TestApp is used once; make another one of the same app")
         group = self._group = self._app.group()
         group.slots.check(group.agents)
         if group.slots.dedup is not None and self._store is None:
@@ -112,8 +115,12 @@ class TestApp:
         await self.kafka.__aexit__(kind, error, traceback)
         if isinstance(self._store, MemoryStore):
             await self._store.close()
-        if error is None and (raised := self._running.result()) is not None:
+        if error is not None:
+            return
+        if (raised := self._running.result()) is not None:
             raise raised
+        if self._deadly:
+            raise AssertionError(f"no worker came to where it was to die: {', '.join(self._deadly)}")
 
     async def deliver(
         self,
@@ -144,6 +151,13 @@ class TestApp:
         within: float = _WITHIN,
     ) -> list[Fate]:
         """As `deliver`, of `values` in one record batch: a handler of batches gets them together, as far as its `max_batch` allows."""
+        group = self._started()
+        if isinstance(values, str | bytes):
+            raise ConfigurationError(f"deliver_batch takes a list of values, and this is one {type(values).__name__}; use deliver for one")
+        if topic not in group.sources:
+            raise ConfigurationError(f"no agent of the app reads topic {topic!r}; they read {', '.join(group.sources)}")
+        if not values:
+            return []
         written = [_bytes_of(value) for value in values]
         raw_key = key.encode() if isinstance(key, str) else key
         offsets = self.kafka.produce(topic, *written, key=raw_key, headers=[*headers], partition=partition)
@@ -159,9 +173,22 @@ class TestApp:
         self.clock.advance_to(fate.due + 0.001)
         return await self.fate(fate.place, attempt=fate.attempt + 1, within=within)
 
+    def _started(self) -> Group:
+        if self._group is None or self._running is None:
+            raise ConfigurationError("the worker is not started; use `async with TestApp(app) as worker:`")
+        return self._group
+
+    def _why_not(self, place: Place) -> str:
+        last = next(reversed(self._fates[place]), None)
+        if last is not None and last.due is not None and last.due > self.clock():
+            return f"it comes back in {last.due - self.clock():.0f} s of worker.clock, which redeliver moves"
+        return "its handler has not returned, or its copy or dead letter is not acknowledged; the log says more"
+
     async def fate(self, place: Place, *, attempt: int = 1, within: float = _WITHIN) -> Fate:
         """What became of the message at `place` in that attempt, once it is known. Raises as `deliver`."""
-        assert self._running is not None, "use `async with TestApp(app) as worker:`"
+        self._started()
+        assert self._running is not None
+        place = Place._make(place)
         until = asyncio.get_running_loop().time() + within
         while True:
             self._told.clear()
@@ -180,16 +207,19 @@ class TestApp:
             finally:
                 waiting.cancel()
             if not done:
-                raise TimeoutError(f"{_named(place)} has no fate in attempt {attempt} after {within:g} s; did its handler return?")
+                raise TimeoutError(f"{_named(place)} has no fate in attempt {attempt} after {within:g} s: {self._why_not(place)}")
 
     def crash_at(self, point: CrashPoint, *, number: int = 1) -> None:
         """Let the worker die when it comes to `point` for the `number`th time from now on, and another one take its place.
 
-        The leases of the dead one have run out by then: the clock is moved for that.
+        The leases of the dead one have run out by then: the clock is moved for that. Several points may be asked for: each is the
+        end of one worker. One that no worker has come to is an `AssertionError` when the block is left: such a test has shown nothing.
         """
         if point not in CRASH_POINTS:
             raise ConfigurationError(f"{point!r} is no crash point; they are {', '.join(CRASH_POINTS)}")
-        self._life.die_at(point, number)
+        if number < 1:
+            raise ConfigurationError(f"number is {number!r}; the first time is 1")
+        self._deadly[point] = number
 
     @property
     def crashes(self) -> int:
@@ -203,8 +233,7 @@ class TestApp:
     @property
     def dead_letters(self) -> list[Record]:
         """The dead letters of the group."""
-        assert self._group is not None, "use `async with TestApp(app) as worker:`"
-        return self.kafka.records(self._group.names.dead_letter)
+        return self.kafka.records(self._started().names.dead_letter)
 
     def _host(self, group: Group) -> AiokafkaHost:
         life, slots = self._life, group.slots
@@ -244,7 +273,7 @@ class TestApp:
                 return None
             if isinstance(group.dedup, Dedup):
                 self.clock.advance(float(group.dedup.lease) + 0.001)
-            self._life = Life(_name_of(len(self._dead) + 1))
+            self._life = Life(_name_of(len(self._dead) + 1), self._deadly)
             host = self._host(group)
 
     async def _watch(self, api: str, client_id: str, when: When) -> None:

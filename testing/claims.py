@@ -45,7 +45,8 @@ def assert_run_once(events: Iterable[Event]) -> None:
 def assert_order(events: Iterable[Event], *, key_of: Callable[[Place], Hashable] | None = None) -> None:
     """The successes of each partition, or of each key, came in the order of the offsets at which the messages were written.
 
-    `key_of` gives the key of a message by its place; messages of one key are on one partition. A message that succeeded again, with
+    A message that came back later is out of the order of its partition. `key_of` gives the key of a message by its place; messages of
+    one key are on one partition. A message that succeeded again, with
     the same offset, breaks no order. Raises `AssertionError`, which names the first pair of each key that is out of order.
     """
     last: dict[Hashable, Place] = {}
@@ -60,7 +61,8 @@ def assert_order(events: Iterable[Event], *, key_of: Callable[[Place], Hashable]
             last[key] = place
     pairs = "; ".join(f"{_name(after)} after {_name(before)}" for before, after in [*broken.values()][:_NAMED])
     if broken:
-        raise AssertionError(f"the order of {len(broken)} keys is broken: {pairs}")
+        what = "partitions" if key_of is None else "keys"
+        raise AssertionError(f"the order of {len(broken)} {what} is broken: {pairs}")
 
 
 def _listed(places: Iterable[Place], seen: Mapping[Place, set[EventCode]]) -> str:

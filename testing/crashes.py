@@ -45,20 +45,18 @@ class Killed(SystemExit):
 class Life:
     """One worker from its start to its death. `name` is the client id of what it asks of Kafka."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, deadly: dict[CrashPoint, int]) -> None:
+        """`deadly` has the points at which it ends, and how often each is passed until then; one that was met leaves it."""
         self.name = name
         self.is_over = asyncio.Event()
-        self._deadly: dict[CrashPoint, int] = {}
-
-    def die_at(self, point: CrashPoint, number: int) -> None:
-        """It ends when `point` is passed for the `number`th time."""
-        self._deadly[point] = number
+        self._deadly = deadly
 
     def passes(self, point: CrashPoint | None) -> None:
         """The worker comes to `point`, which may be its end."""
         if point in self._deadly and not self.is_over.is_set():
             self._deadly[point] -= 1
-            if self._deadly[point] <= 0:
+            if self._deadly[point] == 0:
+                del self._deadly[point]
                 self.is_over.set()
 
     def live(self, point: CrashPoint) -> None:

@@ -116,7 +116,7 @@ async def test_a_handler_that_does_not_return_is_a_time_out_with_a_name() -> Non
         await leave.wait()
 
     async with TestApp(app) as worker:
-        with pytest.raises(TimeoutError, match=r"orders/0/0 has no fate in attempt 1 after 0\.2 s; did its handler return\?"):
+        with pytest.raises(TimeoutError, match=r"orders/0/0 has no fate in attempt 1 after 0\.2 s: its handler has not returned"):
             await worker.deliver("orders", Order(id="a", amount=5), within=0.2)
         await entered.wait()
         leave.set()
@@ -170,3 +170,27 @@ async def test_the_books_of_a_worker_can_be_asserted() -> None:
         assert_order(worker.events)
         with pytest.raises(AssertionError, match=r"1 messages have no end: orders/0/5 \(.*SENT_BACK"):
             assert_no_loss(sent, worker.events)
+
+
+async def test_a_wait_for_what_comes_later_says_when_it_does() -> None:
+    async with TestApp(shop()) as worker:
+        later = await worker.deliver("orders", Order(id="a", amount=500))
+        with pytest.raises(TimeoutError, match=r"orders/0/0 has no fate in attempt 2 .*: it comes back in 3600 s of worker\.clock"):
+            await worker.fate(later.place, attempt=2, within=0.05)
+
+
+async def test_wrong_uses_get_a_sentence() -> None:
+    worker = TestApp(shop())
+    with pytest.raises(ConfigurationError, match="the worker is not started; use `async with TestApp"):
+        await worker.deliver("orders", b"")
+    async with worker:
+        with pytest.raises(ConfigurationError, match="no agent of the app reads topic 'order'; they read orders, refunds"):
+            await worker.deliver("order", b"")
+        with pytest.raises(ConfigurationError, match="takes a list of values, and this is one str"):
+            await worker.deliver_batch("orders", "abc")
+        assert await worker.deliver_batch("orders", []) == []
+        with pytest.raises(ConfigurationError, match="number is 0; the first time is 1"):
+            worker.crash_at("before the claim", number=0)
+    with pytest.raises(ConfigurationError, match="a TestApp is used once"):
+        async with worker:
+            raise AssertionError

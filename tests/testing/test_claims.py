@@ -46,7 +46,7 @@ def test_two_executions_of_a_message_are_named_and_one_that_is_told_twice_is_one
 
 def test_order_is_that_of_each_partition() -> None:
     assert_order([*succeeded(1, 2), *succeeded(0, 5, partition=1), *succeeded(2, 7)])
-    with pytest.raises(AssertionError, match=r"the order of 1 keys is broken: orders/0/1 after orders/0/2$"):
+    with pytest.raises(AssertionError, match=r"the order of 1 partitions is broken: orders/0/1 after orders/0/2$"):
         assert_order(succeeded(2, 1, 0))
 
 

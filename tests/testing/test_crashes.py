@@ -13,6 +13,8 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import CRASH_POINTS, CrashPoint, TestApp, assert_no_loss
 
+WITHOUT_DEDUP = [point for point in CRASH_POINTS if not point.endswith(("claim", "completion"))]
+
 
 def shop(billed: list[str], *, dedup: bool = True) -> App:
     """Bills what it is told to, some of it later, and some never."""
@@ -34,8 +36,7 @@ def shop(billed: list[str], *, dedup: bool = True) -> App:
     return app
 
 
-@pytest.mark.parametrize("dedup", [True, False], ids=["dedup", "no store"])
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize(("point", "dedup"), [*((point, True) for point in CRASH_POINTS), *((point, False) for point in WITHOUT_DEDUP)])
 async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: bool) -> None:
     billed: list[str] = []
     async with TestApp(shop(billed, dedup=dedup)) as worker:
@@ -46,13 +47,31 @@ async def test_nothing_is_lost_wherever_a_worker_dies(point: CrashPoint, dedup: 
         await worker.deliver("orders", "c")
         assert_no_loss([("orders", 0, offset) for offset in range(5)], worker.events)
         assert set(billed) == {"a", "b", "c", "later"}
-        letters = [record.value for record in worker.dead_letters]
-        assert set(letters) == {b"never"}
-        is_reached = dedup or ("claim" not in point and "completion" not in point)
-        if "commit" not in point:
-            assert worker.crashes == (1 if is_reached else 0)
+        assert {record.value for record in worker.dead_letters} == {b"never"}
         if dedup and point in ("after the completion", "before the commit", "after the commit"):
             assert sorted(billed) == sorted(set(billed))
+    assert worker.crashes == 1
+
+
+async def test_a_point_that_no_worker_came_to_fails_the_test() -> None:
+    async def a_test_of_copies_without_any() -> None:
+        async with TestApp(shop([])) as worker:
+            worker.crash_at("before the copy")
+            worker.crash_at("after the copy")
+            await worker.deliver("orders", "a")
+
+    with pytest.raises(AssertionError, match="no worker came to where it was to die: before the copy, after the copy"):
+        await a_test_of_copies_without_any()
+
+
+async def test_each_of_several_points_is_the_end_of_a_worker() -> None:
+    billed: list[str] = []
+    async with TestApp(shop(billed)) as worker:
+        worker.crash_at("before the handler")
+        worker.crash_at("after the handler")
+        assert (await worker.deliver("orders", "a")).kind == "done"
+        assert worker.crashes == 2
+    assert billed == ["a", "a"]
 
 
 async def test_a_worker_can_die_again_and_at_a_later_time() -> None:
