@@ -111,10 +111,12 @@ class TestApp:
         """Let the worker drain, and end the broker. Raises what the worker ended with, unless the test has failed already."""
         assert self._running is not None
         self._stop.set()
-        await asyncio.wait({self._running, *self._dead})
-        await self.kafka.__aexit__(kind, error, traceback)
-        if isinstance(self._store, MemoryStore):
-            await self._store.close()
+        try:
+            await asyncio.wait({self._running})
+            if self._dead:  # with those that died as they stopped
+                await asyncio.wait(self._dead)
+        finally:
+            await self.kafka.__aexit__(kind, error, traceback)
         if error is not None:
             return
         if (raised := self._running.result()) is not None:
@@ -212,8 +214,9 @@ class TestApp:
     def crash_at(self, point: CrashPoint, *, number: int = 1) -> None:
         """Let the worker die when it comes to `point` for the `number`th time from now on, and another one take its place.
 
-        The leases of the dead one have run out by then: the clock is moved for that. Several points may be asked for: each is the
-        end of one worker. One that no worker has come to is an `AssertionError` when the block is left: such a test has shown nothing.
+        The leases of the dead one have run out by then: the clock is moved for that, by which a `store` of the test's own may not go.
+        Several points may be asked for: each is the end of one worker. One that no worker has come to is an `AssertionError` when the
+        block is left: such a test has shown nothing.
         """
         if point not in CRASH_POINTS:
             raise ConfigurationError(f"{point!r} is no crash point; they are {', '.join(CRASH_POINTS)}")

@@ -20,9 +20,11 @@ from aiokafka.errors import (
     BrokerResponseError,
     CorruptRecordException,
     GroupIdNotFound,
+    InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidSessionTimeoutError,
+    InvalidTimestampError,
     InvalidTopicError,
     MemberIdRequired,
     MessageSizeTooLargeError,
@@ -36,7 +38,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from ackwise.testing.kafka import frames
 from ackwise.testing.kafka.batch import Batch, Record
 from ackwise.testing.kafka.faults import Fault, Faults
-from ackwise.testing.kafka.group import Committed, ConsumerGroup
+from ackwise.testing.kafka.group import Committed, ConsumerGroup, check_metadata
 from ackwise.testing.kafka.partition import PartitionLog
 from ackwise.testing.kafka.transactions import Offsets, Transactions
 
@@ -52,6 +54,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "retention.ms": "604800000",
 }
 
+_NUMBERS: Final = frozenset({"max.message.bytes", "min.insync.replicas", "retention.bytes", "retention.ms"})
+
+#: Milliseconds that the time of a record may be ahead of the broker's (Kafka: `message.timestamp.after.max.ms`, KIP-1030).
+_AHEAD: Final = 3_600_000
+
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 _LATEST, _EARLIEST = -1, -2
@@ -66,6 +73,14 @@ When = Literal["before", "after"]
 
 _Values = Mapping[str, Any]
 _Answer = dict[str, Any]
+
+
+class InvalidRecordError(BrokerResponseError):
+    """A record that its topic does not take; aiokafka has no name for it."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "The broker failed to validate this record."
 
 
 class _Topic:
@@ -110,9 +125,10 @@ class MemoryKafka:
         self._longest_fetch = longest_fetch
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, ConsumerGroup] = {}
-        self._transactions = Transactions(self._log_of, self._commit_of_transaction, self._now_ms)
+        self._transactions = Transactions(self._log_of, self._commit_of_transaction, self._now_ms, self._wake)
         self._server: asyncio.Server | None = None
         self._port = 0
+        self._failed: Exception | None = None
         self._connections: dict[asyncio.Task[None], str] = {}  #: with the id of the client, once it has said it
         self._grown = asyncio.Event()
         self._serve: dict[str, Callable[[frames.Asked, int], Awaitable[_Answer]]] = {
@@ -160,8 +176,11 @@ class MemoryKafka:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.faults.clear()
         await self.stop()
+        self._transactions.close()
         for group in self._groups.values():
             group.close()
+        if self._failed is not None and error is None:
+            raise self._failed
 
     async def start(self) -> None:
         """Serve, with everything that it has kept. Does nothing if it does already."""
@@ -246,6 +265,9 @@ class MemoryKafka:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._server is None:  # accepted, and stopped before its turn
+            writer.transport.abort()
+            return
         self._connections[task] = ""
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError, frames.UnknownRequest, asyncio.CancelledError):
@@ -257,9 +279,11 @@ class MemoryKafka:
                     if answer:
                         writer.write(answer)
                         await writer.drain()
+        except Exception as error:  # noqa: BLE001  # a mistake of ours, which a client would take for a bad connection
+            self._failed = self._failed or error
         finally:
             del self._connections[task]
-            writer.close()
+            writer.transport.abort()  # what was not sent yet is lost with the connection
 
     async def _answer(self, asked: frames.Asked) -> bytes:
         """The answer to one request; raises `ConnectionResetError` where it is to be lost."""
@@ -293,6 +317,8 @@ class MemoryKafka:
         }
 
     def _metadata_of(self, name: str, refused: int, *, may_create: bool) -> _Answer:
+        if not _is_topic_name(name):
+            refused = refused or InvalidTopicError.errno
         if self._auto_create and may_create and name not in self._topics and not refused:
             self._create(name, 1, {})
         code = refused or (0 if name in self._topics else UnknownTopicOrPartitionError.errno)
@@ -322,8 +348,9 @@ class MemoryKafka:
     def _create(self, name: str, partitions: int, configs: Mapping[str, str], *, try_only: bool = False) -> None:
         if name in self._topics:
             raise TopicAlreadyExistsError(f"topic {name} exists")
-        if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        if not _is_topic_name(name):
             raise InvalidTopicError(f"{name!r} is no name of a topic")
+        _check_configs(configs)
         if partitions < 1:
             raise InvalidPartitionsError(f"{partitions} partitions")
         if not try_only:
@@ -346,7 +373,8 @@ class MemoryKafka:
             logs, total = self._topic(wanted["topic"]).partitions, wanted["new_partitions"]["count"]
             if total <= len(logs):
                 raise InvalidPartitionsError(f"{wanted['topic']} has {len(logs)} partitions, {total} were asked for")
-            logs += [PartitionLog() for _ in range(total - len(logs))]
+            if not asked.body["validate_only"]:
+                logs += [PartitionLog() for _ in range(total - len(logs))]
 
         return {"topic_errors": [{"topic": each["topic"], **_tried(refused, create, each)} for each in asked.body["topic_partitions"]]}
 
@@ -379,16 +407,20 @@ class MemoryKafka:
     async def _alter_configs(self, asked: frames.Asked, refused: int) -> _Answer:
         def alter(resource: _Values) -> None:
             if resource["resource_type"] == _OF_TOPIC:
-                self._topic(resource["resource_name"]).configs = {
-                    each["config_name"]: each["config_value"] for each in resource["config_entries"]
-                }
+                topic, configs = self._topic(resource["resource_name"]), resource["config_entries"]
+                wanted = {each["config_name"]: each["config_value"] for each in configs}
+                _check_configs(wanted)
+                if not asked.body["validate_only"]:
+                    topic.configs = wanted
 
         return {"resources": [{**_tried(refused, alter, each), **_named(each)} for each in asked.body["resources"]]}
 
     async def _delete_records(self, asked: frames.Asked, refused: int) -> _Answer:
         def delete(topic: str, partition: _Values) -> None:
-            log = self._log(topic, partition["partition_index"])
-            log.trim(log.end if partition["offset"] < 0 else partition["offset"])
+            log, before = self._log(topic, partition["partition_index"]), partition["offset"]
+            if not -1 <= before <= log.end:
+                raise OffsetOutOfRangeError(f"{before} is outside of {log.start} to {log.end}")
+            log.trim(log.end if before < 0 else before)
 
         topics = []
         for topic in asked.body["topics"]:
@@ -410,21 +442,27 @@ class MemoryKafka:
                 answer: _Answer = {"partition": sent["partition"], "error_code": refused, "offset": -1, "timestamp": -1}
                 if not refused:
                     try:
-                        answer["offset"] = self._take(topic["topic"], sent, asked.body.get("transactional_id"))
+                        answer["offset"] = self._take(topic["topic"], sent, asked.body)
                     except BrokerResponseError as error:
                         answer["error_code"] = error.errno
                 partitions.append(answer)
             topics.append({"topic": topic["topic"], "partitions": partitions})
         return {"topics": topics}
 
-    def _take(self, topic: str, sent: _Values, transactional_id: str | None) -> int:
+    def _take(self, topic: str, sent: _Values, body: _Values) -> int:
         self._log(topic, sent["partition"])
+        config = self._topics[topic].config
         try:
             batch = Batch(sent["messages"] or b"")
         except ValueError as error:
             raise CorruptRecordException(str(error)) from error
+        if config("message.timestamp.type") == "CreateTime" and batch.max_timestamp > self._now_ms() + _AHEAD:
+            raise InvalidTimestampError(f"a record of {topic} is more than an hour ahead of the broker")
+        if "compact" in config("cleanup.policy") and any(record.key is None for record in batch.records()):
+            raise InvalidRecordError(f"a record of {topic}, which is compacted, has no key")
         if batch.is_transactional:
-            self._transactions.check(transactional_id, batch.producer_id, batch.producer_epoch, (topic, sent["partition"]))
+            place = topic, sent["partition"]
+            self._transactions.check(body.get("transactional_id"), batch.producer_id, batch.producer_epoch, place)
         return self._append(topic, sent["partition"], batch)
 
     def _append(self, topic: str, partition: int, batch: Batch) -> int:
@@ -594,7 +632,8 @@ class MemoryKafka:
         )
 
     async def _offset_fetch(self, asked: frames.Asked, refused: int) -> _Answer:
-        offsets, wanted = self.group(asked.body["consumer_group"]).offsets, asked.body["topics"]
+        group, wanted = self._groups.get(asked.body["consumer_group"]), asked.body["topics"]
+        offsets = {} if group is None else group.offsets
         if wanted is None:
             names = sorted({topic for topic, _ in offsets})
             wanted = [{"topic": name, "partitions": sorted(number for topic, number in offsets if topic == name)} for name in names]
@@ -620,7 +659,8 @@ class MemoryKafka:
         }
 
     async def _describe_groups(self, asked: frames.Asked, refused: int) -> _Answer:
-        return {"groups": [{**self.group(name).described(), "authorized_operations": -2147483648} for name in asked.body["groups"]]}
+        groups = [self._groups.get(name) or ConsumerGroup(name) for name in asked.body["groups"]]
+        return {"groups": [{**group.described(), **({} if group.name in self._groups else {"state": "Dead"})} for group in groups]}
 
     async def _delete_groups(self, asked: frames.Asked, refused: int) -> _Answer:
         def delete(name: str) -> None:
@@ -641,8 +681,8 @@ class MemoryKafka:
     async def _init_producer_id(self, asked: frames.Asked, refused: int) -> _Answer:
         if refused:
             return {"error_code": refused, "producer_id": -1, "producer_epoch": -1}
-        producer_id, epoch = self._transactions.begin_producer(asked.body["transactional_id"])
-        self._wake()
+        timeout = asked.body["transaction_timeout_ms"] / 1000
+        producer_id, epoch = self._transactions.begin_producer(asked.body["transactional_id"], timeout)
         return {"error_code": 0, "producer_id": producer_id, "producer_epoch": epoch}
 
     async def _add_partitions_to_txn(self, asked: frames.Asked, refused: int) -> _Answer:
@@ -665,14 +705,20 @@ class MemoryKafka:
             for topic in body["topics"]
             for wanted in topic["partitions"]
         }
-        code = _tried(refused, self._transactions.add_offsets, *_producer(body), body["group_id"], offsets)["error_code"]
+
+        def add() -> None:
+            for (topic, number), (_, metadata) in offsets.items():
+                self._log(topic, number)
+                check_metadata(metadata)
+            self._transactions.add_offsets(*_producer(body), body["group_id"], offsets)
+
+        code = _tried(refused, add)["error_code"]
         topics = [{"topic": each["topic"], "partitions": [wanted["partition"] for wanted in each["partitions"]]} for each in body["topics"]]
         return _of_partitions(topics, code)
 
     async def _end_txn(self, asked: frames.Asked, refused: int) -> _Answer:
         def end() -> None:
             self._transactions.end(*_producer(asked.body), commit=asked.body["transaction_result"])
-            self._wake()
 
         return _tried(refused, end)
 
@@ -693,8 +739,9 @@ class MemoryKafka:
             raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}")
         return logs[partition]
 
-    def _log_of(self, partition: tuple[str, int]) -> PartitionLog:
-        return self._log(*partition)
+    def _log_of(self, partition: tuple[str, int]) -> PartitionLog | None:
+        topic = self._topics.get(partition[0])
+        return None if topic is None else topic.partitions[partition[1]]
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -703,6 +750,17 @@ class MemoryKafka:
         """Let fetches that wait look again."""
         grown, self._grown = self._grown, asyncio.Event()
         grown.set()
+
+
+def _is_topic_name(name: str) -> bool:
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _check_configs(configs: Mapping[str, str]) -> None:
+    """Of the settings that count here, those that are numbers are numbers."""
+    for name, value in configs.items():
+        if name in _NUMBERS and not re.fullmatch(r"-?\d+", value or ""):
+            raise InvalidConfigurationError(f"{name} is {value!r}, which is no number")
 
 
 def _is_of(client: str, client_id: str) -> bool:

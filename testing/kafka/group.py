@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import (
@@ -21,9 +21,9 @@ from aiokafka.errors import (
     UnknownMemberIdError,
 )
 
-__all__ = ["Committed", "ConsumerGroup", "State"]
+__all__ = ["Committed", "ConsumerGroup", "State", "check_metadata"]
 
-#: Bytes of the metadata of a commit at most (Kafka: `offset.metadata.max.bytes`).
+#: Characters of the metadata of a commit at most (Kafka: `offset.metadata.max.bytes`).
 _METADATA: Final = 4096
 
 
@@ -33,6 +33,12 @@ class FencedInstanceIdError(BrokerResponseError):
     errno = 82
     message = "FENCED_INSTANCE_ID"
     description = "The broker rejected this static consumer since another consumer with the same group.instance.id has registered."
+
+
+def check_metadata(metadata: str) -> None:
+    """Raises `OffsetMetadataTooLargeError`."""
+    if len(metadata) > _METADATA:
+        raise OffsetMetadataTooLargeError(f"{len(metadata)} characters of metadata, {_METADATA} may be")
 
 
 class State(enum.Enum):
@@ -74,15 +80,13 @@ class _Member:
 class ConsumerGroup:
     """One group. What it refuses it raises, as the error that a client makes of Kafka's code."""
 
-    def __init__(self, name: str, *, rebalanced: Callable[[], None] = lambda: None) -> None:
-        """`rebalanced` is called with each new generation."""
+    def __init__(self, name: str) -> None:
         self.name = name
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type = ""
         self.protocol = ""
         self.offsets: dict[tuple[str, int], Committed] = {}
-        self._rebalanced = rebalanced
         self._members: dict[str, _Member] = {}
         self._promised: set[str] = set()  #: ids that were given out, whose owners have not joined
         self._leader = ""
@@ -127,16 +131,19 @@ class ConsumerGroup:
         asks_twice: bool,
     ) -> dict[str, Any]:
         """Take a member in, or in again; returns the answer to its `JoinGroup` once all have come. Times are seconds."""
-        member = self._joining(member_id, instance, client_id, asks_twice=asks_twice)
-        if self._members.keys() - {member.id} and (protocol_type != self.protocol_type or not self._shares(member, protocols)):
-            self._promised.discard(member.id)
+        replaced = self._holder(instance) if not member_id else None
+        others = [each for each in self._members.values() if each.id != member_id and each is not replaced]
+        if others and (protocol_type != self.protocol_type or self._common(others).isdisjoint(name for name, _ in protocols)):
+            self._promised.discard(member_id)
             raise InconsistentGroupProtocolError(f"group {self.name} speaks {self.protocol_type}")
+        member = self._joining(member_id, instance, client_id, asks_twice=asks_twice)
         is_as_before = member.id in self._members and member.protocols == dict(protocols)
         self.protocol_type = protocol_type
         member.protocols, member.session, member.rebalance = dict(protocols), session, rebalance
         self._members[member.id] = member
         self._promised.discard(member.id)
-        if is_as_before and (self.state is State.COMPLETING or (self.state is State.STABLE and member.id != self._leader)):
+        is_settled = self.state is State.STABLE and (member.id != self._leader or replaced is not None)
+        if is_as_before and (self.state is State.COMPLETING or is_settled):
             self._renew(member)
             return self._joined(member)
         member.tell(member.joining, MemberIdRequired("it joined again"))
@@ -158,6 +165,7 @@ class ConsumerGroup:
         if member_id != self._leader:
             assigned: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             member.syncing = assigned
+            self._stop_expiry(member)  # whoever waits for the leader is told in any case
             return await assigned
         self.state = State.STABLE
         for each in self._members.values():
@@ -202,8 +210,7 @@ class ConsumerGroup:
 
     def commit(self, partition: tuple[str, int], offset: int, metadata: str) -> None:
         """Keep an offset."""
-        if len(metadata.encode()) > _METADATA:
-            raise OffsetMetadataTooLargeError(f"{len(metadata.encode())} bytes of metadata, {_METADATA} may be")
+        check_metadata(metadata)
         self.offsets[partition] = Committed(offset, metadata)
 
     def close(self) -> None:
@@ -219,7 +226,7 @@ class ConsumerGroup:
     # Who is in it.
 
     def _joining(self, member_id: str, instance: str | None, client_id: str, *, asks_twice: bool) -> _Member:
-        holder = next((each for each in self._members.values() if instance is not None and each.instance == instance), None)
+        holder = self._holder(instance)
         if member_id:
             if holder is not None and holder.id != member_id:
                 raise FencedInstanceIdError(f"instance {instance} is {holder.id} by now")
@@ -228,29 +235,34 @@ class ConsumerGroup:
             return self._members.get(member_id) or _Member(member_id, client_id, instance)
         new = f"{instance or client_id}-{self.name}-{next(self._numbers)}"
         if holder is not None:  # the same instance, started again: it takes the place of the one before
-            self._stop_expiry(holder)
-            del self._members[holder.id]
-            for waiting in (holder.joining, holder.syncing):
-                holder.tell(waiting, FencedInstanceIdError(f"instance {instance} is {new} by now"))
-            if self._leader == holder.id:
-                self._leader = new
-            return _Member(new, client_id, instance)
+            return self._replace(holder, new)
         if asks_twice and instance is None:
             self._promised.add(new)
             raise MemberIdRequired(new)
         return _Member(new, client_id, instance)
 
-    def _shares(self, member: _Member, protocols: Sequence[tuple[str, bytes]]) -> bool:
-        return bool(self._common([each for each in self._members.values() if each is not member]) & {name for name, _ in protocols})
+    def _holder(self, instance: str | None) -> _Member | None:
+        return next((each for each in self._members.values() if instance is not None and each.instance == instance), None)
+
+    def _replace(self, holder: _Member, new: str) -> _Member:
+        """A member with the protocols and the assignment of the one that has its instance so far, in its place."""
+        self._stop_expiry(holder)
+        member = _Member(new, holder.client_id, holder.instance)
+        member.protocols, member.assignment = holder.protocols, holder.assignment
+        self._members = {new if each is holder else key: member if each is holder else each for key, each in self._members.items()}
+        for waiting in (holder.joining, holder.syncing):
+            holder.tell(waiting, FencedInstanceIdError(f"instance {holder.instance} is {new} by now"))
+        if self._leader == holder.id:
+            self._leader = new
+        return member
 
     def _common(self, members: Sequence[_Member]) -> set[str]:
         return set.intersection(*(set(member.protocols) for member in members))
 
     def _known(self, member_id: str, instance: str | None, generation: int) -> _Member:
-        if instance is not None:
-            holder = next((each for each in self._members.values() if each.instance == instance), None)
-            if holder is not None and holder.id != member_id:
-                raise FencedInstanceIdError(f"instance {instance} is {holder.id} by now")
+        holder = self._holder(instance)
+        if holder is not None and holder.id != member_id:
+            raise FencedInstanceIdError(f"instance {instance} is {holder.id} by now")
         if (member := self._members.get(member_id)) is None:
             raise UnknownMemberIdError(member_id)
         if generation != self.generation:
@@ -291,9 +303,14 @@ class ConsumerGroup:
         if self.state is State.PREPARING:
             return
         for member in self._members.values():
-            member.tell(member.syncing, RebalanceInProgressError(self.name))
-            member.syncing = None
+            if member.syncing is not None:
+                member.tell(member.syncing, RebalanceInProgressError(self.name))
+                member.syncing = None
+                self._renew(member)
         self.state = State.PREPARING
+        self._wait_for_all()
+
+    def _wait_for_all(self) -> None:
         patience = max(member.rebalance for member in self._members.values())
         self._patience = asyncio.get_running_loop().call_later(patience, self._complete_join)
 
@@ -306,23 +323,26 @@ class ConsumerGroup:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        for member in [each for each in self._members.values() if each.joining is None]:
+        for member in [each for each in self._members.values() if each.joining is None and each.instance is None]:
             self._stop_expiry(member)
             del self._members[member.id]
         if not self._members:
             self._empty()
             return
+        if all(member.joining is None for member in self._members.values()):  # static ones, which may come until their sessions end
+            self._wait_for_all()
+            return
         self.generation += 1
         self.state = State.COMPLETING
-        if self._leader not in self._members:
-            self._leader = next(iter(self._members))
+        if self._leader not in self._members or self._members[self._leader].joining is None:
+            self._leader = next(member.id for member in self._members.values() if member.joining is not None)
         common = self._common([*self._members.values()])
         self.protocol = next(name for name in self._members[self._leader].protocols if name in common)
         for member in self._members.values():
-            member.tell(member.joining, self._joined(member))
-            member.joining = None
-            self._renew(member)
-        self._rebalanced()
+            if member.joining is not None:
+                member.tell(member.joining, self._joined(member))
+                member.joining = None
+                self._renew(member)
 
     def _joined(self, member: _Member) -> dict[str, Any]:
         of_all = [

@@ -133,7 +133,13 @@ class PartitionLog:
 
     def _sent_before(self, batch: Batch) -> int | None:
         producer = self._producers.get(batch.producer_id)
-        if producer is None or producer.epoch < batch.producer_epoch:
+        if producer is None:
+            return None
+        if producer.epoch < batch.producer_epoch:
+            if batch.sequence:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with batch {batch.sequence}"
+                )
             return None
         if producer.epoch > batch.producer_epoch:
             raise InvalidProducerEpoch(f"producer {batch.producer_id} has epoch {producer.epoch}, not {batch.producer_epoch}")

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError, NotLeaderForPartitionError, TopicAuthorizationFailedError
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    NotLeaderForPartitionError,
+    RebalanceInProgressError,
+    TopicAuthorizationFailedError,
+)
+from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v4
 
 from ackwise.testing import MemoryKafka, VirtualClock
+from ackwise.testing.kafka.group import ConsumerGroup
 
 
 async def send(kafka: MemoryKafka, *values: bytes, idempotent: bool = True) -> None:
@@ -170,3 +181,97 @@ async def test_each_request_of_a_member_can_be_refused(memory_kafka: MemoryKafka
     finally:
         memory_kafka.faults.clear()
         await consumer.stop()
+
+
+async def test_a_transaction_that_stays_open_is_aborted_and_its_producer_fenced(memory_kafka: MemoryKafka) -> None:
+    memory_kafka.create_topic("orders")
+    producer = AIOKafkaProducer(bootstrap_servers=memory_kafka.bootstrap, transactional_id="t", transaction_timeout_ms=100)
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        await producer.send_and_wait("orders", b"never", partition=0)
+        log = memory_kafka.log("orders")
+        while log.stable == 0:  # noqa: ASYNC110  # only asking tells
+            await asyncio.sleep(0.02)
+        assert [each.first for each in log.aborted(0)] == [0]
+        with pytest.raises(KafkaError):
+            await producer.commit_transaction()
+    finally:
+        await producer.stop()
+
+
+async def test_a_producer_whose_topic_was_deleted_in_its_transaction_starts_again(memory_kafka: MemoryKafka) -> None:
+    memory_kafka.create_topic("orders")
+    memory_kafka.create_topic("refunds")
+    first = AIOKafkaProducer(bootstrap_servers=memory_kafka.bootstrap, transactional_id="t")
+    await first.start()
+    await first.begin_transaction()
+    await first.send_and_wait("orders", b"never", partition=0)
+    await first.send_and_wait("refunds", b"never", partition=0)
+    admin = AIOKafkaAdminClient(bootstrap_servers=memory_kafka.bootstrap)
+    await admin.start()
+    await admin.delete_topics(["orders"])
+    await admin.close()
+    second = AIOKafkaProducer(bootstrap_servers=memory_kafka.bootstrap, transactional_id="t")
+    try:
+        await asyncio.wait_for(second.start(), 5)
+        assert memory_kafka.log("refunds").stable == memory_kafka.log("refunds").end == 2
+    finally:
+        await second.stop()
+        await first.stop()
+
+
+async def test_a_broker_that_is_away_answers_nobody_and_what_it_had_not_sent_is_lost(memory_kafka: MemoryKafka) -> None:
+    memory_kafka.create_topic("orders")
+    for _ in range(20):
+        memory_kafka.produce("orders", b"x" * 900_000)
+    host, port = memory_kafka.bootstrap.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1000)
+    fetch = FetchRequest(100, 1, 1 << 30, 0, [("orders", [(0, 0, 1 << 30)])]).build(FetchRequest_v4)
+    frame = fetch.build_request_header(1, "slow").encode() + fetch.encode()
+    writer.write(len(frame).to_bytes(4, "big") + frame)
+    await reader.readexactly(1000)
+    await memory_kafka.stop()
+    rest = 0
+    with suppress(ConnectionError):
+        while data := await reader.read(1 << 20):
+            rest += len(data)
+    assert rest < 18_000_000
+    writer.close()
+
+
+async def test_a_mistake_of_the_broker_fails_the_test_that_met_it() -> None:
+    async def meet() -> None:
+        async with MemoryKafka() as kafka:
+            kafka.create_topic("orders")
+            kafka._topics["orders"].configs["max.message.bytes"] = "soon"
+            producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, request_timeout_ms=200, retry_backoff_ms=10)
+            await producer.start()
+            with pytest.raises(KafkaError):
+                await producer.send_and_wait("orders", b"a", partition=0)
+            await producer.stop()
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        await meet()
+
+
+async def test_members_that_wait_for_a_leader_who_dies_join_anew_and_stay() -> None:
+    group = ConsumerGroup("billing")
+
+    async def join(name: str, member_id: str = "") -> dict[str, Any]:
+        return await group.join(
+            member_id=member_id, instance=None, client_id=name, session=0.2, rebalance=5.0, protocol_type="consumer",
+            protocols=[("range", b"")], asks_twice=False,
+        )  # fmt: skip
+
+    first = await join("a")
+    await group.sync(member_id=first["member_id"], instance=None, generation=1, assignments={})
+    second = asyncio.create_task(join("b"))
+    await asyncio.sleep(0)
+    await join("a", first["member_id"])
+    follower = (await second)["member_id"]
+    with pytest.raises(RebalanceInProgressError):  # the leader never comes to assign
+        await group.sync(member_id=follower, instance=None, generation=2, assignments={})
+    assert group.members == [follower]
+    assert (await join("b", follower))["leader_id"] == follower
+    group.close()

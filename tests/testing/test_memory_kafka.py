@@ -20,6 +20,7 @@ from aiokafka.errors import (
     ProducerFenced,
 )
 from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import OffsetAndMetadata
 from tests.servers import RawKafka
 
@@ -136,7 +137,10 @@ async def test_two_members_share_the_partitions_and_the_one_that_stays_gets_them
     topic, group = await raw.new_topic(4), raw.new_group()
     async with a_consumer(raw, topic, group_id=group, heartbeat_interval_ms=100) as first:
         async with a_consumer(raw, topic, group_id=group, heartbeat_interval_ms=100) as second:
-            assert len(first.assignment()) == len(second.assignment()) == 2
+            async with asyncio.timeout(10):
+                while len(first.assignment()) != 2:
+                    await first.getmany(timeout_ms=50)
+            assert len(second.assignment()) == 2
             assert first.assignment().isdisjoint(second.assignment())
         async with asyncio.timeout(10):
             while len(first.assignment()) < 4:
@@ -315,3 +319,79 @@ async def test_groups_are_listed_and_described_with_their_members(raw: RawKafka)
         ((code, name, state, kind, _, members, *_),) = found.groups
         assert (code, name, state, kind, len(members)) == (0, group, "Stable", "consumer", 1)
         assert (group, "consumer") in await raw._admin.list_consumer_groups()
+
+
+async def refused(raw: RawKafka, topic: str, **record: Any) -> int:
+    """The code with which a record is refused."""
+    async with a_producer(raw, acks="all") as producer:
+        batch: Any = producer.create_batch()
+        batch.append(**{"timestamp": None, "key": None, "value": b"a", **record})
+        batch.close()
+        client: Any = producer.client
+        request = ProduceRequest(None, -1, 1000, [(topic, [(0, bytes(batch._build()))])])
+        answer = await client.send(next(iter(client.cluster.brokers())).nodeId, request)
+        return int(answer.topics[0][1][0][1])
+
+
+@pytest.mark.parametrize(
+    ("config", "record", "code"),
+    [
+        ({"min_insync_replicas": 2}, {}, 0),
+        ({"cleanup_policy": "compact"}, {}, 87),
+        ({}, {"timestamp": round(time.time() * 1000) + 86_400_000}, 32),
+        ({"message_timestamp_type": "LogAppendTime"}, {"timestamp": round(time.time() * 1000) + 86_400_000}, 0),
+        ({"cleanup_policy": "compact"}, {"key": b"k"}, 0),
+    ],
+    ids=[
+        "more in sync than there are",
+        "no key where it is compacted",
+        "from tomorrow",
+        "from tomorrow, which does not count",
+        "with a key",
+    ],
+)
+async def test_records_are_refused_for_what_their_topic_says(
+    raw: RawKafka, config: dict[str, Any], record: dict[str, Any], code: int
+) -> None:
+    assert await refused(raw, await raw.new_topic(**config), **record) == code
+
+
+async def test_nothing_is_deleted_behind_the_end(raw: RawKafka) -> None:
+    topic = await raw.new_topic()
+    await raw.produce(topic, b"a")
+    with pytest.raises(OffsetOutOfRangeError):
+        await raw._admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(5)})
+    assert len(await raw.records(topic)) == 1
+
+
+async def test_what_is_only_tried_is_not_done(raw: RawKafka) -> None:
+    topic = await raw.new_topic()
+    await raw._admin.create_partitions({topic: NewPartitions(5)}, validate_only=True)
+    assert len(await raw._partitions(topic)) == 1
+
+
+async def test_a_setting_that_is_no_number_is_refused(raw: RawKafka) -> None:
+    answer: Any = await raw._admin.create_topics([NewTopic(f"odd-{time.time_ns()}", 1, 1, topic_configs={"retention.ms": "soon"})])
+    assert [each[1] for each in answer.topic_errors] == [40]
+
+
+async def test_offsets_of_a_transaction_with_too_much_metadata_are_refused_before_its_end(raw: RawKafka) -> None:
+    topic, group = await raw.new_topic(), raw.new_group()
+    async with a_producer(raw, transactional_id=raw.new_group()) as producer:
+        await producer.begin_transaction()
+        with pytest.raises(KafkaError):
+            await producer.send_offsets_to_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "x" * 5000)}, group)
+    assert await raw.committed(group) == {}
+
+
+async def test_a_static_member_that_comes_again_finds_its_assignment_and_rebalances_nobody(raw: RawKafka) -> None:
+    topic, group = await raw.new_topic(2), raw.new_group()
+    options: dict[str, Any] = {"group_id": group, "heartbeat_interval_ms": 100, "session_timeout_ms": 10_000}
+    async with a_consumer(raw, topic, **options), a_consumer(raw, topic, group_instance_id="one", **options) as before:
+        coordinator: Any = before._coordinator
+        assigned, generation = before.assignment(), coordinator.generation
+        assert len(assigned) == 1
+        async with a_consumer(raw, topic, group_instance_id="one", **options) as again:
+            of_the_next: Any = again._coordinator
+            assert (again.assignment(), of_the_next.generation) == (assigned, generation)
+            assert coordinator.member_id != of_the_next.member_id
