@@ -244,7 +244,7 @@ async def test_a_mistake_of_the_broker_fails_the_test_that_met_it() -> None:
     async def meet() -> None:
         async with MemoryKafka() as kafka:
             kafka.create_topic("orders")
-            kafka._topics["orders"].configs["max.message.bytes"] = "soon"
+            kafka._cluster.topics["orders"].configs["max.message.bytes"] = "soon"
             producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, request_timeout_ms=200, retry_backoff_ms=10)
             await producer.start()
             with pytest.raises(KafkaError):

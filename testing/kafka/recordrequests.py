@@ -1,0 +1,158 @@
+"""Requests that write records and read them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from aiokafka.errors import BrokerResponseError, CorruptRecordException, InvalidTimestampError, OffsetOutOfRangeError
+
+from ackwise.testing.kafka.answers import Answer, Serve, Values
+from ackwise.testing.kafka.batch import Batch
+from ackwise.testing.kafka.cluster import Cluster
+from ackwise.testing.kafka.frames import Asked
+from ackwise.testing.kafka.partition import PartitionLog
+
+__all__ = ["RecordRequests"]
+
+#: Milliseconds that the time of a record may be ahead of the broker's (Kafka: `message.timestamp.after.max.ms`, KIP-1030).
+_AHEAD: Final = 3_600_000
+
+_LATEST, _EARLIEST = -1, -2
+
+
+class InvalidRecordError(BrokerResponseError):
+    """A record that its topic does not take; aiokafka has no name for it."""
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "The broker failed to validate this record."
+
+
+class RecordRequests:
+    """What is produced, fetched and looked up."""
+
+    def __init__(self, cluster: Cluster, longest_fetch: float) -> None:
+        """`longest_fetch`: seconds that a fetch which finds nothing waits at most."""
+        self._cluster = cluster
+        self._longest_fetch = longest_fetch
+        self.serves: dict[str, Serve] = {
+            "Produce": self._produce,
+            "Fetch": self._fetch,
+            "ListOffsets": self._list_offsets,
+        }
+
+    async def _produce(self, asked: Asked, refused: int) -> Answer:
+        topics = []
+        for topic in asked.body["topics"]:
+            partitions = []
+            for sent in topic["partitions"]:
+                answer: Answer = {"partition": sent["partition"], "error_code": refused, "offset": -1, "timestamp": -1}
+                if not refused:
+                    try:
+                        answer["offset"] = self._take(topic["topic"], sent, asked.body)
+                    except BrokerResponseError as error:
+                        answer["error_code"] = error.errno
+                partitions.append(answer)
+            topics.append({"topic": topic["topic"], "partitions": partitions})
+        return {"topics": topics}
+
+    def _take(self, topic: str, sent: Values, body: Values) -> int:
+        self._cluster.log(topic, sent["partition"])
+        config = self._cluster.topics[topic].config
+        try:
+            batch = Batch(sent["messages"] or b"")
+        except ValueError as error:
+            raise CorruptRecordException(str(error)) from error
+        if config("message.timestamp.type") == "CreateTime" and batch.max_timestamp > self._cluster.now_ms() + _AHEAD:
+            raise InvalidTimestampError(f"a record of {topic} is more than an hour ahead of the broker")
+        if "compact" in config("cleanup.policy") and any(record.key is None for record in batch.records()):
+            raise InvalidRecordError(f"a record of {topic}, which is compacted, has no key")
+        if batch.is_transactional:
+            place = topic, sent["partition"]
+            self._cluster.transactions.check(body.get("transactional_id"), batch.producer_id, batch.producer_epoch, place)
+        return self._cluster.append(topic, sent["partition"], batch)
+
+    async def _fetch(self, asked: Asked, refused: int) -> Answer:
+        body, loop = asked.body, asyncio.get_running_loop()
+        until = loop.time() + min(body["max_wait_time"] / 1000, self._longest_fetch)
+        while True:
+            grown = self._cluster.grown
+            topics, size, is_urgent = self._read(body, refused)
+            if is_urgent or size >= body["min_bytes"] or (left := until - loop.time()) <= 0:
+                return {"error_code": 0, "topics": topics}
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await grown.wait()
+
+    def _read(self, body: Values, refused: int) -> tuple[list[Answer], int, bool]:
+        """What a fetch finds now, its bytes, and whether there is an error to tell."""
+        topics, size, is_urgent = [], 0, bool(refused)
+        committed = body.get("isolation_level", 0) == 1
+        for topic in body["topics"]:
+            partitions = []
+            for wanted in topic["partitions"]:
+                offset = wanted.get("fetch_offset", wanted.get("offset"))
+                left = min(wanted["max_bytes"], max(body.get("max_bytes", 1 << 30) - size, 0))
+                answer = self._read_partition(
+                    topic["topic"], wanted["partition"], offset, left, refused, committed=committed, may_exceed=not size
+                )
+                is_urgent = is_urgent or answer["error_code"] != 0
+                size += len(answer["message_set"])
+                partitions.append(answer)
+            topics.append({"topics": topic["topic"], "partitions": partitions})
+        return topics, size, is_urgent
+
+    def _read_partition(
+        self, topic: str, partition: int, offset: int, most: int, refused: int, *, committed: bool, may_exceed: bool
+    ) -> Answer:
+        answer: Answer = {
+            "partition": partition, "error_code": refused, "highwater_offset": -1, "last_stable_offset": -1, "log_start_offset": -1,
+            "aborted_transactions": [], "message_set": b"",
+        }  # fmt: skip
+        if refused:
+            return answer
+        try:
+            log = self._cluster.log(topic, partition)
+            if not log.start <= offset <= log.end:
+                raise OffsetOutOfRangeError(f"{offset} is outside of {log.start} to {log.end}")
+        except BrokerResponseError as error:
+            return answer | {"error_code": error.errno}
+        found = log.read(offset, most, committed=committed)
+        return answer | {
+            "highwater_offset": log.end,
+            "last_stable_offset": log.stable,
+            "log_start_offset": log.start,
+            "aborted_transactions": [
+                {"producer_id": each.producer_id, "first_offset": each.first} for each in (log.aborted(offset) if committed else ())
+            ],
+            "message_set": found if may_exceed or len(found) <= most else b"",
+        }
+
+    async def _list_offsets(self, asked: Asked, refused: int) -> Answer:
+        committed = asked.body.get("isolation_level", 0) == 1
+        topics = []
+        for topic in asked.body["topics"]:
+            partitions = []
+            for wanted in topic["partitions"]:
+                code, timestamp, offset = refused, -1, -1
+                if not refused:
+                    try:
+                        timestamp, offset = _offset_at(
+                            self._cluster.log(topic["topic"], wanted["partition"]), wanted["timestamp"], committed=committed
+                        )
+                    except BrokerResponseError as error:
+                        code = error.errno
+                partitions.append({"partition": wanted["partition"], "error_code": code, "timestamp": timestamp, "offset": offset})
+            topics.append({"topic": topic["topic"], "partitions": partitions})
+        return {"topics": topics}
+
+
+def _offset_at(log: PartitionLog, timestamp: int, *, committed: bool) -> tuple[int, int]:
+    if timestamp == _LATEST:
+        return -1, log.stable if committed else log.end
+    if timestamp == _EARLIEST:
+        return -1, log.start
+    found = log.since(timestamp)
+    return (-1, -1) if found is None else (found.timestamp, found.offset)
