@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import Disposition
 from ackwise.middleware.handlercall import HandlerCall
@@ -23,10 +24,19 @@ from ackwise.middleware.retry import SendBack
 from ackwise.middleware.store import ClaimKey, Outcome
 from ackwise.middleware.wire import Copy
 
-if TYPE_CHECKING:
-    from ackwise.middleware.pipeline import Pipeline
+__all__ = ["Run", "Stage", "Taker", "apart", "count", "divide", "in_order", "pick", "ranges_of"]
 
-__all__ = ["Run", "Stage", "apart", "count", "divide", "in_order", "pick", "ranges_of"]
+
+class Taker(Protocol):
+    """What takes runs: the pipeline of an agent."""
+
+    @property
+    def agent(self) -> Agent:
+        """Whose handler they go to."""
+        ...
+
+    async def __call__(self, runs: list[Run], assignment: Any, /) -> None:
+        """Take them as far as they go."""
 
 
 class Stage(enum.IntEnum):
@@ -60,7 +70,7 @@ class Run:
     What is named in the singular (`delivery`, `message`, `key`, `token`, …) is asked of a run of one.
     """
 
-    def __init__(self, place: TopicPartition, records: Sequence[Any], pipeline: Pipeline | None = None) -> None:
+    def __init__(self, place: TopicPartition, records: Sequence[Any], pipeline: Taker | None = None) -> None:
         """`records` are as the client gave them, or one `Delivery`. `pipeline` takes them; without one this worker must not touch them."""
         self.place = place
         self.pipeline = pipeline
@@ -104,7 +114,7 @@ class Run:
         self.why = ""  #: why it is held
 
     @classmethod
-    def of(cls, delivery: Delivery, pipeline: Pipeline | None = None) -> Run:
+    def of(cls, delivery: Delivery, pipeline: Taker | None = None) -> Run:
         """A run of one."""
         return cls(TopicPartition(delivery.topic, delivery.partition), [delivery], pipeline)
 

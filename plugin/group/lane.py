@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.run import Run, Stage, count, ranges_of
+from ackwise.middleware.run import Run, Stage, Taker, count, ranges_of
 from ackwise.middleware.watermark import Watermark
 from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
 
@@ -238,7 +237,7 @@ class Lane:
         self.bytes -= size
         self.budget.used -= size
 
-    def _begin(self, pipeline: Pipeline, batch: list[Run]) -> None:
+    def _begin(self, pipeline: Taker, batch: list[Run]) -> None:
         task = asyncio.create_task(self._run(pipeline, batch), name=f"ackwise {self.topic}/{self.partition} {pipeline.agent.name}")
         self._batches.add(task)
         task.add_done_callback(lambda _: self._wake.set())
@@ -249,7 +248,7 @@ class Lane:
             self._batches.discard(task)
             task.result()
 
-    async def _run(self, pipeline: Pipeline, batch: list[Run]) -> None:
+    async def _run(self, pipeline: Taker, batch: list[Run]) -> None:
         try:
             await pipeline(batch, self)
         finally:
@@ -259,7 +258,7 @@ class Lane:
             self._held.sort(key=_first)
             self.pass_settled(batch)
 
-    def _take(self) -> tuple[Pipeline | None, list[Run]]:
+    def _take(self) -> tuple[Taker | None, list[Run]]:
         """The next batch: held messages that are due, then new ones, all of one pipeline."""
         now = self._clock()
         due = [run for run in self._held if run.not_before <= now and (not self._stopping or _is_decided(run))]
@@ -297,7 +296,7 @@ class Lane:
         agent = head.pipeline.agent
         return count(self._queue) >= agent.max_batch or now >= self._arrived + agent.within
 
-    def _dequeue(self, pipeline: Pipeline | None, batch: list[Run]) -> None:
+    def _dequeue(self, pipeline: Taker | None, batch: list[Run]) -> None:
         """Fill `batch` with new messages of `pipeline`, as far as each of them allows."""
         others: list[Run] = []
         size, limit = count(batch), min(map(_limit, batch), default=MAX_MESSAGES)

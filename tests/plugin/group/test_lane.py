@@ -54,13 +54,13 @@ def deliveries(start: int, count: int) -> Iterator[Delivery]:
 
 def make_lane(line: Line, clock: Clock | None = None, position: int = 100) -> Lane:
     def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
-        return [Run.of(delivery, line) for delivery in records]  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
+        return [Run.of(delivery, line) for delivery in records]  # a line is a pipeline reduced to what a lane asks of it
 
     return Lane("orders", 0, "source", position, make=make, progressed=lambda lane: None, clock=clock or Clock())
 
 
 def limited(delivery: Delivery, line: Line, batch_limit: int) -> Run:
-    run = Run.of(delivery, line)  # type: ignore[arg-type]  # as above
+    run = Run.of(delivery, line)  # as above
     run.batch_limit = batch_limit
     return run
 
@@ -270,7 +270,7 @@ def held_in_order(line: Line, clock: Clock) -> Lane:
     """A lane of a partition whose offset is kept in a database."""
 
     def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
-        return [Run.of(delivery, line) for delivery in records]  # type: ignore[arg-type]  # as above
+        return [Run.of(delivery, line) for delivery in records]  # as above
 
     return Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, generation=7, clock=clock)
 

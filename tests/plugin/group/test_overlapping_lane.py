@@ -70,7 +70,7 @@ def deliveries(start: int, count: int) -> Iterator[Delivery]:
 
 def begin(line: Line, count: int) -> Lane:
     def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
-        return [Run.of(delivery, line) for delivery in records]  # type: ignore[arg-type]  # a line is a pipeline reduced to what a lane asks of it
+        return [Run.of(delivery, line) for delivery in records]  # a line is a pipeline reduced to what a lane asks of it
 
     lane = Lane("orders", 0, "source", 100, make=make, progressed=lambda lane: None, overlapping=True, clock=lambda: 50.0)
     lane.offer([*deliveries(100, count)])
