@@ -87,10 +87,11 @@ class Admission:
         values: list[object] = []
         bad: dict[int, BaseException] = {}
         raw: Iterator[Any] = map(_values, run.records) if make is None else iter(run.deliveries())
-        while True:
+        while len(values) < len(run):
             try:
                 values.extend(map(self._agent.decode if make is None else make, raw))  # goes on behind one that raised
-                break
+                if len(values) < len(run):
+                    raise StopIteration  # the decoder's own, which `map` takes for the end of the records
             except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
                 if stops(error):
                     return error
@@ -247,7 +248,7 @@ class Admission:
     ) -> list[Run]:
         """Grant `run`; what was answered otherwise, or succeeded here before, falls out. Returns what was not answered."""
         assert run.ids is not None
-        again = () if run.succeeded else leases.succeeded(run.ids)
+        again = set(() if run.succeeded else leases.succeeded(run.ids))
         answers = {**dict.fromkeys(again, FIRST), **answers}
         waiting = []
         fallen = pick(runs, run, answers)
@@ -318,6 +319,9 @@ class Admission:
                 self._worker.postpone(elsewhere, "its key is running here, and the store is not available")
             if len(run) and run not in elsewhere:
                 run.unprotected = True
+                run.fencing_token = 0
+                for message in run.made or ():
+                    message.fencing_token = None
                 run.stage = Stage.ADMITTED
                 unprotected.append(run)
         self.unprotected += count(unprotected)

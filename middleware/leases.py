@@ -270,19 +270,17 @@ class Leases:
         asked = [(run, run.tokens, run.column()) for run in runs if run.ids is not None and run.tokens]
         result = await self.exchange(renews=[column for _, _, column in asked])
         found: list[Run] = []
+        parts: dict[int, Run] = {}  #: by token what is held now, once a run was split or given back meanwhile
         for (run, tokens, column), answer in zip(asked, result.renews, strict=True):
             lost = {column.tokens[place] for place in answer.exceptions}
-            for part in [run] if run.tokens is tokens else self._parts_with(column.tokens):
+            if run.tokens is not tokens:
+                parts = parts or {token: part for part in self._held for token in part.tokens or ()}
+            for part in [run] if run.tokens is tokens else _parts_with(column.tokens, parts):
                 self._extend([part], asked_at)
                 if lost_there := lost.intersection(part.tokens or ()):
                     part.lost_tokens |= lost_there
                     found.append(part)
         return found
-
-    def _parts_with(self, tokens: Sequence[int]) -> list[Run]:
-        """What a run with these tokens was split into meanwhile, as far as it is held."""
-        among = set(tokens)
-        return [run for run in self._held if run.tokens and among.issuperset(run.tokens)]
 
     async def keep(self) -> None:
         """Renew everything that is held, three times a lease, until cancelled; call off what was lost."""
@@ -330,6 +328,11 @@ def _forget(running: dict[bytes, weakref.ref[HandlerCall]], key_ids: Iterable[by
     for key_id in key_ids:
         if running.get(key_id) is gone:
             del running[key_id]
+
+
+def _parts_with(tokens: Sequence[int], parts: Mapping[int, Run]) -> list[Run]:
+    """What a run with these tokens was split into meanwhile, as far as it is among `parts`, which are by token."""
+    return [*dict.fromkeys(parts[token] for token in tokens if token in parts)]
 
 
 class _Backlog:

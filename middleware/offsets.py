@@ -120,14 +120,14 @@ class OffsetsPipeline(TransactionalPipeline):
         offsets = cast(OffsetsTransaction, transaction)
         await offsets.advance(self._owner, partition.topic, partition.partition, partition.generation, mine[-1].delivery.offset + 1)
 
-    def _roll_back(self, mine: Sequence[Run], call: HandlerCall) -> None:
+    def _roll_back(self, mine: Sequence[Run], call: HandlerCall, *, alone: bool = True) -> None:
         waits = [run for run in mine if run.stage is not Stage.ADMITTED]
         if call.raised is None and not call.called_off and call.stopped is None and len(waits) == len(mine):
             for run in mine:
                 run.undo()
             self._worker.postpone(mine, "copies are not acknowledged", wait=PUBLISH_AGAIN)
         else:
-            super()._roll_back(mine, call)
+            super()._roll_back(mine, call, alone=alone)
 
     async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         partition = cast(OwnedPartition, assignment)

@@ -76,10 +76,10 @@ class TransactionalPipeline(Pipeline):
                     raise RollBack
                 await self._publish_and_mark(transaction, mine, assignment)
         except RollBack:
-            self._roll_back(mine, call)
+            self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionAborted as error:
             call.raised = error
-            self._roll_back([run for run in mine if not self._stands(run)], call)
+            self._roll_back([run for run in mine if not self._stands(run)], call, alone=len(fetched) == 1)
         except StoreUnavailable as error:
             self._undo_and_postpone(fetched, error)
         return call
@@ -114,14 +114,18 @@ class TransactionalPipeline(Pipeline):
         done = [(run, run.key) for run in mine if run.stage is Stage.PUBLISHED]
         await transaction.finish([finish_of(run, key) for run, key in done if key is not None])
 
-    def _roll_back(self, mine: Sequence[Run], call: HandlerCall) -> None:
-        """One that failed alone keeps its decision, or is given one; of several each is told to have failed, and is fetched again."""
+    def _roll_back(self, mine: Sequence[Run], call: HandlerCall, *, alone: bool = True) -> None:
+        """One that failed `alone` keeps its decision, or is given one; of several each is told to have failed, and is fetched again.
+
+        So is one that was left of several, since the others were finished before or have their copies: only what was fetched alone is
+        marked as failed.
+        """
         if call.raised is None:
             for run in mine:
                 run.undo()
             if call.stopped is None:
                 self._worker.postpone(mine, "its handler was called off, or decided nothing")
-        elif len(mine) == 1:
+        elif alone and mine:
             self._blame(mine[0], call.raised)
         else:
             for run in mine:

@@ -37,6 +37,23 @@ def _suppressed(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "keys are those of dead letters" in record.getMessage()]
 
 
+@pytest.mark.parametrize("bad", [(101,), (100, 101), (102,), (100, 101, 102)], ids=str)
+async def test_a_decoder_that_raises_stop_iteration_has_not_come_to_the_end_of_the_records(make_spine: Any, bad: tuple[int, ...]) -> None:
+    seen: list[int] = []
+
+    async def handler(batch: Batch[int]) -> None:
+        seen.extend(message.offset for message in batch)
+
+    def decode(value: bytes | None) -> int:
+        return next(number for number in [int((value or b"")[1:])] if number not in bad)
+
+    spine = make_spine(handler, decode=decode, dedup=True)
+    await spine.run([spine.together(3)])
+    assert seen == [offset for offset in (100, 101, 102) if offset not in bad]
+    assert [copy.value for copy in spine.publisher.sent] == [b"v%d" % offset for offset in bad]
+    assert spine.watermark.commit == 103
+
+
 async def test_an_undecodable_value_is_a_dead_letter_with_its_raw_bytes_and_is_not_in_the_batch(make_spine: Any) -> None:
     seen = []
 

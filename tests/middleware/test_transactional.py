@@ -297,6 +297,35 @@ async def test_a_handler_that_ends_its_transaction_is_blamed_alone(make: Any, da
     assert spine.sink.codes(100)[-1] is EventCode.SENT_BACK
 
 
+async def test_what_fails_beside_a_finished_key_runs_alone_and_is_marked(make: Any, database: Database) -> None:
+    handler = Poison(102, error=Reject("no price"))
+    spine = make(handler)
+    await spine.run([spine.entry(100, value=b"a")])
+    await spine.run([spine.entry(101, value=b"a"), spine.entry(102, value=b"b")])
+    assert [row.outcome for row in database.rows.values()] == [Outcome.OK, Outcome.DEAD]
+    await spine.run([spine.entry(103, value=b"b")])
+    assert handler.calls == [[100], [102], [102]], "alone it is decided, and never runs again under that key"
+    assert database.effects == [b"a"]
+
+
+async def test_of_a_transaction_that_is_aborted_who_is_left_beside_a_copy_runs_alone(make: Any, database: Database) -> None:
+    calls: list[list[int]] = []
+
+    async def handler(batch: Batch[Any]) -> None:
+        calls.append([message.offset for message in batch])
+        batch.connection.extend(message.raw for message in batch)
+        if len(batch) == 2:
+            batch.later(batch[0])
+
+    spine = make(handler)
+    aborts = iter([True])
+    database.abort = lambda: next(aborts, False)
+    assert await spine.run(spine.entries(2)) == [Stage.SETTLED] * 2
+    assert calls == [[100, 101], [101]]
+    assert database.effects == [b"v101"]
+    assert len(spine.sent()) == 1
+
+
 async def test_several_that_end_their_transaction_are_halved_until_one_is_alone(make: Any, database: Database) -> None:
     culprit = {"here": False}
 
