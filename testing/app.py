@@ -71,7 +71,7 @@ class TestApp:
     __test__ = False  # pytest takes whatever is called Test… for a class of tests
 
     def __init__(self, app: App, *, partitions: int = 1, store: ClaimStore | None = None, clock: VirtualClock | None = None) -> None:
-        """`partitions`: of each topic that the app reads."""
+        """`partitions`: of each topic that the app reads. `store` is opened with the worker, and closed when the block is left."""
         self.clock = clock or VirtualClock()
         self.kafka = MemoryKafka(clock=self.clock, longest_fetch=_LONGEST_FETCH)
         self.events: list[Event] = []
@@ -116,6 +116,8 @@ class TestApp:
             if self._dead:  # with those that died as they stopped
                 await asyncio.wait(self._dead)
         finally:
+            if self._store is not None:
+                await self._store.close()
             await self.kafka.__aexit__(kind, error, traceback)
         if error is not None:
             return

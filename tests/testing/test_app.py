@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from ackwise import App, Batch, ConsumeLater, Dedup, Event, Events, Message, Reject, Transactional
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
+from ackwise.stores.memory import MemoryStore
 from ackwise.testing import Place, TestApp, assert_no_loss, assert_order, assert_run_once
 
 
@@ -194,3 +195,18 @@ async def test_wrong_uses_get_a_sentence() -> None:
     with pytest.raises(ConfigurationError, match="a TestApp is used once"):
         async with worker:
             raise AssertionError
+
+
+async def test_a_store_of_the_tests_own_is_closed_once_the_last_worker_is_gone() -> None:
+    class Counted(MemoryStore):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    store = Counted()
+    async with TestApp(shop(), store=store) as worker:
+        worker.crash_at("before the commit")
+        await worker.deliver("orders", Order(id="a", amount=5))
+        assert store.closed == 0
+    assert store.closed == 1
