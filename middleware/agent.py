@@ -33,6 +33,11 @@ class Agent:
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether its batches of one partition may be at work side by side."""
+        return False
+
     def __post_init__(self) -> None:
         if (size := len(self.name.encode("utf-8", "backslashreplace"))) > HANDLER_LIMIT:
             raise ConfigurationError(

@@ -86,6 +86,9 @@ class Run:
         self.lost_tokens: set[int] = set()  #: of claims that are lost
         self.stage = Stage.FETCHED
         self.prepared = False  #: decoded, and the keys are known
+        self.passed = False  #: the watermark knows that it is settled
+        self.in_place = 0  #: attempts that failed and were followed by no copy
+        self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
         self.day: int | None = None  #: of the claim keys
         self.batch_limit: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
@@ -151,6 +154,12 @@ class Run:
         if self.timestamps is None:
             self.timestamps = [*map(_TIME_OF_DELIVERY if isinstance(self.records[0], Delivery) else _TIME_OF_RECORD, self.records)]
         return self.timestamps
+
+    @property
+    def time_of_last(self) -> int:
+        """The timestamp of its last record where it was read, epoch milliseconds."""
+        record = self.records[-1]
+        return int(record.timestamp_ms if isinstance(record, Delivery) else record.timestamp)
 
     @property
     def origin(self) -> Origin:

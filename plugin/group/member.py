@@ -39,7 +39,7 @@ from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
-from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -142,7 +142,7 @@ class Member:
         self._store = store
         self._inbox = inbox
         self._tasks = Tasks(settings.group, self._fail)
-        self._commits = Commits(settings.group, sink, lambda offsets: self._client.commit(offsets))
+        self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
         self._foreign = 0  # partitions that came with metadata of others
         self._end_by: float | None = None
         self._throttle = LogThrottle()
@@ -220,7 +220,7 @@ class Member:
 
         Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
         """
-        await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
+        self._commits.cluster = await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
 
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store
@@ -389,11 +389,13 @@ class Member:
             replaced.cut()
         self.lanes[partition] = lanes
         for lane in lanes:
-            lane.committed = from_commit
+            lane.told = None if from_commit is None else Told(from_commit)
+        found = decode(metadata)
+        self._commits.resume(lanes, found)
+        for lane in lanes:
             task = lane.start()
             task.add_done_callback(partial(self._has_ended, lane))
             self._tasks.detach(task)
-        found = decode(metadata)
         self._foreign += bool(metadata) and found is None
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
         position = first.position
@@ -424,7 +426,7 @@ class Member:
         lanes = self.lanes.get(partition, ())
         if not lanes or lanes[0].is_stopping:
             return
-        for start, end in sorted({gap for lane in lanes for gap in lane.offer(records)}):
+        for start, end in sorted({gap for lane in lanes for gap in lane.offer(records, proved=bool(proved))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
 
