@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
     from ackwise.middleware.message import Message as Message
+    from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
@@ -50,6 +51,7 @@ __all__ = [
     "Batch",
     "Message",
     "ConsumeLater",
+    "RetryInPlace",
     "DeadLetter",
     "Dedup",
     "Transactional",
@@ -85,6 +87,7 @@ _HOMES = {
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",
+    "RetryInPlace": "ackwise.middleware.ordering",
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",

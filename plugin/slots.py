@@ -133,6 +133,11 @@ class Slots:
     def check(self, agents: Sequence[Agent]) -> None:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
         for agent in agents:
+            if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has order={agent.order!r}, and Transactional(mode='offsets') passes one offset for all: use "
+                    "mode='inbox', or leave the order out"
+                )
             if self.transactional is not None and agent.keep_ack_index_on_error:
                 raise ConfigurationError(
                     f"agent {agent.name!r} has keep_ack_index_on_error, and Transactional rolls back what was written before an error; "

@@ -108,7 +108,7 @@ class Lane:
         self._progressed = progressed
         self._clock = clock
         self._wall = wall
-        self._backlog = Backlog(fresh or InSequence(), clock, in_order=in_order or generation is not None)
+        self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room

@@ -39,6 +39,7 @@ from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
+from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
@@ -366,6 +367,8 @@ class Member:
         agent: str | None = None,
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
+        readers = [pipeline for pipeline in self.pipelines.values() if topic in pipeline.agent.topics] if make is None else []
+        keyed = next((pipeline for pipeline in readers if pipeline.agent.order == "key"), None)
         return Lane(
             topic,
             partition,
@@ -374,6 +377,8 @@ class Member:
             make=make or (self.routes.from_source if role == "source" else self.routes.from_retry),
             progressed=self._progressed,
             generation=generation,
+            fresh=None if keyed is None else ByKey(keyed.find_order),
+            in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
             budget=self.budget,
