@@ -4,6 +4,7 @@ AckwiseError
 ├── ConfigurationError       you did it; refused at start, before anything is consumed
 ├── InvalidRuling            you did it; a ruling that the batch can't take
 ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
+├── ConsumeTimeout           you did it; the handler took longer than its consume timeout
 ├── TransactionAborted       you did it; the handler ended or broke the transaction that it writes in
 └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
     ├── StoreUnavailable     the claim store did not answer
@@ -16,6 +17,7 @@ PublishRefused (AckwiseError)  the broker will never take this copy; the message
 __all__ = [
     "AckwiseError",
     "ConfigurationError",
+    "ConsumeTimeout",
     "EventLogUnavailable",
     "Fenced",
     "InvalidHandlerResult",
@@ -46,6 +48,10 @@ class InvalidRuling(AckwiseError):
 
 class InvalidHandlerResult(AckwiseError):
     """A handler returned something other than `None` or a `ConsumeStatus`; its messages come back later."""
+
+
+class ConsumeTimeout(AckwiseError):
+    """The handler took longer than its consume timeout, and was cancelled; its messages come back later."""
 
 
 class TransactionAborted(AckwiseError):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-__all__ = ["Delivery", "Headers", "Message", "Messages", "Origin", "TopicPartition", "delivery_of"]
+from ackwise.middleware.duration import parse_duration
+
+__all__ = ["Delivery", "Headers", "Message", "Messages", "Origin", "TopicPartition", "delivery_of", "extending"]
+
+#: Gives the handler that runs in this task so many seconds more.
+extending: ContextVar[Callable[[float], None] | None] = ContextVar("ackwise_extending", default=None)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -144,6 +150,16 @@ class Message(Generic[T_co]):
         """The copy that was read, with its physical coordinates."""
         self._record = delivery = delivery_of(self._place, self._record)
         return delivery
+
+    def extend(self, seconds: float | str) -> None:
+        """The handler that has this message needs more time: its consume timeout ends `seconds` from now (a number, or `"5m"`).
+
+        Raises `RuntimeError` outside of a handler, and `ConfigurationError` for what is no duration.
+        """
+        duration = parse_duration(seconds, what="the time that the handler asks for")
+        if (extend := extending.get()) is None:
+            raise RuntimeError("extend() was called outside of a handler; call it where the message is handled")
+        extend(duration)
 
     def __repr__(self) -> str:
         return f"<Message {self.delivery.origin} attempt={self.delivery.attempt}>"

@@ -57,6 +57,16 @@ class Pipeline:
         """How many messages ran without a claim because the store was down."""
         return self._admission.unprotected
 
+    @property
+    def timed_out(self) -> int:
+        """How many calls of its handler took longer than the consume timeout."""
+        return self._execution.overtime.timed_out
+
+    @property
+    def abandoned(self) -> int:
+        """How many of those have not ended though they were cancelled."""
+        return len(self._execution.overtime.abandoned)
+
     def find_order(self, runs: list[Run]) -> None:
         """Find the keys of `runs` for the order `key`. A message whose function raises has the key of its record."""
         if self.agent.order_by is not None:

@@ -71,7 +71,7 @@ class TransactionalPipeline(Pipeline):
         """One transaction with one call of the handler; where that has to be rolled back, nothing of it stays."""
         call, mine = HandlerCall(), list[Run]()
         try:
-            async with self._store.begin(retention=self._retention) as transaction:
+            async with self._execution.slot(), self._store.begin(retention=self._retention) as transaction:
                 mine = await self._claim(transaction, fetched, assignment)
                 call = await self._execution.run(mine, assignment, HandlerCall(transaction))
                 if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):

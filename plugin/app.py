@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.agent import CONSUME_TIMEOUT, Agent
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
@@ -38,7 +38,7 @@ __all__ = ["App", "Usable"]
 log = Log()
 
 T = TypeVar("T")
-HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
+HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
 
 Usable = Policy | Middleware | Observer
 """What an app can use."""
@@ -95,6 +95,8 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -108,6 +110,8 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
@@ -120,16 +124,22 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
     ) -> Any:
-        """Register an `async def` handler of `topics`; the handler itself is returned unchanged.
+        """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
         `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
         it. `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
         `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
+
+        `concurrency=n`: at most n calls of the handler at a time in this worker, side by side also within a partition, unless an order
+        forbids it. Without it a partition has one call at a time. `consume_timeout` (seconds, or a text such as `"15m"`; 0 for none) is
+        the time that a call may take until it is cancelled and its messages have failed; `message.extend(…)` asks for more.
 
         `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
         one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
@@ -142,7 +152,7 @@ class App:
         def register(handler: HandlerT) -> HandlerT:
             if self._is_started:
                 raise ConfigurationError("an agent was added after the app was started; add it before")
-            seen = inspect_handler(handler, model=model)
+            seen = inspect_handler(handler, model=model, in_threads=True)
             agent = Agent(
                 name=seen.name if name is None else name,
                 topics=topics,
@@ -152,6 +162,9 @@ class App:
                 max_batch=max_batch,
                 within=parse_duration(within, what="within"),
                 keep_ack_index_on_error=keep_ack_index_on_error,
+                concurrency=concurrency,
+                consume_timeout=_timeout(consume_timeout, order),
+                in_thread=seen.in_thread,
                 order=order,
                 order_by=order_by,
                 in_place=in_place,
@@ -278,6 +291,12 @@ def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
         log.debug("a call of the Kafka client that was given up has failed", error=said(error))
     else:
         loop.default_exception_handler(context)
+
+
+def _timeout(given: float | str, order: Order) -> float:
+    """Seconds; the default is none for a partition in order, as in RocketMQ."""
+    seconds = parse_duration(given, what="consume_timeout")
+    return 0.0 if order == "partition" and seconds == CONSUME_TIMEOUT else seconds
 
 
 def _refuse_unknown(settings: Mapping[str, object]) -> None:

@@ -138,6 +138,11 @@ class Slots:
                     f"agent {agent.name!r} has order={agent.order!r}, and Transactional(mode='offsets') passes one offset for all: use "
                     "mode='inbox', or leave the order out"
                 )
+            if self.transactional is not None and agent.in_thread:
+                raise ConfigurationError(
+                    f"agent {agent.name!r} is a plain `def`, and the connection of Transactional belongs to the event loop; write it as an "
+                    "`async def`"
+                )
             if self.transactional is not None and agent.keep_ack_index_on_error:
                 raise ConfigurationError(
                     f"agent {agent.name!r} has keep_ack_index_on_error, and Transactional rolls back what was written before an error; "

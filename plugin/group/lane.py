@@ -35,9 +35,6 @@ MOST_IN_PLACE = 100
 #: Seconds that one of those waits at most, whatever the clocks say.
 LONGEST_IN_PLACE = 30.0
 
-#: Batches of an overlapping lane that may be at work: one that is consumed, one that is admitted or settled meanwhile.
-_OVERLAP = 2
-
 #: Seconds between alarms about a copy that only a newer Ackwise can read.
 ALARM = 60.0
 
@@ -368,8 +365,8 @@ class Lane:
         pipelines = [batch[-1].pipeline for batch in self._running if batch]
         if not all(pipeline is None or self._overlaps(pipeline) for pipeline in pipelines):
             return True
-        most = max((pipeline.agent.max_batch for pipeline in pipelines if pipeline is not None), default=MAX_MESSAGES)
-        return count(self.running) >= _OVERLAP * most
+        room = max((pipeline.agent.room for pipeline in pipelines if pipeline is not None), default=MAX_MESSAGES)
+        return count(self.running) >= room
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""

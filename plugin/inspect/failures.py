@@ -13,10 +13,10 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Later, Reason, Reject
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import InvalidHandlerResult
-from ackwise.middleware.execution import HANG_WARNING
 from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.ordering import LONGEST_DELAY, Order, RetryInPlace
+from ackwise.middleware.overtime import HANG_WARNING
 from ackwise.middleware.policies import Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of
@@ -102,7 +102,13 @@ class _Failures:
             yield from self._of_wishes("the handler")
             if self._has_batches:
                 yield from self._of_batches("batch")
-        yield from self._of_hangs("the handler")
+        for timeout in dict.fromkeys(agent.consume_timeout for agent in self._agents if agent.kind != "stream"):
+            if timeout:
+                when = f"the handler takes longer than {spelled(timeout)}"
+                yield FailurePath(when, "cancelled, and has failed", "", (), 1, "", "as after a failure")
+            else:
+                yield self._hangs("the handler")
+        yield self._held("the handler raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
 
     def _suspended(self, agent: Agent, in_place: RetryInPlace) -> FailurePath:
         """A handler with an order."""
@@ -124,7 +130,8 @@ class _Failures:
         yield self._ruled("the agent leaves its loop in the middle of a message, and begins another", lambda batch: Raised(RuntimeError()))
         yield self._held("the agent does not acknowledge an event of noack()", "held until it does, or the worker ends", "")
         yield self._held("the agent returns", "what comes then is held until the worker is started again", "")
-        yield from self._of_hangs("the agent")
+        yield self._hangs("the agent")
+        yield self._held("the agent raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
 
     def _of_errors(self, who: str) -> Iterator[FailurePath]:
         yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
@@ -137,9 +144,8 @@ class _Failures:
         yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
         yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
 
-    def _of_hangs(self, who: str) -> Iterator[FailurePath]:
-        yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
-        yield self._held(f"{who} raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
+    def _hangs(self, who: str) -> FailurePath:
+        return self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
 
     def _of_batches(self, spelled_as: str) -> Iterator[FailurePath]:
         def prefix(batch: Batch[Any]) -> Returned:

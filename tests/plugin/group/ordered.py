@@ -14,13 +14,14 @@ from tests.middleware.conftest import Publisher, Sink
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import StoreUnavailable
 from ackwise.middleware.leases import Leases
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Delivery, Message, Origin
 from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.middleware.store import Exchange, ExchangeResult
+from ackwise.middleware.wire import Copy, parse_copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import Lane
@@ -111,6 +112,18 @@ class Shop:
             while not condition():
                 self._moved.clear()
                 await self._moved.wait()
+
+    async def until_idle(self) -> None:
+        """Until the calls that were abandoned have ended."""
+        async with asyncio.timeout(10):
+            await asyncio.gather(*self.pipeline._execution.overtime.abandoned)
+        await asyncio.sleep(0)
+
+    def returned(self, copy: Copy) -> Run:
+        """The copy as the relay brings it back."""
+        place = Origin("billing.retry", copy.partition, 0, 0)
+        raw = Delivery(*place[:3], 0, copy.key, copy.value, copy.headers, place)
+        return Run.of(parse_copy(raw, "billing"), self.pipeline)
 
     async def settled(self, number: int) -> None:
         """Until the watermark is so far."""
