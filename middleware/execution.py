@@ -233,7 +233,7 @@ class Execution:
         broken: list[Exception] = []
         try:
             for run in ready:
-                if assignment.cut_off:
+                if assignment.cut_off or self._worker.flow.is_paused(self._agent.name, run.place):
                     return
                 if not self.begin(runs, [run], call):
                     continue
