@@ -21,6 +21,7 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import ORDERS, RetryInPlace
+from ackwise.plugin.settings.hostsettings import check_threshold
 
 __all__ = [
     "Decoder",
@@ -114,6 +115,9 @@ def check_agent(agent: Agent) -> None:
     if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
         raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
     _check_order(agent)
+    for what, threshold in (("max_messages", agent.max_messages), ("max_bytes", agent.max_bytes)):
+        if threshold is not None:
+            check_threshold(f"{what} of agent {agent.name!r}", threshold)
     for topic in agent.topics:
         if agent.topics.count(topic) > 1:
             raise ConfigurationError(f"agent {agent.name!r} names topic {topic!r} twice; name it once")

@@ -15,7 +15,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.addresses import parse_brokers
 from ackwise.plugin.settings.redaction import shown_options
 
-__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings"]
+__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings", "check_threshold"]
 
 DEFAULT_BROKERS: Final = "localhost:9092"
 
@@ -52,6 +52,9 @@ class HostSettings:
     max_buffered_bytes: Annotated[int, "bytes of fetched messages in a worker; above it each partition takes at most 1 MiB at a time"] = (
         512 * 2**20
     )
+    partition_messages: Annotated[int, "fetched and unsettled messages of a partition, above which its fetching pauses"] = 1000
+    partition_bytes: Annotated[int, "the same in bytes"] = 100 * 2**20
+    partition_span: Annotated[int | None, "the same in offsets, from the first unsettled one"] = None
     client_id: Annotated[str, "name of the Kafka clients"] = "ackwise"
     client_options: Annotated[
         Mapping[str, object], "option of every Kafka client, such as `security_protocol`, `sasl_mechanism`, `sasl_plain_password`"
@@ -71,6 +74,10 @@ class HostSettings:
         _check_choice("start", self.start, get_args(_Start))
         _check_client_options(self.client_options)
         _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
+        check_threshold("partition_messages", self.partition_messages)
+        check_threshold("partition_bytes", self.partition_bytes)
+        if self.partition_span is not None:
+            check_threshold("partition_span", self.partition_span)
         if self.revoke_timeout > REBALANCE_TIMEOUT / 2:
             raise ConfigurationError(
                 f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance "
@@ -93,6 +100,9 @@ class LoopSettings(TypedDict, total=False):
     start_timeout: float | str
     clock_skew: float | str
     max_buffered_bytes: int
+    partition_messages: int
+    partition_bytes: int
+    partition_span: int | None
 
 
 class AppSettings(LoopSettings, total=False):
@@ -159,6 +169,12 @@ def _check_group(group: str) -> None:
 def _check_bytes(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 2**20:
         raise ConfigurationError(f"{name} is {value!r}; it is a whole number of bytes, at least {2**20}")
+
+
+def check_threshold(name: str, value: object) -> None:
+    """Refuse what no messages, bytes or offsets could be counted by. Raises `ConfigurationError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} is {value!r}; it must be a whole number, 1 or more")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
