@@ -44,8 +44,8 @@ class Breaker:
 
     undecodable: Annotated[bool, "stop a handler whose values can't be decoded"] = True
     errors: tuple[type[BaseException], ...] = ()
-    first_wait: Annotated[float, "time for which the dead letters of the first values may be withheld"] = 10.0
-    rest: Annotated[float, "time after which a stopped handler tries one batch"] = 60.0
+    first_wait: Annotated[float | str, "time for which the dead letters of the first values may be withheld"] = 10.0
+    rest: Annotated[float | str, "time after which a stopped handler tries one batch"] = 60.0
 
     def __post_init__(self) -> None:
         for name in ("first_wait", "rest"):
@@ -79,7 +79,7 @@ class Circuit:
     def __init__(self, policy: Breaker, *, withholds: bool) -> None:
         """`withholds`: its first sample lets no dead letter go."""
         self.position = Position.SAMPLING
-        self._policy = policy
+        self._first_wait, self._rest = float(policy.first_wait), float(policy.rest)
         self._withholds = withholds
         self._bad = 0  #: in the window, or in the first sample
         self._seen = 0
@@ -127,7 +127,7 @@ class Circuit:
         if self._is_let_go or self.position is Position.CLOSED:
             return None
         if self.position is Position.SAMPLING:
-            return None if not self._withholds or self._first_at is None else self._first_at + self._policy.first_wait
+            return None if not self._withholds or self._first_at is None else self._first_at + self._first_wait
         return self._next_try + GRACE
 
     def held_until(self, now: float) -> float | None:
@@ -162,7 +162,7 @@ class Circuit:
         return self._opens_at if self.position is Position.OPEN else self._tried_at + TRIAL
 
     def _let_sample_end(self, now: float) -> None:
-        if self.position is Position.SAMPLING and self._first_at is not None and now >= self._first_at + self._policy.first_wait:
+        if self.position is Position.SAMPLING and self._first_at is not None and now >= self._first_at + self._first_wait:
             self.position = Position.CLOSED
             self._window, self._seen = deque([(True, self._bad)]), self._bad
 
@@ -207,7 +207,7 @@ class Circuit:
 
     def _trip(self, now: float) -> None:
         self._close()
-        self.position, self._opens_at = Position.OPEN, now + self._policy.rest
+        self.position, self._opens_at = Position.OPEN, now + self._rest
 
     def _close(self) -> None:
         self.position = Position.CLOSED

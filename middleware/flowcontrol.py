@@ -41,7 +41,7 @@ class FlowControl:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pausing = pausing or Pausing()
-        self.is_known = True  #: what a command has paused; until then nothing begins
+        self._is_known = True  #: what a command has paused; until then nothing begins
         self._listeners: list[Callable[[], None]] = []
         self._breaker = breaker
         self._rate_limit = rate_limit
@@ -55,7 +55,7 @@ class FlowControl:
 
     def held_until(self, handler: str, partition: TopicPartition) -> float | None:
         """When a batch of `handler` that may not begin now may ask again, monotonic seconds; `None`: it may begin."""
-        if not self.is_known or self.pausing.is_paused(handler, partition):
+        if not self._is_known or self.pausing.is_paused(handler, partition):
             return self._clock() + _LOOK_AGAIN
         if not self._stopped:
             return None
@@ -76,6 +76,16 @@ class FlowControl:
         if self.pausing.is_paused(handler, partition):
             return True
         return bool(self._stopped) and handler is not None and any(each.is_shut(self._clock()) for each in self._circuits(handler))
+
+    def await_control(self) -> None:
+        """Let nothing begin until `know_control`: a command may have paused it."""
+        self._is_known = False
+
+    def know_control(self) -> None:
+        """What a command has paused is known."""
+        if not self._is_known:
+            self._is_known = True
+            self.has_changed()
 
     # What admission asks.
 

@@ -18,7 +18,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message
 from ackwise.middleware.run import Run, Stage, pick
 
-__all__ = ["Bucket", "Limiter", "RateLimit", "Thresholds", "share_of"]
+__all__ = ["Bucket", "Limiter", "RateLimit", "Thresholds", "check_threshold", "share_of"]
 
 log = Log()
 
@@ -46,6 +46,12 @@ class Thresholds(NamedTuple):
 def share_of(limit: int | None, partitions: int) -> int | None:
     """What each of `partitions` has of a limit for all of them; at least 1 (F06)."""
     return None if limit is None else max(1, limit // max(1, partitions))
+
+
+def check_threshold(name: str, value: object) -> None:
+    """Refuse what no messages, bytes or offsets could be counted by. Raises `ConfigurationError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} is {value!r}; it must be a whole number, 1 or more")
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import ORDERS, RetryInPlace
-from ackwise.plugin.settings.hostsettings import check_threshold
 
 __all__ = [
     "Decoder",
@@ -146,7 +146,7 @@ def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> N
     Raises `ConfigurationError`.
     """
     for topic in agent.topics:
-        if topic in (f"{group}.retry", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+        if topic in (f"{group}.retry", f"{group}.control", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
             raise ConfigurationError(
                 f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
             )

@@ -44,6 +44,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.keyed import ByKey
+from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
@@ -269,6 +270,7 @@ class Member:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
         unlisten = self.flow.listen(self._look_again)
+        self.keep(Control(self.settings, self.names, self.flow).follow, "control")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:

@@ -227,6 +227,7 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     for topic in names.delays:
         yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
     yield TopicUse(names.dead_letter, "dead letters")
+    yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")
 
 
 def _warnings(slots: Slots) -> Iterator[str]:

@@ -12,10 +12,11 @@ from typing import Annotated, Final, Literal, TypedDict, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.limits import check_threshold
 from ackwise.plugin.settings.addresses import parse_brokers
 from ackwise.plugin.settings.redaction import shown_options
 
-__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings", "check_threshold"]
+__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings"]
 
 DEFAULT_BROKERS: Final = "localhost:9092"
 
@@ -169,12 +170,6 @@ def _check_group(group: str) -> None:
 def _check_bytes(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 2**20:
         raise ConfigurationError(f"{name} is {value!r}; it is a whole number of bytes, at least {2**20}")
-
-
-def check_threshold(name: str, value: object) -> None:
-    """Refuse what no messages, bytes or offsets could be counted by. Raises `ConfigurationError`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"{name} is {value!r}; it must be a whole number, 1 or more")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

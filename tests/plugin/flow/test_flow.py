@@ -7,8 +7,10 @@ import asyncio
 from pydantic import BaseModel
 
 from ackwise import App, Batch, Breaker, EventCode, Message, RateLimit
+from ackwise.middleware.controlrecord import ControlRecord, encode
+from ackwise.middleware.pausing import Target
 from ackwise.plugin.settings.config import Config
-from ackwise.testing import TestApp
+from ackwise.testing import Place, TestApp
 
 
 class Order(BaseModel):
@@ -106,3 +108,50 @@ async def test_a_rate_lets_messages_wait_and_charges_no_attempt() -> None:
     assert [(fate.kind, fate.attempt) for fate in fates] == [("done", 1)] * 8
     assert sorted(shop.ran) == sorted(map(str, range(8)))
     assert lasted > 0.25
+
+
+async def test_a_command_pauses_a_worker_and_lets_it_go_on() -> None:
+    shop = Shop()
+    async with TestApp(shop.app) as worker:
+        await worker.deliver("refunds", Order(id="b"))
+        tell(worker, "bill", paused=True)
+        await nothing_more(worker)
+        waiting = asyncio.ensure_future(worker.deliver("orders", Order(id="a")))
+        await nothing_more(worker)
+        assert not waiting.done()
+        tell(worker, "bill", paused=False)
+        assert (await waiting).attempt == 1
+    assert shop.ran == ["b", "a"]
+
+
+async def test_a_worker_that_starts_knows_what_is_paused_before_it_begins_anything() -> None:
+    shop = Shop()
+    worker = TestApp(shop.app)
+    worker.kafka.create_topic("billing.control", cleanup_policy="compact")
+    tell(worker, "bill", paused=True)
+    async with worker:
+        waiting = asyncio.ensure_future(worker.deliver("orders", Order(id="a")))
+        await worker.deliver("refunds", Order(id="b"))
+        await nothing_more(worker)
+        assert (shop.ran, waiting.done()) == (["b"], False)
+        tell(worker, "bill", paused=False)
+        await waiting
+
+
+async def test_resume_with_dead_lets_withheld_letters_go() -> None:
+    shop = Shop(Breaker(first_wait="1h"))
+    async with TestApp(shop.app) as worker:
+        for _ in range(25):
+            worker.kafka.produce("orders", BAD)
+        await worker.deliver("refunds", Order(id="b"))
+        await nothing_more(worker)
+        assert worker.dead_letters == []
+        tell(worker, "bill", paused=False, dead=True)
+        for offset in range(25):
+            await worker.fate(Place("orders", 0, offset))
+    assert len(worker.dead_letters) == 25
+
+
+def tell(worker: TestApp, handler: str, *, paused: bool, dead: bool = False) -> None:
+    key, value = encode(ControlRecord(Target(handler), paused, dead))
+    worker.kafka.produce("billing.control", value, key=key)
