@@ -146,6 +146,7 @@ class Member:
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
         self.flow = flow or FlowControl()
         self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
+        self._handlers = {topic: agent.name for agent in agents for topic in agent.topics}
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
@@ -392,7 +393,7 @@ class Member:
             in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
-            handler=agent or (self.routes.handler_of(topic) if make is None and role == "source" else None),
+            handler=agent or (self._handlers.get(topic) if role == "source" else None),
             budget=self.budget,
             flow=self.flow,
         )

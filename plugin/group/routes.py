@@ -25,11 +25,6 @@ class Routes:
         self._of_copies = of_copies
         self._by_topic = {topic: pipeline for pipeline in pipelines.values() for topic in pipeline.agent.topics}
 
-    def handler_of(self, topic: str) -> str | None:
-        """The name of the agent that reads `topic`, if one alone does."""
-        pipeline = self._by_topic.get(topic)
-        return None if pipeline is None else pipeline.agent.name
-
     def from_source(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
         """Records go to the agent of their topic."""
         return [Run(place, records, self._by_topic[place.topic])]
