@@ -219,6 +219,6 @@ def _in_order(runs: Sequence[Run]) -> list[tuple[bool, int]]:
 def _is_failure(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool | None:
     """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or nobody's failure, and says nothing."""
     raised = list(leaves(error))
-    if any(isinstance(leaf, Reject | ConsumeLater) or not isinstance(leaf, Exception | kinds) for leaf in raised):
+    if any(isinstance(leaf, Reject | ConsumeLater) or not isinstance(leaf, (Exception, *kinds)) for leaf in raised):
         return None
     return all(isinstance(leaf, kinds) for leaf in raised)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from pydantic import BaseModel
 
-from ackwise import App, Batch, Breaker, EventCode, Message, RateLimit
+from ackwise import App, Batch, Breaker, ConfigurationError, Dedup, EventCode, Message, RateLimit, Reject
 from ackwise.middleware.controlrecord import ControlRecord, encode
 from ackwise.middleware.pausing import Target
 from ackwise.plugin.settings.config import Config
+from ackwise.stores.memory import MemoryStore
 from ackwise.testing import Place, TestApp
 
 
@@ -155,3 +157,127 @@ async def test_resume_with_dead_lets_withheld_letters_go() -> None:
 def tell(worker: TestApp, handler: str, *, paused: bool, dead: bool = False) -> None:
     key, value = encode(ControlRecord(Target(handler), paused, dead))
     worker.kafka.produce("billing.control", value, key=key)
+
+
+async def test_half_open_one_batch_decides_and_a_good_one_lets_everything_go() -> None:
+    shop = Shop(Breaker(first_wait="1h", rest=0.5))
+    async with TestApp(shop.app) as worker:
+        worker.kafka.produce("orders", *[BAD] * 20)
+        await worker.deliver("refunds", Order(id="b"))
+        good = asyncio.ensure_future(worker.deliver("orders", Order(id="a")))
+        await asyncio.sleep(0.2)
+        assert (worker.dead_letters, good.done(), shop.ran) == ([], False, ["b"])
+        await good
+        for offset in range(20):
+            await worker.fate(Place("orders", 0, offset))
+    assert (len(worker.dead_letters), shop.ran) == (20, ["b", "a"])
+    assert {event.attempt for event in worker.events if event.handler == "bill"} == {1}
+
+
+async def test_a_stopped_handler_that_finds_nothing_but_bad_values_lets_no_letter_go() -> None:
+    shop = Shop(Breaker(first_wait="1h", rest=0.1))
+    async with TestApp(shop.app) as worker:
+        worker.kafka.produce("orders", *[BAD] * 60)
+        await worker.deliver("refunds", Order(id="b"))
+        await asyncio.sleep(1.0)
+        assert worker.dead_letters == []
+
+
+class Backend(Exception):
+    """What the handler needs is away."""
+
+
+class Frail(Shop):
+    """Its handler needs something that may be away."""
+
+    def __init__(self, *policies: Breaker | RateLimit) -> None:
+        super().__init__(*policies)
+        self.error: Exception | None = None
+        self.calls = 0
+
+        @self.app.agent("payments", max_batch=50)
+        async def pay(message: Message[Order]) -> None:
+            self.calls += 1
+            if self.error is not None:
+                raise self.error
+            self.ran.append(message.value.id)
+
+
+async def test_a_handler_whose_calls_raise_the_named_errors_is_stopped_and_the_rest_of_its_batch_waits() -> None:
+    shop = Frail(Breaker(errors=(Backend,), rest="1h"))
+    shop.error = Backend()
+    async with TestApp(shop.app) as worker:
+        worker.kafka.produce("payments", *(Order(id=str(number)).model_dump_json().encode() for number in range(50)))
+        for offset in range(20):
+            assert (await worker.fate(Place("payments", 0, offset))).kind == "later"
+        await nothing_more(worker)
+        assert shop.calls == 20
+        assert worker.fates(Place("payments", 0, 20)) == []
+        shop.error = None
+        tell(worker, "pay", paused=False)
+        for offset in range(20, 50):
+            fate = await worker.fate(Place("payments", 0, offset))
+            assert (fate.kind, fate.attempt) == ("done", 1)
+
+
+async def test_rejections_and_other_errors_never_stop_a_handler() -> None:
+    shop = Frail(Breaker(errors=(Backend,), rest="1h"))
+    for error in (Reject("no"), ValueError("bad")):
+        shop.error = error
+        async with TestApp(shop.app) as worker:
+            worker.kafka.produce("payments", *(Order(id=str(number)).model_dump_json().encode() for number in range(30)))
+            for offset in range(30):
+                await worker.fate(Place("payments", 0, offset))
+
+
+async def test_a_pause_takes_effect_before_the_next_message_of_a_batch() -> None:
+    shop = Shop()
+    app = App("billing", config=Config())
+    ran = list[str]()
+
+    @app.agent("orders", max_batch=50)
+    async def bill(message: Message[Order]) -> None:
+        ran.append(message.value.id)
+        if len(ran) == 3:
+            await app.pause("bill")
+
+    async with TestApp(app) as worker:
+        worker.kafka.produce("orders", *(Order(id=str(number)).model_dump_json().encode() for number in range(10)))
+        await worker.fate(Place("orders", 0, 2))
+        await nothing_more(worker)
+        assert ran == ["0", "1", "2"]
+        await app.resume("bill")
+        await worker.fate(Place("orders", 0, 9))
+    assert ran == [str(number) for number in range(10)]
+    assert shop.ran == []
+
+
+async def test_what_is_paused_before_the_start_begins_nothing() -> None:
+    shop = Shop()
+    await shop.app.pause("bill")
+    async with TestApp(shop.app) as worker:
+        worker.kafka.produce("orders", b'{"id": "a"}')
+        await worker.deliver("refunds", Order(id="b"))
+        await nothing_more(worker)
+    assert shop.ran == ["b"]
+
+
+async def test_a_target_that_the_app_does_not_have_is_refused() -> None:
+    shop = Shop()
+    with pytest.raises(ConfigurationError, match="did you mean 'bill'"):
+        await shop.app.pause("bil")
+    with pytest.raises(ConfigurationError, match="neither a handler of this app nor a partition"):
+        await shop.app.resume("nothing/1")
+
+
+async def test_a_worker_that_stops_while_everything_waits_loses_nothing_and_charges_nothing() -> None:
+    shop = Shop(RateLimit("1/h"))
+    store = MemoryStore()
+    shop.app.use(Dedup("memory://"))
+    async with TestApp(shop.app, store=store) as worker:
+        worker.kafka.produce("orders", *(Order(id=str(number)).model_dump_json().encode() for number in range(30)))
+        await worker.fate(Place("orders", 0, 0))
+        await nothing_more(worker)
+    assert shop.ran == ["0"]
+    assert worker.kafka.committed("billing")["orders", 0].offset == 1
+    assert not [event for event in worker.events if event.code in (EventCode.FAILED, EventCode.SENT_BACK)]
