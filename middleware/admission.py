@@ -59,6 +59,13 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     def prepare(self, runs: list[Run]) -> BaseException | None:
+        """As `decode`; and what the rate of the handler does not let begin now is withheld."""
+        stopped = self.decode(runs)
+        if stopped is None:
+            self._worker.flow.limit(self._agent.name, runs)
+        return stopped
+
+    def decode(self, runs: list[Run]) -> BaseException | None:
         """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
         unidentified: list[tuple[Run, BaseException]] = []
         broken: list[Exception] = []
@@ -79,7 +86,6 @@ class Admission:
         log_broken_policy(self._agent.name, broken)
         if stopped is None:
             self._worker.flow.judge(self._agent.name, runs, settling)
-            self._worker.flow.limit(self._agent.name, runs)
         return stopped
 
     def _refuse_raw_names(self, runs: list[Run], run: Run) -> None:

@@ -43,8 +43,8 @@ from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
-from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.control import Control
+from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
