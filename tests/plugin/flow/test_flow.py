@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from ackwise import App, Batch, Breaker, ConfigurationError, Dedup, EventCode, Message, RateLimit, Reject
+from ackwise import App, Batch, Breaker, ConfigurationError, Dedup, EventCode, Message, RateLimit, Reject, RetryInPlace, Transactional
 from ackwise.middleware.controlrecord import ControlRecord, encode
 from ackwise.middleware.pausing import Target
 from ackwise.plugin.settings.config import Config
@@ -281,3 +283,80 @@ async def test_a_worker_that_stops_while_everything_waits_loses_nothing_and_char
     assert shop.ran == ["0"]
     assert worker.kafka.committed("billing")["orders", 0].offset == 1
     assert not [event for event in worker.events if event.code in (EventCode.FAILED, EventCode.SENT_BACK)]
+
+
+async def test_a_half_open_handler_tries_what_is_new_before_what_was_bad() -> None:
+    """Else twenty bad values at the beginning of a topic would be tried for ever, one by one."""
+    ran = list[str]()
+    app = App("billing", config=Config())
+    app.use(Breaker(first_wait="1h", rest=0.3))
+
+    @app.agent("orders", max_batch=1)
+    async def bill(message: Message[Order]) -> None:
+        ran.append(message.value.id)
+
+    async with TestApp(app) as worker:
+        worker.kafka.produce("orders", *[BAD] * 20)
+        assert (await worker.deliver("orders", Order(id="a"), within=4.0)).kind == "done"
+        for offset in range(20):
+            assert (await worker.fate(Place("orders", 0, offset))).kind == "dead"
+    assert ran == ["a"]
+
+
+@pytest.mark.parametrize("key", [None, lambda message: message.value.id])
+async def test_under_the_order_of_a_partition_nothing_runs_in_front_of_what_waits_for_its_rate(key: Any) -> None:
+    ran = list[str]()
+    app = App("billing", config=Config())
+    app.use(RateLimit("10/s", burst=1, key=key))
+
+    @app.agent("orders", order="partition", in_place=RetryInPlace(3))
+    async def bill(message: Message[Order]) -> None:
+        ran.append(message.value.id)
+
+    sent = ["a", "a", "b", "c", "a", "b"]
+    async with TestApp(app) as worker:
+        worker.kafka.produce("orders", *(Order(id=each).model_dump_json().encode() for each in sent))
+        fates = [await worker.fate(Place("orders", 0, offset)) for offset in range(len(sent))]
+    assert ran == sent
+    assert {(fate.kind, fate.attempt) for fate in fates} == {("done", 1)}
+
+
+async def test_where_offsets_are_in_a_database_nothing_passes_what_waits_for_its_rate(tmp_path: Path) -> None:
+    ran = list[str]()
+    app = App("billing", config=Config())
+    app.use(
+        Transactional(f"sqlite:///{tmp_path}/ledger.db", mode="offsets"), RateLimit("10/s", burst=1, key=lambda message: message.value.id)
+    )
+
+    @app.agent("orders")
+    async def bill(message: Message[Order]) -> None:
+        ran.append(message.value.id)
+
+    sent = ["a", "a", "b", "c", "a", "b"]
+    async with TestApp(app) as worker:
+        worker.kafka.produce("orders", *(Order(id=each).model_dump_json().encode() for each in sent))
+        for offset in range(len(sent)):
+            await worker.fate(Place("orders", 0, offset))
+    assert ran == sent
+
+
+async def test_under_the_order_of_keys_a_rate_is_spent_when_messages_run_and_keeps_their_order() -> None:
+    ran = list[str]()
+    app = App("billing", config=Config())
+    app.use(RateLimit("20/s", burst=2))
+
+    @app.agent("orders", order="key", order_by=lambda message: message.value.id[0], in_place=RetryInPlace(3))
+    async def bill(message: Message[Order]) -> None:
+        ran.append(message.value.id)
+
+    sent = ["a1", "a2", "b1", "a3", "b2", "c1", "b3"]
+    async with TestApp(app) as worker:
+        begun = asyncio.get_running_loop().time()
+        worker.kafka.produce("orders", *(Order(id=each).model_dump_json().encode() for each in sent))
+        for offset in range(len(sent)):
+            await worker.fate(Place("orders", 0, offset))
+        lasted = asyncio.get_running_loop().time() - begun
+    assert sorted(ran) == sorted(sent)
+    assert [each for each in ran if each[0] == "a"] == ["a1", "a2", "a3"]
+    assert [each for each in ran if each[0] == "b"] == ["b1", "b2", "b3"]
+    assert lasted > 0.2
