@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from ackwise import App, Batch, Breaker, ConfigurationError, Dedup, EventCode, Message, RateLimit, Reject, RetryInPlace, Transactional
+from ackwise import (
+    App,
+    Batch,
+    Breaker,
+    ConfigurationError,
+    ConsumeLater,
+    Dedup,
+    EventCode,
+    Message,
+    RateLimit,
+    Reject,
+    RetryInPlace,
+    Transactional,
+)
 from ackwise.middleware.controlrecord import ControlRecord, encode
 from ackwise.middleware.pausing import Target
 from ackwise.plugin.settings.config import Config
@@ -222,14 +235,14 @@ async def test_a_handler_whose_calls_raise_the_named_errors_is_stopped_and_the_r
             assert (fate.kind, fate.attempt) == ("done", 1)
 
 
-async def test_rejections_and_other_errors_never_stop_a_handler() -> None:
-    shop = Frail(Breaker(errors=(Backend,), rest="1h"))
-    for error in (Reject("no"), ValueError("bad")):
-        shop.error = error
-        async with TestApp(shop.app) as worker:
-            worker.kafka.produce("payments", *(Order(id=str(number)).model_dump_json().encode() for number in range(30)))
-            for offset in range(30):
-                await worker.fate(Place("payments", 0, offset))
+@pytest.mark.parametrize(("error", "kind"), [(Reject("no"), Exception), (ConsumeLater(delay=5), Exception), (ValueError("bad"), Backend)])
+async def test_rejections_and_other_errors_never_stop_a_handler(error: Exception, kind: type[Exception]) -> None:
+    shop = Frail(Breaker(errors=(kind,), rest="1h"))
+    shop.error = error
+    async with TestApp(shop.app) as worker:
+        worker.kafka.produce("payments", *(Order(id=str(number)).model_dump_json().encode() for number in range(30)))
+        for offset in range(30):
+            await worker.fate(Place("payments", 0, offset))
 
 
 async def test_a_pause_takes_effect_before_the_next_message_of_a_batch() -> None:

@@ -54,7 +54,7 @@ def lane_of(
     def make(_: Place, fetched: Any) -> list[Run]:
         return [Run.of(delivery, lines[delivery.offset % len(lines)]) for delivery in fetched]
 
-    handler = lines[0].agent.name if role == "source" else None
+    handler = lines[0].agent.name
     lane = Lane("orders", 0, role, 0, make=make, progressed=lambda lane: None, flow=flow, handler=handler, in_order=in_order)
     lane.thresholds = thresholds or Thresholds()
     return lane
