@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from ackwise.middleware.breaker import GRACE
 from ackwise.middleware.flowcontrol import PAUSED, FlowControl, is_withheld_letter
@@ -11,10 +11,7 @@ from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.run import Run
 from ackwise.plugin.group.backlog import Backlog, is_decided
 
-__all__ = ["MOST_COPIES", "Parking"]
-
-#: Copies for one paused handler that a partition of the retry topic holds; those above it would stand before the copies of others.
-MOST_COPIES: Final = 200
+__all__ = ["Parking"]
 
 
 class Parking:
@@ -30,7 +27,6 @@ class Parking:
     ) -> None:
         self._flow = flow
         self._place = place
-        self._role = role
         self._handler = handler if role == "source" else None
         self._backlog = backlog
 
