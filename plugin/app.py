@@ -17,6 +17,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import Order, RetryInPlace
+from ackwise.middleware.pausing import Target, target_of
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
@@ -100,6 +101,8 @@ class App:
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -115,6 +118,8 @@ class App:
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def agent(
         self,
@@ -129,6 +134,8 @@ class App:
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> Any:
         """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
@@ -143,7 +150,10 @@ class App:
 
         `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
         one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
-        `in_place=RetryInPlace(…)` says, and what must not overtake it waits. Raises `ConfigurationError`.
+        `in_place=RetryInPlace(…)` says, and what must not overtake it waits.
+
+        `max_messages` and `max_bytes` are what all its partitions together may have in hand in a worker, each at least one message.
+        Raises `ConfigurationError`.
         """
 
         if topics and callable(topics[0]):
@@ -168,6 +178,8 @@ class App:
                 order=order,
                 order_by=order_by,
                 in_place=in_place,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
             )
             self._check(agent)
             self._agents.append(agent)
@@ -211,6 +223,24 @@ class App:
     def group(self) -> Group:
         """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
         return group_of(self.settings, self._slots, self.agents())
+
+    async def pause(self, what: str) -> None:
+        """Begin nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
+
+        What a handler has begun comes to its end. Nothing of the rest is lost, and no attempt is counted; where everything of a
+        partition is paused, it is not fetched either. `ackwise pause` does it in every worker. Raises `ConfigurationError`.
+        """
+        if self._slots.pausing.pause(self._target(what), "code"):
+            log.info("paused from code, it begins nothing more", group=self.settings.group, paused=what)
+
+    async def resume(self, what: str) -> None:
+        """Take back a `pause` of this process; what a command has paused stays so. Raises `ConfigurationError`."""
+        if self._slots.pausing.resume(self._target(what), "code"):
+            log.info("resumed from code", group=self.settings.group, resumed=what)
+
+    def _target(self, what: str) -> Target:
+        topics = {topic for agent in self._agents for topic in agent.topics}
+        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.

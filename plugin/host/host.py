@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
@@ -77,16 +78,26 @@ class AiokafkaHost:
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
+        flow: FlowControl | None = None,
         consumer: AIOKafkaConsumer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `flow` what is paused and limited.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due.
         """
         self._member = Member(
-            settings, agents, later=later, dead_letter=dead_letter, dedup=dedup, store=store, inbox=inbox, sink=sink, clock=clock
+            settings,
+            agents,
+            later=later,
+            dead_letter=dead_letter,
+            dedup=dedup,
+            store=store,
+            inbox=inbox,
+            sink=sink,
+            flow=flow,
+            clock=clock,
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
