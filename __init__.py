@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
     from ackwise.middleware.message import Message as Message
+    from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
@@ -54,6 +55,7 @@ __all__ = [
     "Dedup",
     "Transactional",
     "Events",
+    "Broadcasting",
     "Event",
     "EventCode",
     "Exponential",
@@ -88,6 +90,7 @@ _HOMES = {
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",
+    "Broadcasting": "ackwise.middleware.policies",
     "Transactional": "ackwise.middleware.policies",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",

@@ -20,6 +20,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
+from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.leases import Leases
@@ -122,7 +123,7 @@ class Member:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`. `clock`: epoch seconds, by which copies are due."""
         self.settings = settings
         self.later = later
-        self.names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
+        self.names = TopicNames.of(settings, later.levels, dead_letter=dead_letter.topic)
         self.sink = sink
         self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
@@ -166,8 +167,9 @@ class Member:
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
-            opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
-            await self.insist(publisher.start)
+            if self.names.all:  # else nothing is ever published
+                opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
+                await self.insist(publisher.start)
             self._build_pipelines(publisher)
             yield
         log.info("stopped", group=group)
@@ -237,6 +239,7 @@ class Member:
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
+            dropping=None if self.names.all else Dropping(),
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
         )

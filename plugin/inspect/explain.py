@@ -74,7 +74,7 @@ def explain(
     `origins` says where settings come from that the host decided, such as those that Faust has itself.
     Raises `ConfigurationError` for an entry that can't be used, or a group whose topics can't be called so.
     """
-    names = TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic)
+    names = TopicNames.of(settings, slots.later.levels, dead_letter=slots.dead_letter.topic)
     return Explanation(
         group=settings.group,
         chain=tuple(_chain(settings, slots, agents)),

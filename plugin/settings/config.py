@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
@@ -129,6 +129,10 @@ class Config:
     def events(self, used: Events | None) -> Events | None:
         """`Events` as it holds; an entry `events.sink` turns it on. Raises `ConfigurationError`."""
         return self._optional(Events, used, "events", "sink")
+
+    def broadcasting(self, used: Broadcasting | None) -> Broadcasting | None:
+        """`Broadcasting` as it holds; an entry `broadcasting.instance` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Broadcasting, used, "broadcasting", "instance")
 
     def sourced(self, *table: str) -> AbstractContextManager[None]:
         """Around what may refuse the entries of `table`: the sentence then also says where those that it names were set."""
