@@ -180,11 +180,6 @@ class Slots:
         from ackwise.plugin.broadcast.models import model_of  # the Kafka client is imported by those who run it
         from ackwise.plugin.host.host import AiokafkaHost
 
-        if self.broadcasting is not None and consumer is not None:
-            raise ConfigurationError(
-                "reliable() can't broadcast: its consumer has a group of its owner's, in which instances share the messages; use App, or "
-                "give the consumer of each instance a group of its own and leave Broadcasting out"
-            )
         self.check(agents)
         store, inbox = self.open_store(), self.open_inbox()
         return AiokafkaHost(
