@@ -28,6 +28,7 @@ GUARANTEES = [
     "docs/guarantees/ack-index.md",
     "docs/guarantees/nothing-is-lost.md",
     "docs/guarantees/tried.md",
+    "docs/how-to/broadcasting.md",
     "docs/how-to/dead-letters.md",
     "docs/how-to/dedup.md",
     "docs/how-to/delays.md",

@@ -13,7 +13,7 @@ from tests.plugin.broadcast.instances import FileOf, Instance
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventCode
-from ackwise.plugin.broadcast import offsetsfile, owngroup
+from ackwise.plugin.broadcast import owngroup
 from ackwise.testing import MemoryKafka
 
 #: Commits after the first, which says where it begins, do not come while a test lasts.
@@ -167,7 +167,7 @@ async def test_on_a_full_disk_the_old_file_holds_and_after_a_kill_what_it_does_n
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(offsetsfile.os, "fsync", full)
+        broken.setattr("ackwise.plugin.broadcast.offsetsfile.os.fsync", full)
         kafka.produce("changes", b"b")
         await one.until(lambda: one.seen == [b"a", b"b"] and "a commit failed" in caplog.text)
         await one.kill(kafka)

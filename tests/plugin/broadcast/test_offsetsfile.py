@@ -137,7 +137,7 @@ async def test_a_write_that_fails_leaves_the_old_file_whole_and_the_next_one_mak
         if step == "write":
             broken.setattr(Path, "open", full)
         elif step == "fsync":
-            broken.setattr(offsetsfile.os, "fsync", full)
+            broken.setattr("ackwise.plugin.broadcast.offsetsfile.os.fsync", full)
         else:
             broken.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space left"):
@@ -163,7 +163,7 @@ async def test_it_is_synced_before_it_takes_the_place_of_the_old_one_and_its_nam
         done.append("rename")
         return replace(self, target)
 
-    monkeypatch.setattr(offsetsfile.os, "fsync", synced)
+    monkeypatch.setattr("ackwise.plugin.broadcast.offsetsfile.os.fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
     file = file_at(tmp_path / "offsets")
     await file.commit({PLACE: Committed(7, "")})
