@@ -30,11 +30,9 @@ log = Log()
 #: Seconds between two looks at a group that should be empty, and whether all partitions are here.
 _LOOK_AGAIN: Final = 0.5
 
-#: Times the session timeout until another member must be gone: one that was killed is missed after one of them.
+#: Times the session timeout until another member must be gone: one that was killed, or that a lost answer has made of this very
+#: instance, is missed after one of them.
 _SESSIONS: Final = 1.5
-
-#: Looks in a row at which partitions are elsewhere until the group is asked who has them. A rebalance takes a moment.
-_LOOKS: Final = 4
 
 
 class OwnGroup:
@@ -85,13 +83,14 @@ class OwnGroup:
 
         Raises `ConfigurationError` in the other.
         """
-        looks = 0
+        now, patience = asyncio.get_running_loop().time, _SESSIONS * self._settings.session_timeout
+        whole_at = now()
         while True:
             await asyncio.sleep(_LOOK_AGAIN)
-            looks = looks + 1 if partitions_of(consumer, topics) - consumer.assignment() else 0
-            if looks < _LOOKS:
+            if not partitions_of(consumer, topics) - consumer.assignment():
+                whole_at = now()
+            if now() <= whole_at + patience:
                 continue
-            looks = 0
             try:
                 async with connected(self._settings) as admin:
                     members = await _members(admin, self._settings.group)

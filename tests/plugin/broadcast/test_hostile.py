@@ -108,6 +108,7 @@ async def test_of_two_instances_of_one_name_that_start_together_one_goes_on(kafk
 
     monkeypatch.setattr(owngroup.OwnGroup, "_require_alone", alone)
     monkeypatch.setattr(owngroup, "_LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(owngroup, "_SESSIONS", 0.05)
     both = [Instance(kafka, "web-1"), Instance(kafka, "web-1")]
     stops = [asyncio.create_task(instance.app.serve(instance._stop)) for instance in both]
     for instance, running in zip(both, stops, strict=True):
