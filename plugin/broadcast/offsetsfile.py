@@ -43,9 +43,10 @@ class OffsetsFile:
 
     def open(self) -> None:
         """Lock and read it. Raises `ConfigurationError` if another process has it, or if it is not what this instance wrote."""
+        was_here = _lock_of(self.path).exists()
         self._lock = _locked(self.path)
         try:
-            self._positions = self._read()
+            self._positions = self._read(was_here=was_here)
         except BaseException:
             self._unlock()
             raise
@@ -81,11 +82,14 @@ class OffsetsFile:
         body = {"format": _FORMAT, "group": self._group, "cluster": self._cluster, "positions": rows}
         return json.dumps(body | {"checksum": _checksum(body)}, indent=1).encode()
 
-    def _read(self) -> _Positions:
+    def _read(self, *, was_here: bool) -> _Positions:
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
-            log.info("there is no offsets file yet, this instance is new", group=self._group, file=str(self.path))
+            if was_here:
+                log.warning("the offsets file is gone, this instance begins as a new one", group=self._group, file=str(self.path))
+            else:
+                log.info("there is no offsets file yet, this instance is new", group=self._group, file=str(self.path))
             return {}
         except OSError as error:
             raise ConfigurationError(
@@ -133,9 +137,13 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
 def _locked(path: Path) -> int:
     """The lock of `path`, a file beside it that stays: held until it is closed. Raises `ConfigurationError`."""
-    lock = path.with_name(f"{path.name}.lock")
+    lock = _lock_of(path)
     try:
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:

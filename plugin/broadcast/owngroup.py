@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.broadcast.newpartitions import NewPartitions
 from ackwise.plugin.client.internals import partitions_of
 from ackwise.plugin.client.offsets import Asked, ask
+from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Client, Member, StoppedWhileStarting
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.host.messagemodel import GroupListener
@@ -45,7 +45,7 @@ class OwnGroup:
 
     @asynccontextmanager
     async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
-        """See `MessageModel.opened`. Raises `ConfigurationError` if an instance of the same name is running."""
+        """See `MessageModel.opened`. Raises `ConfigurationError` if an instance of the same name is running, and what Kafka refuses."""
         self._settings = member.settings
         await member.insist(partial(self._require_alone, member))
         yield consumer
@@ -63,20 +63,17 @@ class OwnGroup:
         """Wait until the group is empty: one that was killed is in it until its session is over."""
         now, patience = asyncio.get_running_loop().time, _SESSIONS * self._settings.session_timeout
         begun, is_told = now(), False
-        async with connected(self._settings) as admin:
-            while others := await _members(admin, self._settings.group):
-                if now() > begun + patience:
-                    raise self._refusal(others)
-                if not is_told:
-                    is_told = True
-                    log.info(
-                        "an instance of this name is in its group, waiting whether it goes", group=self._settings.group, at_most=patience
-                    )
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_AGAIN):
-                        await member.stop.wait()
-                if member.stop.is_set():
-                    raise StoppedWhileStarting
+        while others := await _members(self._settings):
+            if now() > begun + patience:
+                raise self._refusal(others)
+            if not is_told:
+                is_told = True
+                log.info("an instance of this name is in its group, waiting whether it goes", group=self._settings.group, at_most=patience)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await member.stop.wait()
+            if member.stop.is_set():
+                raise StoppedWhileStarting
 
     async def _stay_alone(self, consumer: Any, topics: Sequence[str]) -> None:
         """Two that start together both find the group empty: then the one whose member id is smaller goes on.
@@ -92,9 +89,8 @@ class OwnGroup:
             if now() <= whole_at + patience:
                 continue
             try:
-                async with connected(self._settings) as admin:
-                    members = await _members(admin, self._settings.group)
-            except AckwiseError as error:
+                members = await _members(self._settings)
+            except (KafkaError, AckwiseError) as error:
                 log.debug("who else is in the group can't be read now", group=self._settings.group, error=said(error))
                 continue
             mine = consumer._coordinator.member_id
@@ -110,13 +106,17 @@ class OwnGroup:
         )
 
 
-async def _members(admin: AIOKafkaAdminClient, group: str) -> list[Any]:
-    """Who is in `group`. Raises `Unavailable` if that can't be said now."""
-    try:
-        (answer,) = await admin.describe_consumer_groups([group])
+async def _members(settings: HostSettings) -> list[Any]:
+    """Who is in the group of `settings`; nobody, if its brokers can't say that. Raises `Unavailable`, and `KafkaError` if they refuse."""
+    async with connected(settings) as admin:
+        try:
+            (answer,) = await admin.describe_consumer_groups([settings.group])
+        except IncompatibleBrokerVersion:
+            return []
         described: Any = answer.to_object()["groups"][0]
-        if described["error_code"]:
-            raise for_code(described["error_code"])
-    except KafkaError as error:
-        raise Unavailable(f"who is in group {group!r} can't be read ({said(error)})") from error
+    if described["error_code"]:
+        error = for_code(described["error_code"])(settings.group)
+        if is_refusal(error):
+            raise error
+        raise Unavailable(f"who is in group {settings.group!r} can't be read ({said(error)})")
     return list(described["members"])

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.errors import CoordinatorLoadInProgressError, GroupAuthorizationFailedError, IncompatibleBrokerVersion
 from tests.plugin.broadcast.instances import FileOf, Instance
 
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.events import EventCode
 from ackwise.plugin.broadcast import owngroup
 from ackwise.testing import MemoryKafka
@@ -101,6 +102,31 @@ async def test_two_instances_of_one_name_are_refused(kafka: MemoryKafka, file_of
         for partition in (0, 1):
             kafka.produce("changes", b"a", partition=partition)
         await one.until(lambda: one.seen == [b"a", b"a"])
+
+
+async def test_a_coordinator_that_can_not_say_who_is_there_is_asked_again(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.plugin.group.member._START_AGAIN", 0.05)
+    loading = kafka.faults.refuse("DescribeGroups", CoordinatorLoadInProgressError, times=2)
+    async with Instance(kafka, "web-1") as one:
+        kafka.produce("changes", b"a")
+        await one.until(lambda: one.seen == [b"a"])
+    assert loading.met == 2
+
+
+async def test_a_group_that_kafka_refuses_is_a_sentence(kafka: MemoryKafka) -> None:
+    kafka.faults.refuse("DescribeGroups", GroupAuthorizationFailedError, times=None)
+    with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'cache@web-1'"):
+        await Instance(kafka, "web-1").__aenter__()
+
+
+async def test_brokers_that_know_no_such_question_are_not_asked(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object) -> None:
+        raise IncompatibleBrokerVersion
+
+    monkeypatch.setattr(AIOKafkaAdminClient, "describe_consumer_groups", unknown)
+    async with Instance(kafka, "web-1") as one:
+        kafka.produce("changes", b"a")
+        await one.until(lambda: one.seen == [b"a"])
 
 
 async def test_of_two_instances_of_one_name_that_start_together_one_goes_on(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:

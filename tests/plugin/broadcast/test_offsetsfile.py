@@ -37,7 +37,7 @@ async def offset_in(path: Path) -> int | None:
     return None if found is None else found.offset
 
 
-async def kept(path: Path, **places: int) -> None:
+async def kept(path: Path) -> None:
     file = file_at(path)
     await file.commit({PLACE: Committed(7, "{}")})
     await file.close()
@@ -120,6 +120,15 @@ def test_a_folder_in_its_place_is_said(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     with pytest.raises(ConfigurationError, match="can't be read"):
         file_at(tmp_path / "offsets")
+
+
+async def test_that_it_is_gone_is_a_warning_and_that_it_is_not_there_yet_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await kept(path := tmp_path / "offsets")
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    path.unlink()
+    await file_at(path).close()
+    assert "the offsets file is gone, this instance begins as a new one" in caplog.text
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "rename"])
