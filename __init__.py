@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
     from ackwise.middleware.message import Message as Message
+    from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
     from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
@@ -51,6 +52,7 @@ __all__ = [
     "Batch",
     "Message",
     "ConsumeLater",
+    "RetryInPlace",
     "DeadLetter",
     "Dedup",
     "Transactional",
@@ -87,6 +89,7 @@ _HOMES = {
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",
+    "RetryInPlace": "ackwise.middleware.ordering",
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",

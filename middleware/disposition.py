@@ -28,6 +28,7 @@ __all__ = [
     "Later",
     "Reason",
     "Reject",
+    "Suspended",
 ]
 
 
@@ -127,6 +128,14 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    """It runs again in place, `delay` seconds after the failed attempt, and what must not overtake it waits behind it."""
+
+    delay: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """To the dead-letter topic, at once and for good."""
 
@@ -142,7 +151,7 @@ class Dropped:
     failure: Failure | None = None
 
 
-Disposition = Done | Duplicate | Later | Dead | Dropped
+Disposition = Done | Duplicate | Later | Suspended | Dead | Dropped
 DONE: Final = Done()
 
 

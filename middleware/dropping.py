@@ -31,7 +31,7 @@ class Dropping:
         by_reason: dict[str, list[tuple[Run, Failure | None]]] = {}
         for run in ruled:
             if run.stage is Stage.RULED and isinstance(run.disposition, Later | Dead):
-                dropped = _dropped(run.disposition)
+                dropped = _dropped(run.disposition, in_place=run.in_place > 0)
                 run.disposition, run.send_back = dropped, None
                 self.messages += len(run)
                 by_reason.setdefault(dropped.reason, []).append((run, dropped.failure))
@@ -53,7 +53,8 @@ class Dropping:
         )
 
 
-def _dropped(disposition: Later | Dead) -> Dropped:
-    if isinstance(disposition, Later) or disposition.reason in _BY_POLICY:
+def _dropped(disposition: Later | Dead, *, in_place: bool) -> Dropped:
+    """`in_place`: it was tried again where there is an order, and its limit is one that the user has set."""
+    if isinstance(disposition, Later) or (disposition.reason in _BY_POLICY and not in_place):
         return Dropped(Reason.NOT_RETRIED, disposition.failure)
     return Dropped(disposition.reason, disposition.failure)

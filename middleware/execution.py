@@ -12,15 +12,17 @@ from typing import Any, Final, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_SUCCESS, DONE, Dead, Disposition, Duplicate, Later, Reason
+from ackwise.middleware.disposition import CONSUME_SUCCESS, DONE, Dead, Disposition, Duplicate, Later, Reason, Suspended
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy, log_spared
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message, Messages
+from ackwise.middleware.ordering import nothing_done_behind
 from ackwise.middleware.rulings import Raised, Returned, dispositions_of, stops
 from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
+from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.worker import Worker
 
@@ -85,6 +87,8 @@ class Execution:
             for run in runs:
                 if run.call is call:
                     run.call = None
+        if self._agent.order == "partition":
+            hold_back(runs, self._leases, self._worker.monotonic())
         if call.transaction is None:
             self.give_up(runs, [run for run in runs if run.stage is Stage.ADMITTED], call)
         return call
@@ -96,6 +100,9 @@ class Execution:
         """
         beginning = list(ready) if self._leases is None else [run for run in ready if self._may_begin(runs, run, self._leases)]
         now = self._worker.monotonic()
+        if self._agent.order == "partition":
+            hold_back(runs, self._leases, now)
+            beginning = [run for run in beginning if run.stage is Stage.ADMITTED]
         for run in beginning:
             run.began, run.started_at, run.exec_ids = True, now, self._worker.exec_ids.take(len(run))
             if self._leases is not None and run.ids is not None:
@@ -132,7 +139,7 @@ class Execution:
     def conclude(self, decided: Sequence[tuple[Run, Disposition, BaseException | None]]) -> None:
         """Rule on messages that were decided one by one, each with what was raised, if that is why."""
         raised = {run: error for run, _, error in decided if error is not None}
-        broken = [decide(run, disposition, self._worker.later, error) for run, disposition, error in decided]
+        broken = [self._rule(run, disposition, error) for run, disposition, error in decided]
         ruled = [run for run, _, _ in decided]
         self._log_outcomes(ruled, raised, [error for error in broken if error is not None], batch=len(ruled))
         self._remember(ruled)
@@ -188,7 +195,7 @@ class Execution:
             ruled = {place: ruling for place in range(size) if (ruling := batch.ruling(start + place)) is not None}
             start += size
             for single, ruling in zip(pick(runs, run, ruled), ruled.values(), strict=True):
-                if (raised := decide(single, ruling, self._worker.later)) is not None:
+                if (raised := self._rule(single, ruling)) is not None:
                     broken.append(raised)
                 self._remember([single])
         log_broken_policy(self._agent.name, broken)
@@ -203,7 +210,7 @@ class Execution:
         return (
             isinstance(run.disposition, Dead)
             and run.disposition.reason in (Reason.MAX_RECONSUME_TIMES, Reason.NOT_RETRIED)
-            and self._worker.later.max_reconsume_times > 0
+            and (self._agent.in_place or self._worker.later).max_reconsume_times > 0
         )
 
     def _halve(self, doomed: Sequence[Run], batch: int) -> list[list[Run]]:
@@ -306,6 +313,9 @@ class Execution:
             return fallen, unnamed
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
+        if self._agent.order == "partition":
+            dispositions, refused = nothing_done_behind(dispositions)
+            self._log_refused(ready, refused)
         start = 0
         for run in ready:
             size = len(run)
@@ -315,7 +325,7 @@ class Execution:
                 self._succeed([run])
             for single, place in zip(singles, failed, strict=True):
                 was_named = batch.ruling(start + place) is not None
-                raised = decide(single, dispositions[start + place], self._worker.later, None if was_named else error)
+                raised = self._rule(single, dispositions[start + place], None if was_named else error)
                 if raised is not None:
                     broken.append(raised)
                 if not was_named:
@@ -323,6 +333,20 @@ class Execution:
             fallen += singles
             start += size
         return fallen, unnamed
+
+    def _rule(self, run: Run, disposition: Disposition, error: BaseException | None = None) -> Exception | None:
+        return decide(run, disposition, self._worker.later, error, in_place=self._agent.in_place)
+
+    def _log_refused(self, ready: Sequence[Run], refused: int) -> None:
+        if refused:
+            log.warning(
+                "messages were done behind one that comes later, by the order of their partition they run again behind it",
+                handler=self._agent.name,
+                messages=refused,
+                topic=ready[0].origin.topic,
+                partition=ready[0].origin.partition,
+                offset=ready[0].origin.offset,
+            )
 
     def _succeed(self, done: Sequence[Run]) -> None:
         for run in done:
@@ -337,11 +361,14 @@ class Execution:
         log_broken_policy(self._agent.name, broken)
         if raised:
             log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))
-        back = [run for run in decided if isinstance(run.disposition, Later)]
+        back = [run for run in decided if isinstance(run.disposition, Later | Suspended)]
         if not back:
             return
         first = back[0]
-        failure = first.disposition.failure if isinstance(first.disposition, Later) else None
+        failure = first.disposition.failure if isinstance(first.disposition, Later | Suspended) else None
+        delay = None if first.send_back is None else first.send_back.delay
+        if isinstance(first.disposition, Suspended):
+            delay = first.disposition.delay
         # Where nothing was raised, the failure's text is ours: what was returned, and what should have been.
         text = f"{failure.error}: {failure.message}" if failure is not None and first not in raised else first.error
         log.warning(
@@ -352,8 +379,8 @@ class Execution:
             topic=first.origin.topic,
             partition=first.origin.partition,
             offset=first.origin.offset,
-            attempt=first.attempt,
-            delay=None if first.send_back is None else first.send_back.delay,
+            attempt=first.reconsume_times + 1,
+            delay=delay,
             error=text,
             at=None if failure is None else failure.at,
         )

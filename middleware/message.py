@@ -69,13 +69,15 @@ def delivery_of(place: tuple[str, int], record: Any) -> Delivery:
 class Message(Generic[T_co]):
     """One message as a handler sees it; read-only. Coordinates are those of the origin record, on every attempt."""
 
-    __slots__ = ("_place", "_record", "_value", "connection", "fencing_token")
+    __slots__ = ("_place", "_record", "_value", "connection", "fencing_token", "in_place")
 
     fencing_token: int | None
     """Grows with every claim of this message that follows another: a resource that remembers the highest one it saw can
     refuse a worker that was thought dead. `None` without a claim: no `Dedup`, no key, or the store is down."""
     connection: Any
     """What to write through under `Transactional`, as `Batch.connection`."""
+    in_place: int
+    """How often it was suspended in place since it was sent back for the last time; 0 for a handler without an order."""
 
     def __init__(self, delivery: Delivery | Any, value: T_co, place: tuple[str, int] = ("", 0)) -> None:
         """`delivery` is the copy that was read, or what a client gave for a record of `place`."""
@@ -84,6 +86,7 @@ class Message(Generic[T_co]):
         self._value = value
         self.fencing_token = None
         self.connection = None
+        self.in_place = 0
 
     @property
     def value(self) -> T_co:
@@ -133,8 +136,8 @@ class Message(Generic[T_co]):
 
     @property
     def reconsume_times(self) -> int:
-        """How often this message was sent back; 0 on its first delivery."""
-        return self.delivery.attempt - 1
+        """How often this message was sent back, or suspended in place; 0 on its first delivery."""
+        return self.delivery.attempt - 1 + self.in_place
 
     @property
     def delivery(self) -> Delivery:

@@ -8,6 +8,7 @@ Source: RocketMQ `ProcessQueue.removeMessage`.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 __all__ = ["Watermark"]
 
@@ -41,6 +42,16 @@ class Watermark:
             self._starts[at : at + 1] = [a for a, _ in left]
             self._ends[at : at + 1] = [b for _, b in left]
             at += len(left)
+
+    @property
+    def next(self) -> int | None:
+        """The smallest offset that was not seen yet; `None` while nothing is known."""
+        return self._next
+
+    @property
+    def unfinished(self) -> Iterator[tuple[int, int]]:
+        """The ranges of offsets that were seen and are not finished, ascending, as `(first, behind the last)`."""
+        return zip(self._starts, self._ends, strict=True)
 
     @property
     def commit(self) -> int | None:

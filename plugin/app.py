@@ -15,6 +15,8 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import Order, RetryInPlace
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
@@ -95,6 +97,9 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        order: Order = "none",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -105,6 +110,9 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        order: Order = "none",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def agent(
         self,
@@ -114,13 +122,20 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        order: Order = "none",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
     ) -> Any:
         """Register an `async def` handler of `topics`; the handler itself is returned unchanged.
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
         `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
         it. `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
-        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception. Raises `ConfigurationError`.
+        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
+
+        `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
+        one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
+        `in_place=RetryInPlace(…)` says, and what must not overtake it waits. Raises `ConfigurationError`.
         """
 
         if topics and callable(topics[0]):
@@ -139,6 +154,9 @@ class App:
                 max_batch=max_batch,
                 within=parse_duration(within, what="within"),
                 keep_ack_index_on_error=keep_ack_index_on_error,
+                order=order,
+                order_by=order_by,
+                in_place=in_place,
             )
             self._check(agent)
             self._agents.append(agent)

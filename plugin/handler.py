@@ -20,6 +20,7 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import ORDERS, RetryInPlace
 
 __all__ = [
     "Decoder",
@@ -112,9 +113,27 @@ def check_agent(agent: Agent) -> None:
         raise ConfigurationError(f'agent {agent.name!r} has no topic; name one, such as "orders"')
     if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
         raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
+    _check_order(agent)
     for topic in agent.topics:
         if agent.topics.count(topic) > 1:
             raise ConfigurationError(f"agent {agent.name!r} names topic {topic!r} twice; name it once")
+
+
+def _check_order(agent: Agent) -> None:
+    name, order, in_place = agent.name, agent.order, agent.in_place
+    if order not in ORDERS:
+        raise ConfigurationError(f"order of agent {name!r} is {order!r}; it is one of {', '.join(map(repr, ORDERS))}")
+    if order == "none" and in_place is not None:
+        raise ConfigurationError(f"agent {name!r} has in_place and no order; give it order='key' or 'partition', or leave in_place out")
+    if order != "none" and not isinstance(in_place, RetryInPlace):
+        raise ConfigurationError(
+            f"agent {name!r} has order={order!r} and in_place={in_place!r}; say how often a message may run again while others wait "
+            "behind it, such as in_place=RetryInPlace(3)"
+        )
+    if agent.order_by is not None and order != "key":
+        raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
+    if agent.order_by is not None and not callable(agent.order_by):
+        raise ConfigurationError(f"order_by of agent {name!r} is {agent.order_by!r}; give a function from a message to its key")
 
 
 def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> None:

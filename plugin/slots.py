@@ -148,6 +148,11 @@ class Slots:
         if self.broadcasting is not None:
             self._check_broadcasting()
         for agent in agents:
+            if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has order={agent.order!r}, and Transactional(mode='offsets') passes one offset for all: use "
+                    "mode='inbox', or leave the order out"
+                )
             if self.transactional is not None and agent.keep_ack_index_on_error:
                 raise ConfigurationError(
                     f"agent {agent.name!r} has keep_ack_index_on_error, and Transactional rolls back what was written before an error; "

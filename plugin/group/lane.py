@@ -8,32 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import takewhile
-from operator import attrgetter
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
+from ackwise.middleware.commitmetadata import FinishedMap, InPlace
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.run import Run, Stage, Taker, count, ranges_of
+from ackwise.middleware.progress import MAP_SPAN, Finished, holds, is_of
+from ackwise.middleware.run import Run, Stage, Taker, count, in_order, pick, ranges_of
 from ackwise.middleware.watermark import Watermark
+from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, Fresh, InSequence
 from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
 
-__all__ = ["Lane"]
+__all__ = ["MAX_MESSAGES", "MAX_SPAN", "MOST_IN_PLACE", "Lane", "Told"]
 
 log = Log()
 
-#: A lane takes no more above this, or above twice as large a span of offsets.
-#: RocketMQ: `pullThresholdForQueue`, `consumeConcurrentlyMaxSpan`.
-MAX_MESSAGES = 1000
+#: Nor above this span of offsets, where what is finished of it can't be told to the next owner. RocketMQ: `consumeConcurrentlyMaxSpan`.
+MAX_SPAN = 2000
+
+#: Messages that wait in memory for their next attempt, above which it takes no more: a commit has room for so many.
+MOST_IN_PLACE = 100
+
+#: Seconds that one of those waits at most, whatever the clocks say.
+LONGEST_IN_PLACE = 30.0
 
 #: Batches of an overlapping lane that may be at work: one that is consumed, one that is admitted or settled meanwhile.
 _OVERLAP = 2
 
 #: Seconds between alarms about a copy that only a newer Ackwise can read.
 ALARM = 60.0
+
+
+class Told(NamedTuple):
+    """What the broker has of a partition."""
+
+    offset: int
+    finished: Finished | None = None
+    in_place: Sequence[InPlace] = ()
 
 
 class Lane:
@@ -53,13 +67,17 @@ class Lane:
         make: Callable[[TopicPartition, Sequence[Any]], list[Run]],
         progressed: Callable[[Lane], None],
         generation: int | None = None,
+        fresh: Fresh | None = None,
+        in_order: bool = False,
         overlapping: bool = False,
         agent: str | None = None,
         budget: Budget | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`generation`: of the partition's offset in a database, if it is kept there; then nothing overtakes what is held.
 
+        `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
         """
@@ -70,7 +88,12 @@ class Lane:
         self.agent = agent
         self.position = position  #: the next offset that the broker is asked for
         self.generation = generation
-        self.committed: int | None = None  #: what the broker has accepted
+        self.told: Told | None = None  #: what the broker has accepted, with what stands beside it
+        self.max_span = MAP_SPAN if generation is None else MAX_SPAN  #: of offsets in hand; what is finished among them is told
+        self._finished_before: FinishedMap | None = None  #: by the last owner
+        self._in_place_before: dict[int, InPlace] = {}
+        self._is_same_log = False  #: as far as the first record tells
+        self.times: dict[int, int] = {}  #: of records finished above the watermark, the last one of each run; epoch milliseconds
         self.watermark = Watermark(position)
         self.cut_off = False
         self.unreadable: str | None = None  #: why the client can't read on at `position`, while it is left alone for that
@@ -84,12 +107,11 @@ class Lane:
         self._make = make
         self._progressed = progressed
         self._clock = clock
-        self._queue: deque[Run] = deque()
-        self._held: list[Run] = []
+        self._wall = wall
+        self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
-        self._arrived = 0.0  #: when the queue began to fill
         self._next_alarm = 0.0
         self._stopping = False
         self._wake = asyncio.Event()
@@ -99,8 +121,18 @@ class Lane:
         self.task = asyncio.create_task(self._work(), name=f"ackwise {self.topic}/{self.partition}")
         return self.task
 
-    def offer(self, records: Sequence[Any]) -> list[tuple[int, int]]:
-        """Take what was fetched, in order; returns `(from, to)` for each range of offsets that the log does not have."""
+    def resume(self, finished: FinishedMap | None, in_place: Sequence[InPlace]) -> None:
+        """Where the last owner was. If the log is the same, what it had finished does not run again, what waited keeps its attempts.
+
+        To be told before anything is offered.
+        """
+        self._finished_before, self._in_place_before = finished, {entry.offset: entry for entry in in_place}
+
+    def offer(self, records: Sequence[Any], *, proved: bool = False) -> list[tuple[int, int]]:
+        """Take what was fetched, in order; returns `(from, to)` for each range of offsets that the log does not have.
+
+        `proved`: nothing was there that this fetch has not.
+        """
         if records and records[0].offset < self.position:  # some of it was taken before
             records = [record for record in records if record.offset >= self.position]
         if not records:
@@ -110,56 +142,92 @@ class Lane:
         for first, end in fetched:
             self.watermark.track(first, end)
         self.position = ends[-1]
-        runs = self._make(self.place, records)
+        unfinished = self._unfinished(records, is_hole_proved=proved)
+        runs = self._resumed(self._make(self.place, unfinished)) if unfinished else []
         if count(runs) != len(records):
             taken = {record.offset for run in runs for record in run.records}
             for record in records:
                 if record.offset not in taken:
                     self.watermark.finish(record.offset)
-        if not self._queue:
-            self._arrived = self._clock()
         for run in runs:
             run.sizes = [*map(size_of, run.records)]
         size = sum(run.size for run in runs)
-        self._queue.extend(runs)
+        self._backlog.add(runs)
         self.bytes += size
         self.budget.used += size
         self._wake.set()
         return [(end, first) for end, (first, _) in zip(ends, fetched, strict=False) if end < first]
 
+    def _unfinished(self, records: Sequence[Any], *, is_hole_proved: bool) -> Sequence[Any]:
+        """Those of `records` that the last owner has not finished. The first ones say whether it saw the same log."""
+        if (found := self._finished_before) is None:
+            return records
+        if not self._is_same_log:
+            if not is_of(found, records, is_hole_proved=is_hole_proved):
+                self._finished_before, self._in_place_before = None, {}
+                log.warning(
+                    "the log is another one than the last owner of this partition saw, what it had finished out of order runs again",
+                    topic=self.topic,
+                    partition=self.partition,
+                    offset=found.base,
+                    messages=found.bits.bit_count(),
+                )
+                return records
+            self._is_same_log = True
+        if records[-1].offset >= found.base + found.bits.bit_length() - 1:
+            self._finished_before = None
+        return [record for record in records if not holds(found, record.offset)]
+
+    def _resumed(self, runs: list[Run]) -> list[Run]:
+        """`runs`, of which what had failed in place falls out with the attempts that it has had, and waits until its next one is due."""
+        if not (before := self._in_place_before):
+            return runs
+        now, wall = self._clock(), self._wall()
+        for run in list(runs):
+            for single in pick(runs, run, [place for place, offset in enumerate(run.offsets) if offset in before]):
+                entry = before.pop(single.first)
+                single.in_place, single.due_ms = entry.attempts, entry.due_ms
+                single.not_before = now + min(max(0.0, entry.due_ms / 1000 - wall), LONGEST_IN_PLACE)
+        return in_order(runs, runs)
+
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return count(self._queue) + count(self._held) + sum(map(count, self._running))
+        return len(self._backlog) + count(self.running)
+
+    @property
+    def committed(self) -> int | None:
+        """The offset that the broker has accepted."""
+        return None if self.told is None else self.told.offset
 
     @property
     def is_at_work(self) -> bool:
         """Whether it has something in a batch, or for the next one; what is held for later is neither."""
-        return bool(self._queue or self._running)
+        return bool(self._running or self._backlog.fresh.ripe)
 
     @property
     def queued(self) -> tuple[Run, ...]:
         """What waits for a batch."""
-        return tuple(self._queue)
+        return tuple(self._backlog.fresh)
 
     @property
     def running(self) -> tuple[Run, ...]:
         """What is in a batch now."""
-        return tuple(run for batch in self._running for run in batch)
+        return tuple(run for batch in self._running for run in batch if not run.passed)
 
     @property
     def held(self) -> tuple[Run, ...]:
         """What came back undecided or unsettled, and comes up again."""
-        return tuple(self._held)
+        return tuple(self._backlog.held)
 
     def is_full(self) -> bool:
         """Whether fetching should pause; half of the bounds lets it go on. Where the budget is spent, one batch is enough."""
-        share, in_hand = 1.0 if self._full_since is None else 0.5, self.in_hand
+        share, in_hand = 1.0 if self._full_since is None else 0.5, self.in_hand - self._backlog.waiting
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
         has_bytes = self.bytes > LANE_BYTES * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.is_spent)
-        has_much = in_hand > self.capacity * share or has_bytes
-        if not (has_much or self.watermark.span > 2 * self.capacity * share):
+        has_much = in_hand > self.capacity * share or self._backlog.failed >= MOST_IN_PLACE
+        if not (has_much or has_bytes or self.watermark.span > max(self.max_span, 2 * self.capacity) * share):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
@@ -199,31 +267,64 @@ class Lane:
 
     def unsettled(self) -> list[Run]:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
-        return [*self._held, *self._queue]
+        return [*self._backlog.held, *self._backlog.fresh]
 
     def pass_settled(self, runs: Iterable[Run]) -> None:
-        """Those of `runs` that are SETTLED may move the watermark."""
-        for run in runs:
-            if run.stage is Stage.SETTLED:
-                for first, end in run.ranges():
-                    self.watermark.finish(first, end)
+        """Those of `runs` that are SETTLED may move the watermark, once."""
+        settled = [run for run in runs if run.stage is Stage.SETTLED and not run.passed]
+        for run in settled:
+            run.passed = True
+            for first, end in run.ranges():
+                self.watermark.finish(first, end)
+        self._release(sum(run.size for run in settled))
+        if self.watermark.span and self.max_span > MAX_SPAN:
+            self._keep_times(settled)
+        if self._backlog.fresh.finished(settled):
+            self._wake.set()
         self._progressed(self)
+
+    def _keep_times(self, settled: Iterable[Run]) -> None:
+        """Those of what is finished above the watermark; the next owner may know the log by them."""
+        passed = self.watermark.commit or 0
+        self.times.update((run.last, run.time_of_last) for run in settled if run.last > passed)
+        if len(self.times) > 2 * MAP_SPAN:
+            self.forget_times(passed)
+
+    def forget_times(self, passed: int) -> None:
+        """Those below the offset that all have passed."""
+        if self.times:
+            self.times = {offset: time for offset, time in self.times.items() if offset > passed}
+
+    def time_at(self, offset: int) -> int | None:
+        """The timestamp of the record at `offset`, epoch milliseconds, if it is in hand."""
+        for run in self._unsettled:
+            if run.first <= offset <= run.last and offset in (offsets := run.offsets):
+                return int(run.times()[offsets.index(offset)])
+        return None
+
+    @property
+    def in_place(self) -> list[InPlace]:
+        """What has failed and waits in memory, or is tried again."""
+        return [InPlace(run.first, run.in_place, run.due_ms) for run in self._unsettled if run.in_place]
+
+    @property
+    def _unsettled(self) -> Iterator[Run]:
+        return chain(self.running, self._backlog.held, self._backlog.fresh)
 
     async def _work(self) -> None:
         try:
             while True:
                 self._reap()
-                pipeline, batch = self._take()
+                batch = [] if self.cut_off or self._is_busy() else self._backlog.take(stopping=self._stopping)
                 if not batch:
-                    settleable = self._held if self.generation is None else self._held[:1]
-                    if self._stopping and not self._batches and (self.cut_off or not any(map(_is_decided, settleable))):
+                    if self._stopping and not self._batches and (self.cut_off or not self._backlog.is_settleable()):
                         return
                     await self._wait()
-                elif pipeline is None:
+                elif (pipeline := batch[0].pipeline) is None:
                     self._alarm(batch)
                 else:
                     self._running.append(batch)
-                    if self._overlapping:
+                    if self._overlaps(pipeline):
                         self._begin(pipeline, batch)
                     else:
                         await self._run(pipeline, batch)
@@ -253,84 +354,32 @@ class Lane:
             await pipeline(batch, self)
         finally:
             self._running = [other for other in self._running if other is not batch]
-            self._release(sum(run.size for run in batch if run.stage is Stage.SETTLED))
-            self._held += [run for run in batch if run.stage is not Stage.SETTLED]
-            self._held.sort(key=_first)
+            self._backlog.hold(run for run in batch if run.stage is not Stage.SETTLED)
             self.pass_settled(batch)
 
-    def _take(self) -> tuple[Taker | None, list[Run]]:
-        """The next batch: held messages that are due, then new ones, all of one pipeline."""
-        now = self._clock()
-        due = [run for run in self._held if run.not_before <= now and (not self._stopping or _is_decided(run))]
-        if self.cut_off or self._is_busy():
-            return None, []
-        waits = self.generation is not None and len(due) < len(self._held)
-        if waits:
-            ready = set(due)
-            due = list(takewhile(ready.__contains__, self._held))
-        if alone := next((run for run in due if run.alone and run.stage is Stage.FETCHED), None):
-            batch = [alone]
-        else:
-            head = due[0] if due else self._queue[0] if self._queue and not (self._stopping or waits) else None
-            if head is None:
-                return None, []
-            batch = _fitting(run for run in due if run.pipeline is head.pipeline)
-            if not (self._stopping or waits) and (due or self._is_ripe(head, now)):
-                self._dequeue(head.pipeline, batch)
-        if self._held:
-            taken = set(batch)
-            self._held = [run for run in self._held if run not in taken]
-        return (batch[0].pipeline if batch else None), batch
+    def _overlaps(self, pipeline: Taker) -> bool:
+        """Whether batches of `pipeline` may be at work side by side."""
+        return self._overlapping or pipeline.agent.overlaps
 
     def _is_busy(self) -> bool:
         """Whether as much is at work as may be."""
-        if not self._running or not self._overlapping:
-            return bool(self._running)
-        batch = self._running[-1]
-        pipeline = batch[-1].pipeline if batch else None
-        return pipeline is not None and sum(map(count, self._running)) >= _OVERLAP * pipeline.agent.max_batch
-
-    def _is_ripe(self, head: Run, now: float) -> bool:
-        if head.pipeline is None:
+        if not self._running:
+            return False
+        pipelines = [batch[-1].pipeline for batch in self._running if batch]
+        if not all(pipeline is None or self._overlaps(pipeline) for pipeline in pipelines):
             return True
-        agent = head.pipeline.agent
-        return count(self._queue) >= agent.max_batch or now >= self._arrived + agent.within
-
-    def _dequeue(self, pipeline: Taker | None, batch: list[Run]) -> None:
-        """Fill `batch` with new messages of `pipeline`, as far as each of them allows."""
-        others: list[Run] = []
-        size, limit = count(batch), min(map(_limit, batch), default=MAX_MESSAGES)
-        while self._queue and size < limit:
-            run = self._queue.popleft()
-            if run.pipeline is not pipeline:
-                others.append(run)
-                continue
-            limit = min(limit, _limit(run))
-            if size >= limit:
-                self._queue.appendleft(run)
-                break
-            if size + len(run) > limit:
-                self._queue.appendleft(run)
-                run = run.cut(limit - size)
-            batch.append(run)
-            size += len(run)
-        self._queue.extendleft(reversed(others))
-        self._arrived = self._clock()
+        most = max((pipeline.agent.max_batch for pipeline in pipelines if pipeline is not None), default=MAX_MESSAGES)
+        return count(self.running) >= _OVERLAP * most
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""
-        blocked = self.generation is not None and bool(self._held)
-        due = [run.not_before for run in (self._held[:1] if blocked else self._held) if not self._stopping or _is_decided(run)]
-        if self._queue and not (self._stopping or blocked) and (pipeline := self._queue[0].pipeline) is not None:
-            due.append(self._arrived + pipeline.agent.within)
-        if self._is_busy():
-            due = []
+        at = None if self._is_busy() else self._backlog.next_at(stopping=self._stopping)
         self._wake.clear()
-        if not due:
+        if at is None:
             await self._wake.wait()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, min(due) - self._clock())):
+            async with asyncio.timeout(max(0.0, at - self._clock())):
                 await self._wake.wait()
 
     def _alarm(self, batch: list[Run]) -> None:
@@ -346,32 +395,4 @@ class Lane:
             )
         for run in batch:
             run.not_before = now + ALARM
-            self._held.append(run)
-
-
-_first = attrgetter("first")
-
-
-def _limit(run: Run) -> int:
-    """How many messages may be in a batch with `run`, itself included."""
-    if run.pipeline is None:
-        return 1
-    return run.batch_limit or run.pipeline.agent.max_batch
-
-
-def _fitting(runs: Iterable[Run]) -> list[Run]:
-    """As many of `runs`, in order, as each of them allows; the first in any case."""
-    batch: list[Run] = []
-    size, limit = 0, MAX_MESSAGES
-    for run in runs:
-        limit = min(limit, _limit(run))
-        if batch and size + len(run) > limit:
-            break
-        batch.append(run)
-        size += len(run)
-    return batch
-
-
-def _is_decided(run: Run) -> bool:
-    """Whether settling it needs no more user code: it must not be thrown away while there is time."""
-    return run.pipeline is not None and (run.succeeded or Stage.RULED <= run.stage < Stage.SETTLED)
+        self._backlog.hold(batch)

@@ -40,7 +40,8 @@ from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
-from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.keyed import ByKey
+from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -143,7 +144,7 @@ class Member:
         self._store = store
         self._inbox = inbox
         self._tasks = Tasks(settings.group, self._fail)
-        self._commits = Commits(settings.group, sink, lambda offsets: self._client.commit(offsets))
+        self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
         self._foreign = 0  # partitions that came with metadata of others
         self._end_by: float | None = None
         self._throttle = LogThrottle()
@@ -222,7 +223,7 @@ class Member:
 
         Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
         """
-        await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
+        self._commits.cluster = await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
 
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store
@@ -369,6 +370,8 @@ class Member:
         agent: str | None = None,
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
+        readers = [pipeline for pipeline in self.pipelines.values() if topic in pipeline.agent.topics] if make is None else []
+        keyed = next((pipeline for pipeline in readers if pipeline.agent.order == "key"), None)
         return Lane(
             topic,
             partition,
@@ -377,6 +380,8 @@ class Member:
             make=make or (self.routes.from_source if role == "source" else self.routes.from_retry),
             progressed=self._progressed,
             generation=generation,
+            fresh=None if keyed is None else ByKey(keyed.find_order),
+            in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
             budget=self.budget,
@@ -392,11 +397,13 @@ class Member:
             replaced.cut()
         self.lanes[partition] = lanes
         for lane in lanes:
-            lane.committed = from_commit
+            lane.told = None if from_commit is None else Told(from_commit)
+        found = decode(metadata)
+        self._commits.resume(lanes, found)
+        for lane in lanes:
             task = lane.start()
             task.add_done_callback(partial(self._has_ended, lane))
             self._tasks.detach(task)
-        found = decode(metadata)
         self._foreign += bool(metadata) and found is None
         attrs = None if found is None or found.writer_id is None else json.dumps({"writer": found.writer_id, "seq": found.last_seq})
         position = first.position
@@ -427,7 +434,7 @@ class Member:
         lanes = self.lanes.get(partition, ())
         if not lanes or lanes[0].is_stopping:
             return
-        for start, end in sorted({gap for lane in lanes for gap in lane.offer(records)}):
+        for start, end in sorted({gap for lane in lanes for gap in lane.offer(records, proved=bool(proved))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
 

@@ -50,8 +50,8 @@ _SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.
 
 async def ensure_topics(
     settings: HostSettings, names: TopicNames, sources: Collection[str], *, levels: DelayLevels, made: Collection[str] = ()
-) -> None:
-    """Return once every topic of the group is there and fits `sources`, the topics that its agents consume.
+) -> str | None:
+    """Return the id of the cluster, if it has one, once every topic of the group is there and fits `sources`, what its agents consume.
 
     `made` are those of `sources` that another part of this worker is making now; they are waited for.
 
@@ -66,6 +66,9 @@ async def ensure_topics(
             await _await_broker(admin, names, sources)
         else:
             await _await_plan(admin, settings, names, sources, levels.seconds[-1], made)
+        described: Mapping[str, Any] = await admin.describe_cluster()
+        cluster: str | None = described.get("cluster_id")
+        return cluster
 
 
 async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[str, Topic]:

@@ -9,9 +9,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from types import MappingProxyType
+from typing import Final
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.ordering import Order
 from ackwise.middleware.policies import Broadcasting, Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
@@ -128,7 +130,14 @@ def _kept(broadcasting: Broadcasting, settings: HostSettings) -> str:
 def _portion(agent: Agent) -> str:
     if agent.kind == "stream":
         return f"{agent.max_batch} messages of one partition are admitted together, or as many as it takes at a time"
-    return f"at most {agent.max_batch} messages of one partition at a time"
+    return f"at most {agent.max_batch} messages of one partition at a time{_IN_ORDER[agent.order]}"
+
+
+_IN_ORDER: Final[dict[Order, str]] = {
+    "none": "",
+    "key": ", equal keys one after the other",
+    "partition": ", one after the other",
+}
 
 
 def _dedup(dedup: Dedup | Transactional | None) -> str:
@@ -177,6 +186,10 @@ def _settings(
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
                 yield setting
+        if agent.in_place is not None:
+            order = agent.order if agent.order_by is None else f"{agent.order}, by {name_of(agent.order_by)}"
+            yield Setting(f"agents.{agent.name}.order", order, "code")
+            yield Setting(f"agents.{agent.name}.in_place", str(agent.in_place), "code")
 
 
 def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:

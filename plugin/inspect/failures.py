@@ -16,6 +16,7 @@ from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.execution import HANG_WARNING
 from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.ordering import LONGEST_DELAY, Order, RetryInPlace
 from ackwise.middleware.policies import Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of
@@ -54,6 +55,9 @@ _DROPPED: Final = "dropped, with an event and a count"
 _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
+#: What waits behind a message that is suspended.
+_FOLLOWS: Final[dict[Order, str]] = {"none": "", "key": "has its key", "partition": "follows in its partition"}
+
 
 def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[FailurePath, ...]:
     """The failures that can happen to this app, in the order in which a message can meet them."""
@@ -91,13 +95,28 @@ class _Failures:
         if self._transactional is not None and self._has_batches:
             several, then = "the handler raises on a batch of several", "rolled back; run again in halves until the culprit is alone"
             yield self._held(several, then, "at once", "as each half ends")
-        yield from self._of_errors("the handler")
-        yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
-        yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
-        yield from self._of_wishes("the handler")
-        if self._has_batches:
-            yield from self._of_batches("batch")
+        for agent in self._agents:
+            if agent.in_place is not None:
+                yield self._suspended(agent, agent.in_place)
+        if any(agent.in_place is None for agent in self._agents):
+            yield from self._of_errors("the handler")
+            yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
+            yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
+            yield from self._of_wishes("the handler")
+            if self._has_batches:
+                yield from self._of_batches("batch")
         yield from self._of_hangs("the handler")
+
+    def _suspended(self, agent: Agent, in_place: RetryInPlace) -> FailurePath:
+        """A handler with an order."""
+        delay, limit = float(in_place.delay), in_place.max_reconsume_times
+        then = f"suspended in place, and what {_FOLLOWS[agent.order]} waits behind it"
+        ends = f"{self._names.dead_letter or 'dropped'}, {Reason.MAX_RECONSUME_TIMES}" if in_place.on_dead == "go on" else ""
+        after = (
+            f"{format_duration(delay)} × {limit}" if ends else f"{format_duration(delay)} × {limit}, then every {spelled(LONGEST_DELAY)}"
+        )
+        offset = "once it is done or dead" if ends else "once it is done"
+        return FailurePath(f"{agent.name} raises", then, after if limit else "", (delay,) * limit, limit + 1, ends, offset)
 
     def _of_streams(self) -> Iterator[FailurePath]:
         yield from self._of_errors("the agent")

@@ -27,6 +27,7 @@ FILE = re.compile(r"`((?:docs|examples|middleware|plugin|spark|stores|tests)/[\w
 GUARANTEES = [
     "docs/guarantees/ack-index.md",
     "docs/guarantees/nothing-is-lost.md",
+    "docs/guarantees/progress.md",
     "docs/guarantees/tried.md",
     "docs/how-to/broadcasting.md",
     "docs/how-to/dead-letters.md",

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ackwise import App, Broadcasting, Message
+from ackwise import App, Broadcasting, Message, RetryInPlace
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.ordering import Order
 from ackwise.plugin.settings.config import Config
 from ackwise.testing import MemoryKafka
 
@@ -23,7 +24,15 @@ QUICK: dict[str, Any] = {"commit_interval": 0.05, "session_timeout": 6.0, "drain
 class Instance:
     """One instance of group `cache`, which drops `bad` and keeps what it has seen."""
 
-    def __init__(self, kafka: MemoryKafka, name: str, file: Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        kafka: MemoryKafka,
+        name: str,
+        file: Path | None = None,
+        order: Order = "none",
+        in_place: RetryInPlace | None = None,
+        **settings: Any,
+    ) -> None:
         self.name = name
         self.seen: list[bytes] = []
         self.events: list[Event] = []
@@ -33,7 +42,7 @@ class Instance:
         self._stop = asyncio.Event()
         self.running: asyncio.Task[None] | None = None
 
-        @self.app.agent("changes")
+        @self.app.agent("changes", order=order, in_place=in_place)
         async def evict(message: Message[bytes]) -> None:
             self.seen.append(message.value)
             self._came.set()

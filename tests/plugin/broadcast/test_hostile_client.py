@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from aiokafka.errors import LeaderNotAvailableError
@@ -58,7 +59,7 @@ async def test_whatever_the_coordinator_answers_an_instance_misses_nothing(kafka
 
 
 async def test_a_topic_that_is_away_for_a_moment_is_read_on_where_it_was(kafka: MemoryKafka, file_of: FileOf) -> None:
-    soon = {"client_options": {"metadata_max_age_ms": 100}}
+    soon: dict[str, Any] = {"client_options": {"metadata_max_age_ms": 100}}
     async with Instance(kafka, "web-1", file_of("web-1"), **soon) as one:
         await one.until(lambda: len(one.committed()) == 2)
         kafka.produce("changes", b"a", partition=1)

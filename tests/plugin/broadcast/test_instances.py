@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.plugin.broadcast.instances import FileOf, Instance
 
+from ackwise import RetryInPlace
 from ackwise.middleware.events import EventCode
 from ackwise.testing import MemoryKafka
 
@@ -55,3 +56,12 @@ async def test_a_new_instance_begins_at_the_start_if_that_is_said(kafka: MemoryK
     kafka.produce("changes", b"before")
     async with Instance(kafka, "web-1", file_of("web-1"), start="earliest") as one:
         await one.until(lambda: one.seen == [b"before"])
+
+
+async def test_with_an_order_a_failure_is_tried_again_in_place_and_dropped_at_its_limit(kafka: MemoryKafka, file_of: FileOf) -> None:
+    one = Instance(kafka, "web-1", file_of("web-1"), order="partition", in_place=RetryInPlace(2, delay=0.01))
+    async with one:
+        kafka.produce("changes", b"bad", b"good")
+        await one.until(lambda: one.committed().get(0) == 2)
+    assert one.seen == [b"bad", b"bad", b"bad", b"good"]
+    assert [event.error for event in one.codes(EventCode.DROPPED)] == ["max-reconsume-times"]

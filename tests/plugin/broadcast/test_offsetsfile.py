@@ -19,7 +19,7 @@ from ackwise.plugin.broadcast import offsetsfile
 from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
 from ackwise.plugin.client.offsets import Committed
 from ackwise.plugin.group.commits import to_commit
-from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.lane import Lane, Told
 
 PLACE = TopicPartition("changes", 0)
 
@@ -207,7 +207,7 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_in_the_next_one(tmp_pa
 
 def a_lane(position: int, committed: int | None) -> Lane:
     lane = Lane(*PLACE, "source", position, make=lambda place, records: [], progressed=lambda lane: None)
-    lane.committed = committed
+    lane.told = None if committed is None else Told(committed)
     return lane
 
 
@@ -219,9 +219,9 @@ def settle(lane: Lane, first: int, end: int) -> None:
 async def told(file: OffsetsFile, lanes: Sequence[Lane]) -> int:
     offsets = to_commit({PLACE: tuple(lanes)}, [PLACE])
     if offsets:
-        await file.commit({partition: Committed(offset, "") for partition, (_, offset) in offsets.items()})
+        await file.commit({partition: Committed(told.offset, "") for partition, (_, told) in offsets.items()})
     for lane in lanes if offsets else ():
-        lane.committed = offsets[PLACE][1]
+        lane.told = offsets[PLACE][1]
     return file.positions[PLACE].offset
 
 

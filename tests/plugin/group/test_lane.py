@@ -13,6 +13,7 @@ from ackwise.middleware.disposition import DONE
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition
 from ackwise.middleware.pipeline import Pipeline
+from ackwise.middleware.progress import MAP_SPAN
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.worker import Worker
@@ -52,11 +53,11 @@ def deliveries(start: int, count: int) -> Iterator[Delivery]:
         yield Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0))
 
 
-def make_lane(line: Line, clock: Clock | None = None, position: int = 100) -> Lane:
+def make_lane(line: Line, clock: Clock | None = None, position: int = 100, **options: Any) -> Lane:
     def make(_: TopicPartition, records: Sequence[Delivery]) -> list[Run]:
         return [Run.of(delivery, line) for delivery in records]  # a line is a pipeline reduced to what a lane asks of it
 
-    return Lane("orders", 0, "source", position, make=make, progressed=lambda lane: None, clock=clock or Clock())
+    return Lane("orders", 0, "source", position, make=make, progressed=lambda lane: None, clock=clock or Clock(), **options)
 
 
 def limited(delivery: Delivery, line: Line, batch_limit: int) -> Run:
@@ -185,7 +186,14 @@ async def test_a_lane_is_full_above_a_thousand_messages(count: Any, full: Any) -
 
 
 @pytest.mark.parametrize(("last", "full"), [pytest.param(2100, False, id="F03"), pytest.param(2101, True, id="F03-more")])
-async def test_a_lane_is_full_above_a_span_of_two_thousand_offsets(last: Any, full: Any) -> None:
+async def test_a_lane_whose_progress_is_not_told_is_full_above_a_span_of_two_thousand_offsets(last: Any, full: Any) -> None:
+    lane = make_lane(Line(), generation=1)
+    lane.offer([*deliveries(100, 1), *deliveries(last, 1)])
+    assert lane.is_full() is full
+
+
+@pytest.mark.parametrize(("last", "full"), [(100 + MAP_SPAN, False), (101 + MAP_SPAN, True)])
+async def test_a_lane_is_full_above_the_span_that_a_map_holds(last: int, full: bool) -> None:
     lane = make_lane(Line())
     lane.offer([*deliveries(100, 1), *deliveries(last, 1)])
     assert lane.is_full() is full

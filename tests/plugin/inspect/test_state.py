@@ -24,7 +24,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.streaming import StreamingPipeline
 from ackwise.middleware.wire import Copy
-from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.lane import Lane, Told
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.inspect.state import State, by_agent, look
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -111,7 +111,7 @@ def told(state: State) -> str:
 
 def test_what_was_fetched_is_in_hand_and_lags_behind_the_end_of_its_log() -> None:
     member = make_member(agent("bill", "orders"))
-    give(member, ORDERS, 3, agent="bill").committed = 90
+    give(member, ORDERS, 3, agent="bill").told = Told(90)
     (lane,) = look(member, {ORDERS: 110}).lanes
     assert (lane.topic, lane.partition, lane.role, lane.agent) == ("orders", 0, "source", "bill")
     assert (lane.position, lane.committed, lane.watermark, lane.end, lane.lag) == (103, 90, 100, 110, 10)
