@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
+    from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
@@ -60,6 +61,7 @@ __all__ = [
     "Events",
     "Breaker",
     "RateLimit",
+    "Broadcasting",
     "Event",
     "EventCode",
     "Exponential",
@@ -97,6 +99,7 @@ _HOMES = {
     "Events": "ackwise.middleware.policies",
     "Breaker": "ackwise.middleware.breaker",
     "RateLimit": "ackwise.middleware.limits",
+    "Broadcasting": "ackwise.middleware.policies",
     "Transactional": "ackwise.middleware.policies",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",

@@ -19,6 +19,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
 from ackwise.plugin.around import Middleware, wrap
+from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
@@ -68,6 +69,7 @@ class App:
         self._config = read_config() if config is None else config
         self.settings = self._config.host_settings(group, brokers=brokers, **settings)
         self._slots = Slots(self._config)
+        self._says_start = "start" in settings or "start" in self._config.of()
         self._agents: list[Agent] = []
         self._is_started = False
         self._host: AiokafkaHost | None = None
@@ -218,11 +220,19 @@ class App:
 
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """
-        return explain(self.settings, self._slots, self.agents(), self._config)
+        return explain(self._placed(), self._slots, self.agents(), self._config, origins=self._origins())
 
     def group(self) -> Group:
         """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
-        return group_of(self.settings, self._slots, self.agents())
+        return group_of(self._placed(), self._slots, self.agents())
+
+    def _placed(self) -> HostSettings:
+        """The settings as they hold, now that it is known whether every instance has a group of its own."""
+        broadcasting = self._slots.broadcasting
+        return self.settings if broadcasting is None else placed(self.settings, broadcasting, says_start=self._says_start)
+
+    def _origins(self) -> Mapping[str, str]:
+        return {} if self._slots.broadcasting is None or self._says_start else {"start": "Broadcasting"}
 
     async def pause(self, what: str) -> None:
         """Begin nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
@@ -303,7 +313,7 @@ class App:
         if self._is_started:
             raise ConfigurationError("this app was started before; make a new one")
         agents = self.agents()
-        host = self._host = self._slots.host(self.settings, agents)
+        host = self._host = self._slots.host(self._placed(), agents)
         self._is_started = True
         await host.run(stop)
 
@@ -330,7 +340,7 @@ def _timeout(given: float | str, order: Order) -> float:
 
 
 def _refuse_unknown(settings: Mapping[str, object]) -> None:
-    known = sorted({field.name for field in dataclasses.fields(HostSettings)} - {"group"})
+    known = sorted({field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"})
     for name in settings.keys() - set(known):
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"

@@ -21,6 +21,7 @@ from ackwise.middleware.events import Event
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.app import App
+from ackwise.plugin.broadcast.models import model_of
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observed
@@ -246,6 +247,8 @@ class TestApp:
     def _host(self, group: Group) -> AiokafkaHost:
         life, slots = self._life, group.slots
         settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
+        if group.settings.instance:  # else what a test writes before this instance has begun would be passed over
+            settings["start"] = "earliest"
 
         def take(event: Event) -> None:
             if not life.is_over.is_set():
@@ -261,6 +264,7 @@ class TestApp:
             inbox=slots.open_inbox(),
             flow=slots.flow_control(first_wait=_FIRST_WAIT),
             sink=Observed([*slots.observers, take], None),
+            model=model_of(group.settings, slots.broadcasting),
             clock=self.clock,
         )
 

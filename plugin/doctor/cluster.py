@@ -94,7 +94,15 @@ def _parted(sentence: str) -> tuple[str, str]:
 
 async def membership(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read the group and that of its relay, and who is in them."""
-    return [await _membership(admin, name) for name in (group.settings.group, group.names.relay_group)]
+    return [await _membership(admin, name) for name in _groups(group)]
+
+
+def _groups(group: Group) -> list[str]:
+    """Those that its worker joins: that of the relay only where something is sent back."""
+    policy = group.slots.broadcasting
+    if policy is not None:
+        return [group.settings.group] if policy.offsets_file is None else []
+    return [group.settings.group, group.names.relay_group]
 
 
 async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
@@ -117,7 +125,8 @@ async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
 async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read what a worker reads, and whether records of the sources claim to be from the future."""
     sources = await _partitions(admin, group.sources)
-    ours = await _partitions(admin, [group.names.retry, *group.names.delays, group.names.control])
+    needed = [topic for topic in group.names.all if topic != group.names.dead_letter]
+    ours = await _partitions(admin, [*needed, group.names.control] if needed else [])
     if not sources and not ours:
         return [Finding("reading", "ok", "there is no topic yet to read")]
     settings = group.settings

@@ -22,6 +22,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
+from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
@@ -129,7 +130,7 @@ class Member:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`. `clock`: epoch seconds, by which copies are due."""
         self.settings = settings
         self.later = later
-        self.names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
+        self.names = TopicNames.of(settings, later.levels, dead_letter=dead_letter.topic)
         self.sink = sink
         self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
@@ -175,8 +176,9 @@ class Member:
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
-            opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
-            await self.insist(publisher.start)
+            if self.names.all:  # else nothing is ever published
+                opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
+                await self.insist(publisher.start)
             self._build_pipelines(publisher)
             yield
         log.info("stopped", group=group)
@@ -247,6 +249,7 @@ class Member:
             leases=self.leases,
             sink=self.sink,
             flow=self.flow,
+            dropping=None if self.names.all else Dropping(),
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
         )
@@ -271,7 +274,8 @@ class Member:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
         unlisten = self.flow.listen(self._look_again)
-        self.keep(Control(self.settings, self.names, self.flow).follow, "control")
+        if self.names.all:  # an instance that broadcasts has no topic for commands
+            self.keep(Control(self.settings, self.names, self.flow).follow, "control")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:

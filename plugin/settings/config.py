@@ -19,7 +19,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
@@ -139,6 +139,10 @@ class Config:
     def rate_limit(self, used: RateLimit | None) -> RateLimit | None:
         """`RateLimit` as it holds; an entry `rate_limit.rate` turns it on. Raises `ConfigurationError`."""
         return self._optional(RateLimit, used, "rate_limit", "rate")
+
+    def broadcasting(self, used: Broadcasting | None) -> Broadcasting | None:
+        """`Broadcasting` as it holds; an entry `broadcasting.instance` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Broadcasting, used, "broadcasting", "instance")
 
     def sourced(self, *table: str) -> AbstractContextManager[None]:
         """Around what may refuse the entries of `table`: the sentence then also says where those that it names were set."""

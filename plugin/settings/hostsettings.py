@@ -57,6 +57,7 @@ class HostSettings:
     partition_bytes: Annotated[int, "the same in bytes"] = 100 * 2**20
     partition_span: Annotated[int | None, "the same in offsets, from the first unsettled one"] = None
     client_id: Annotated[str, "name of the Kafka clients"] = "ackwise"
+    instance: str = ""  #: of `Broadcasting`, whose own group is `group@instance`; `group` is that one then
     client_options: Annotated[
         Mapping[str, object], "option of every Kafka client, such as `security_protocol`, `sasl_mechanism`, `sasl_plain_password`"
     ] = field(default_factory=dict)
@@ -70,7 +71,12 @@ class HostSettings:
         for name in ("commit_interval", "revoke_timeout", "drain_timeout", "start_timeout", "session_timeout", "clock_skew"):
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
         parse_brokers(self.brokers)
-        _check_group(self.group)
+        if self.instance:
+            group = self.group.removesuffix(f"@{self.instance}")
+            _check_group(group)
+            object.__setattr__(self, "group", f"{group}@{self.instance}")
+        else:
+            _check_group(self.group)
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
         _check_client_options(self.client_options)

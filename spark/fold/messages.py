@@ -54,6 +54,7 @@ _OUTCOMES: Final = (
     EventCode.FAILED,
     EventCode.SENT_BACK,
     EventCode.DEAD_LETTERED,
+    EventCode.DROPPED,
     EventCode.DUP_SUPPRESSED,
     EventCode.SKIPPED,
     EventCode.STALE,
@@ -141,7 +142,7 @@ def _is_one_of(writers: Collection[int]) -> Column:
 def _state() -> list[Column]:
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
     outcome = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
-    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED)
+    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)

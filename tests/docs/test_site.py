@@ -29,6 +29,7 @@ GUARANTEES = [
     "docs/guarantees/nothing-is-lost.md",
     "docs/guarantees/progress.md",
     "docs/guarantees/tried.md",
+    "docs/how-to/broadcasting.md",
     "docs/how-to/dead-letters.md",
     "docs/how-to/dedup.md",
     "docs/how-to/delays.md",
