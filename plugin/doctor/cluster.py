@@ -17,8 +17,9 @@ from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.topicplan import TopicReview, review_topics
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.settings.addresses import Address
+from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["cluster", "judge_addresses", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
+__all__ = ["cluster", "judge_addresses", "judge_relay", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
 
 #: Requests by Kafka's number for them: what a worker sends, and what it sends to make its topics.
 _TO_WORK: Final = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 8: "OffsetCommit", 9: "OffsetFetch", 11: "JoinGroup"}
@@ -85,7 +86,16 @@ def judge_topics(reviews: Sequence[TopicReview], *, are_created: bool) -> list[F
 
 async def membership(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read the group and that of its relay, and who is in them."""
-    return [await _membership(admin, name) for name in (group.settings.group, group.names.relay_group)]
+    found = [await _membership(admin, name) for name in (group.settings.group, group.names.relay_group)]
+    return [found[0], judge_relay(group.settings, found[1])]
+
+
+def judge_relay(settings: HostSettings, membership: Finding) -> Finding:
+    """Whether somebody moves copies where no worker does; `membership` is the finding on the relay's group."""
+    if settings.relay == "inside" or membership.verdict != "ok" or not membership.found.startswith("0 "):
+        return membership
+    found = f"{membership.found}, and no worker is one (relay = apart)"
+    return Finding(membership.subject, "warning", found, "run ackwise relay MODULE:APP, or copies wait")
 
 
 async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
@@ -108,7 +118,7 @@ async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
 async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read what a worker reads, and whether records of the sources claim to be from the future."""
     sources = await _partitions(admin, group.sources)
-    ours = await _partitions(admin, [group.names.retry, *group.names.delays])
+    ours = await _partitions(admin, [group.names.retry, *group.names.delays, group.names.cancel])
     if not sources and not ours:
         return [Finding("reading", "ok", "there is no topic yet to read")]
     settings = group.settings

@@ -19,7 +19,7 @@ _LONGEST: Final = 249
 
 @dataclass(frozen=True, slots=True, init=False)
 class TopicNames:
-    """What the topics of `group` are called: one for retries, one for dead letters, one per delay level, shortest first.
+    """What the topics of `group` are called: one for retries, for dead letters, for cancellations, one per delay level, shortest first.
 
     Raises `ConfigurationError` for a name that Kafka would refuse, and for a dead-letter topic that has another use.
     """
@@ -28,23 +28,29 @@ class TopicNames:
     retry: str
     dead_letter: str
     delays: tuple[str, ...]
+    cancel: str
 
     def __init__(self, group: str, levels: DelayLevels, *, dead_letter: str | None = None) -> None:
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "retry", f"{group}.retry")
         object.__setattr__(self, "dead_letter", f"{group}.dlq" if dead_letter is None else dead_letter)
         object.__setattr__(self, "delays", tuple(f"{group}.delay.{name}" for name in levels.names()))
+        object.__setattr__(self, "cancel", f"{group}.cancel")
         for topic in self.all:
             _check_name(topic, group)
         if self.dead_letter in (self.retry, *self.delays):
             raise ConfigurationError(
                 f"dead-letter topic {self.dead_letter!r} is a retry topic of group {group!r}: its messages would come back; choose another"
             )
+        if self.dead_letter == self.cancel:
+            raise ConfigurationError(
+                f"dead-letter topic {self.dead_letter!r} is the cancel topic of group {group!r}, which is compacted; choose another"
+            )
 
     @property
     def all(self) -> tuple[str, ...]:
         """Every topic of the group."""
-        return (self.retry, self.dead_letter, *self.delays)
+        return (self.retry, self.dead_letter, *self.delays, self.cancel)
 
     @property
     def relay_group(self) -> str:

@@ -33,7 +33,7 @@ from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member, StoppedWhileStarting
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.opening import Opening
-from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
 __all__ = ["AiokafkaHost"]
@@ -230,6 +230,9 @@ class AiokafkaHost:
     async def _relaying(self) -> AsyncIterator[None]:
         """With the relay, which ends beside the drain, and not after it."""
         member = self._member
+        if not relays_here(member.settings):
+            yield
+            return
         relay = DelayRelay.of(member)
         relaying = member.spawn(relay.run(member.stop), "relay")
         try:
