@@ -49,8 +49,9 @@ class Verdict(enum.IntEnum):
     SKIPPED_BY_SEEK = 13
     DEAD_LETTERED = 14
     SKIPPED = 15
-    DUPLICATE_SUPPRESSED = 16
-    EXACTLY_ONCE = 17
+    CANCELLED = 16
+    DUPLICATE_SUPPRESSED = 17
+    EXACTLY_ONCE = 18
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -135,6 +136,8 @@ class Flag(enum.IntFlag):
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
     """Two records had its coordinates, since the topic was made anew: its events mix both."""
+    RAN_CANCELLED = 16384
+    """It was cancelled while it waited, and ran all the same."""
 
 
 class ExitCode(enum.IntEnum):
@@ -178,7 +181,14 @@ LOSSES: Final = frozenset(
 )
 #: The message has an outcome, and nothing is to come.
 ENDED: Final = frozenset(
-    {Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED, Verdict.DUPLICATE_SUPPRESSED}
+    {
+        Verdict.EXACTLY_ONCE,
+        Verdict.MULTI_EXECUTED,
+        Verdict.DEAD_LETTERED,
+        Verdict.SKIPPED,
+        Verdict.CANCELLED,
+        Verdict.DUPLICATE_SUPPRESSED,
+    }
 )
 #: Anomalies that events which come late may mend: what ran twice, stays so.
 MENDABLE: Final = ANOMALIES - {Verdict.MULTI_EXECUTED}
@@ -202,6 +212,7 @@ MEANINGS: Final = {
     Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
     Verdict.SKIPPED: "skipped on purpose",
+    Verdict.CANCELLED: "cancelled while it waited to come back",
     Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
     Verdict.EXACTLY_ONCE: "run with success, once",
 }
@@ -220,6 +231,7 @@ FLAG_MEANINGS: Final = {
     Flag.REWOUND: "the group went back behind it after it had committed past it",
     Flag.PROVISIONAL: "events that would mend it may still come",
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
+    Flag.RAN_CANCELLED: "cancelled, and ran all the same",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {
@@ -244,6 +256,8 @@ FLAG_ACTIONS: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
     Flag.AMBIGUOUS_EXEC: "Look up the effects of these messages in your own system, by their keys, and undo those that are there twice.",
     Flag.REPEATED: "They ran without a claim, so nothing could prevent it: turn deduplication on and give them a key.",
+    Flag.RAN_CANCELLED: "Undo their effects, if they should not be. What was answered “too late” may run; so may what a worker of an older "
+    "version brings back.",
 }
 LOGICAL_ACTIONS: Final = {
     LogicalVerdict.LOGICAL_DUPLICATE: "Undo the effects that were done again, if there are any. The table “logical” has the records.",
