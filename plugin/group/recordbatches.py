@@ -144,6 +144,10 @@ class RecordBatches:
             self._let_go(producer)
         return answers
 
+    async def connect(self, topic: str) -> None:
+        """Be ready to send to `topic`, which the first batch would wait for otherwise. Raises whatever the client raises."""
+        await answer((await self._connected()).partitions_for(topic), within=_TIMEOUT)
+
     async def stop(self) -> None:
         """Let go of the connections. Raises nothing of the client's."""
         if self._producer is not None:

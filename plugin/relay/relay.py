@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -102,6 +103,7 @@ class DelayRelay:
         Whatever ends a membership, it begins anew and goes on from the last commit. Stopping takes bounded time, whatever hangs.
         """
         stopping = asyncio.create_task(stop.wait(), name="ackwise relay stop")
+        preparing = asyncio.create_task(self._prepare(), name="ackwise relay prepares")
         rest = _BEGIN_ANEW[0]
         try:
             while not stop.is_set():
@@ -115,10 +117,20 @@ class DelayRelay:
                 rest = min(2 * rest, _BEGIN_ANEW[1])
         finally:
             stopping.cancel()
+            preparing.cancel()
+            await asyncio.wait({preparing}, timeout=_CANCEL)
             if isinstance(self._publisher, RecordBatches):
                 await self._publisher.stop()
             if self._cancellations is not None:
                 await self._cancellations.close()
+
+    async def _prepare(self) -> None:
+        """Connect before something is due, which would be late by that; what fails here is done again when it is needed."""
+        with suppress(Exception):
+            if isinstance(self._publisher, RecordBatches):
+                await self._publisher.connect(self._names.retry)
+            if self._cancellations is not None:
+                await self._cancellations.read()
 
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
         """One membership, from joining to leaving; returns what ended it, `None` if that was the stop.

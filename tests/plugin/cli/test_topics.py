@@ -59,7 +59,7 @@ async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop:
     code, lines = shop.topics("create")
     assert (code, {line["todo"] for line in lines.values()}) == (0, {"nothing"})
     assert [line["done"] for line in lines.values()] == [None, "created", "created", "created", "created", "created"]
-    assert {line["found"]["partitions"] for line in lines.values()} == {3}
+    assert {line["found"]["partitions"] for topic, line in lines.items() if not topic.endswith(".cancel")} == {3}
     assert shop.topics("check")[0] == 0
     code, lines = shop.topics("create")
     assert (code, {line["done"] for line in lines.values()}) == (0, {None})
