@@ -1,8 +1,8 @@
 """Reminds people when it is time: run it with `ackwise run reminder:app` in this folder.
 
 Who asks for a reminder writes `{"text": "call Ann", "at": 1800000000}` to the topic `reminders` (epoch seconds), at most three days
-ahead, and keeps the topic, partition and offset that the producer is told. While it waits, `python reminder.py reminders/0/42` calls it off. The
-brokers are at `localhost:9092`; ACKWISE_BROKERS names others.
+ahead, and keeps the topic, partition and offset that the producer is told. While it waits, `python reminder.py reminders/0/42`
+calls it off. The brokers are at `localhost:9092`; ACKWISE_BROKERS names others.
 """
 
 import asyncio

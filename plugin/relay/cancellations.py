@@ -122,7 +122,7 @@ class CancelTopic:
             options: dict[str, Any] = dict(self._settings.client_options)
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._settings.brokers,
-                client_id=f"{self._settings.client_id}-relay-cancel",
+                client_id=f"{self._settings.client_id}-cancel-relay",
                 enable_auto_commit=False,
                 **options,
             )
