@@ -50,8 +50,9 @@ class Verdict(enum.IntEnum):
     DEAD_LETTERED = 14
     DROPPED = 15
     SKIPPED = 16
-    DUPLICATE_SUPPRESSED = 17
-    EXACTLY_ONCE = 18
+    CANCELLED = 17
+    DUPLICATE_SUPPRESSED = 18
+    EXACTLY_ONCE = 19
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -136,6 +137,8 @@ class Flag(enum.IntFlag):
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
     """Two records had its coordinates, since the topic was made anew: its events mix both."""
+    RAN_CANCELLED = 16384
+    """It was cancelled while it waited, and ran all the same."""
 
 
 class ExitCode(enum.IntEnum):
@@ -185,6 +188,7 @@ ENDED: Final = frozenset(
         Verdict.DEAD_LETTERED,
         Verdict.DROPPED,
         Verdict.SKIPPED,
+        Verdict.CANCELLED,
         Verdict.DUPLICATE_SUPPRESSED,
     }
 )
@@ -211,6 +215,7 @@ MEANINGS: Final = {
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
     Verdict.DROPPED: "failed, and dropped by an instance that broadcasts",
     Verdict.SKIPPED: "skipped on purpose",
+    Verdict.CANCELLED: "cancelled while it waited to come back",
     Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
     Verdict.EXACTLY_ONCE: "run with success, once",
 }
@@ -229,6 +234,7 @@ FLAG_MEANINGS: Final = {
     Flag.REWOUND: "the group went back behind it after it had committed past it",
     Flag.PROVISIONAL: "events that would mend it may still come",
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
+    Flag.RAN_CANCELLED: "cancelled, and ran all the same",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {
@@ -255,6 +261,8 @@ FLAG_ACTIONS: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
     Flag.AMBIGUOUS_EXEC: "Look up the effects of these messages in your own system, by their keys, and undo those that are there twice.",
     Flag.REPEATED: "They ran without a claim, so nothing could prevent it: turn deduplication on and give them a key.",
+    Flag.RAN_CANCELLED: "Undo their effects, if they should not be. What was answered “too late” may run; so may what a worker of an older "
+    "version brings back.",
 }
 LOGICAL_ACTIONS: Final = {
     LogicalVerdict.LOGICAL_DUPLICATE: "Undo the effects that were done again, if there are any. The table “logical” has the records.",

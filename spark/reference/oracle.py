@@ -25,9 +25,9 @@ Message = tuple[Partition, str, int, int]  # partition, handler, dedup epoch, of
 Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _FOREVER: Final = 2**62
-_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6}
+_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7}
 _DONE: Final = {E.SUCCEEDED, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
-_OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
+_OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE, E.CANCELLED}
 
 
 @dataclass
@@ -434,6 +434,8 @@ class _Court:
             verdict = Verdict.DROPPED
         elif E.SKIPPED in of:
             verdict = Verdict.SKIPPED
+        elif rank == _PROGRESS[E.CANCELLED]:
+            verdict = Verdict.CANCELLED
         elif rank == _PROGRESS[E.REDELIVERED]:
             verdict = retry
         elif E.DUP_SUPPRESSED in of or (E.STALE in of and E.SENT_BACK not in of):
@@ -490,6 +492,7 @@ class _Court:
             Flag.ATTEMPT_HOLE: len({_attempt(e) for e in events}) < attempt,
             Flag.NEG_LATENCY: bool(ok) and bool(begun) and min(ok) < min(begun),
             Flag.RECREATED: _is_recreated(events),
+            Flag.RAN_CANCELLED: E.CANCELLED in of and bool({E.SUCCEEDED, E.DEAD_LETTERED} & of.keys()),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
 

@@ -23,6 +23,7 @@ __all__ = ["CASES", "CONFIG", "Case"]
 CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND, grace=600.0, lateness=60.0, writer_timeout=600.0, lease=600.0)
 
 ONCE, MULTI, DEAD, SKIPPED = Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED
+CANCELLED = Verdict.CANCELLED
 LOST, NEVER, UNKNOWN, SEEK = Verdict.LOST, Verdict.NEVER_SEEN, Verdict.UNKNOWN_EXPORT_GAP, Verdict.SKIPPED_BY_SEEK
 DUPLICATE, PHANTOM = Verdict.DUPLICATE_SUPPRESSED, Verdict.PHANTOM_SUPPRESSED
 IN_FLIGHT, STUCK, PENDING = Verdict.IN_FLIGHT, Verdict.STUCK, Verdict.PENDING
@@ -184,6 +185,19 @@ case("25b dropped by an instance that broadcasts", "0:RFG W=1", {0: Verdict.DROP
 case("25c dropped, and run after a kill before the commit", "0:RFG 0:RS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
 
 case("26 skipped", "0:RK W=1", {0: SKIPPED})
+
+case("26b cancelled while it waited", "0:RCFB 0@2:Z W=1", {0: CANCELLED}, without={0: Flag.RAN_CANCELLED})
+
+case("26c cancelled, and run all the same", "0:RCFB 0@2:Z 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RAN_CANCELLED})
+
+case("26d cancelled, and its record was delivered again after a crash", "0:RCFB 0@2:Z 0:T W=1", {0: CANCELLED})
+
+case("26e cancelled too late for a copy that is under way again", "0:RCFB 0@2:Z 0@3:RC W=1", {0: IN_FLIGHT})
+
+case("26f cancelled long ago, all topics drained since", verdicts={0: CANCELLED}).say("w1", "0:RCFB 0@2:Z W=1", ago=7200, level=3).drain(60)
+
+case("26g cancelled, and another record of its key was dropped as stale", verdicts={0: CANCELLED, 1: PHANTOM},
+     logical={"k": LogicalVerdict.PHANTOM}).say("w1", "0:CFB 0@2:Z 1:T W=2", key="k")  # fmt: skip
 
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
 

@@ -36,6 +36,7 @@ LETTERS: Final = {
     "L": EventCode.CLAIM_LOST,
     "T": EventCode.STALE,
     "A": EventCode.REDELIVERED,
+    "Z": EventCode.CANCELLED,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
 _RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
