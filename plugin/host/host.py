@@ -20,6 +20,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
@@ -78,15 +79,25 @@ class AiokafkaHost:
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
         consumer: AIOKafkaConsumer | None = None,
+        pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `pipeline` makes that of an agent, where it is none of ours.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due.
         """
         self._member = Member(
-            settings, agents, later=later, dead_letter=dead_letter, dedup=dedup, store=store, inbox=inbox, sink=sink, clock=clock
+            settings,
+            agents,
+            later=later,
+            dead_letter=dead_letter,
+            dedup=dedup,
+            store=store,
+            inbox=inbox,
+            sink=sink,
+            pipeline=pipeline,
+            clock=clock,
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
