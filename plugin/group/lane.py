@@ -327,7 +327,7 @@ class Lane:
 
     @property
     def _unsettled(self) -> Iterator[Run]:
-        return chain(self.running, self._backlog.held, self._backlog.fresh)
+        return chain(self._lent, self.running, self._backlog.held, self._backlog.fresh)
 
     async def _work(self) -> None:
         try:

@@ -111,6 +111,7 @@ class SimpleConsumer(Generic[T]):
             raise ConfigurationError(
                 "a SimpleConsumer keeps what was received from others by claims; give it a store=, such as 'redis://localhost'"
             )
+        _ = slots.transactional  # refused beside Dedup
         self._invisibility = Invisibility(
             parse_duration(min_invisible, what="min_invisible"), parse_duration(max_invisible, what="max_invisible")
         )
@@ -187,7 +188,8 @@ class SimpleConsumer(Generic[T]):
     async def ack_all(self, received: Iterable[Received[Any]]) -> list[Answer]:
         """As `ack`, of several messages in one exchange with the store. An invalid receipt keeps none of the others."""
         self._running()
-        return await self._opened().ack([each.receipt for each in received])
+        receipts = [each.receipt for each in received]
+        return [Answer.INVALID_RECEIPT] * len(receipts) if self._pipeline is None else await self._pipeline.ack(receipts)
 
     async def change_invisible(self, received: Received[T], seconds: float | str) -> Received[T]:
         """The same message, invisible for `seconds` from now on, with a new receipt; the old one counts no more.
@@ -195,8 +197,8 @@ class SimpleConsumer(Generic[T]):
         Raises `InvalidReceipt`, and `ConfigurationError` for a time out of bounds.
         """
         self._running()
-        receipt = self._opened().change(received.receipt, self._invisibility.seconds(seconds))
-        if receipt is None:
+        invisible = self._invisibility.seconds(seconds)
+        if self._pipeline is None or (receipt := self._pipeline.change(received.receipt, invisible)) is None:
             raise InvalidReceipt(_invalid(received))
         return Received(received, receipt)
 
@@ -210,7 +212,7 @@ class SimpleConsumer(Generic[T]):
         if delay is not None and delay_level is not None:
             raise InvalidRuling("later() was given both delay and delay_level; give one of them")
         disposition = Later(delay_level or 0, None if delay is None else parse_duration(delay, what="delay of later()"))
-        if not await self._opened().send_back(received.receipt, disposition):
+        if self._pipeline is None or not await self._pipeline.send_back(received.receipt, disposition):
             raise InvalidReceipt(_invalid(received))
 
     def _host(self) -> AiokafkaHost:
@@ -223,7 +225,6 @@ class SimpleConsumer(Generic[T]):
             dead_letter=slots.dead_letter,
             dedup=slots.dedup,
             store=slots.open_store(),
-            inbox=slots.open_inbox(),  # refuses Transactional: there is Dedup
             sink=slots.open_sink(self._settings.group, topics),
             pipeline=self._make_pipeline,
         )
@@ -256,9 +257,8 @@ class SimpleConsumer(Generic[T]):
             self._hosting.result()
 
     def _opened(self) -> ReceivingPipeline:
-        """The pipeline, which there is before there is any message."""
-        if self._pipeline is None:
-            raise ConfigurationError("no message was received by now; give back what this SimpleConsumer has received")
+        """Whose messages were taken."""
+        assert self._pipeline is not None
         return self._pipeline
 
 

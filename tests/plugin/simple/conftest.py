@@ -62,7 +62,8 @@ class World:
         given = {"commit_interval": 0.05, "session_timeout": 6.0, "clock_skew": 0.0, "drain_timeout": 5.0, **options}
         store = given.pop("store", None if any(isinstance(thing, Dedup) for thing in things) else self.store)
         later = () if any(isinstance(thing, ConsumeLater) for thing in things) else (ConsumeLater(16),)
-        return SimpleConsumer(GROUP, TOPIC, *things, *later, take, store=store, brokers=self.kafka.bootstrap, clock=self.clock, **given)
+        topics = given.pop("topics", TOPIC)
+        return SimpleConsumer(GROUP, topics, *things, *later, take, store=store, brokers=self.kafka.bootstrap, clock=self.clock, **given)
 
     def sent_back(self, reconsume_times: int, value: bytes = b"m") -> None:
         """Write a message as it is when it was sent back so often: the copy in the retry topic, whose origin is gone."""
