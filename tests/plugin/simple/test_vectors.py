@@ -172,7 +172,7 @@ async def test_V17_each_message_counts_its_own_deliveries(world: World) -> None:
     """V17: 1, 2, 3 twice, then 2, 3, then 3, 4: counts 0; 1 each; 2 each; 3 and 0."""
     world.kafka.produce(TOPIC, b"1", b"2", b"3")
     async with world.consumer() as consumer:
-        seen = []
+        seen: list[list[tuple[bytes, int]]] = []
         for _ in range(3):
             received = await receive(consumer, 3 - max(0, len(seen) - 1))
             seen.append([(each.value, each.reconsume_times) for each in received])
