@@ -141,10 +141,10 @@ class SimpleConsumer(Generic[T]):
         No receipt counts any more, and nobody is charged an attempt for what was given back.
         """
         assert self._hosting is not None
-        self._desk.close()
+        unwanted = self._desk.close()
         try:
             if self._pipeline is not None and not self._hosting.done():
-                await self._pipeline.close()
+                await self._pipeline.close(unwanted)
             self._stop.set()
             await asyncio.wait({self._hosting})
         except asyncio.CancelledError:  # no patience for an orderly end: nothing more is committed

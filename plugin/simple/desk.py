@@ -162,12 +162,10 @@ class Desk:
         self._match()
         return [*rest]
 
-    def close(self) -> None:
-        """Give nothing more; who waits gets what there is."""
+    def close(self) -> list[Held]:
+        """Give nothing more; returns what had come for those who wait, and is given to nobody."""
         self._is_closed = True
-        for order in self._orders:
-            if not order.filled.done():
-                order.filled.set_result(None)
+        return [held for order in [*self._orders] for held in self.leave(order)]
 
     def _match(self) -> None:
         """Let offers that wait keep what is wanted, in the order in which both came."""

@@ -154,11 +154,14 @@ class ReceivingPipeline(Pipeline):
         self._watch()
         return newer
 
-    async def close(self) -> None:
-        """What receivers have comes up again, here or in another worker, and no attempt is counted; what is being settled still is."""
+    async def close(self, unwanted: Iterable[Held]) -> None:
+        """What receivers have, and what is `unwanted`, comes up again, here or in another worker, and no attempt is counted.
+
+        What is being settled still is.
+        """
         if self._settling:
             await asyncio.wait(self._settling, timeout=_SETTLE_TIMEOUT)
-        for held in self._receipts.withdraw():
+        for held in [*unwanted, *self._receipts.withdraw()]:
             self.give_back(held)
         await self._release()
 

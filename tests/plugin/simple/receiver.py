@@ -15,7 +15,8 @@ async def main(brokers: str, group: str, topic: str, store: str) -> None:
             for received in await consumer.receive(1, invisible="1h"):
                 taken += 1
                 answer = await consumer.ack(received) if taken % 2 else None
-                print("acked" if answer is Answer.ACKED else "has", received.value.decode(), flush=True)
+                sys.stdout.write(f"{'acked' if answer is Answer.ACKED else 'has'} {received.value.decode()}\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.plugin.simple.conftest import GROUP, TOPIC, Store, World, eventually, nothing_comes, receive
 
-from ackwise import Answer, ConsumeLater, EventCode, Received, SimpleConsumer
+from ackwise import Answer, ConsumeLater, Dedup, EventCode, Received, SimpleConsumer
 from ackwise.middleware.columns import ColumnExchange
 
 #: Seconds: a lease of `Dedup`.
@@ -109,6 +109,63 @@ async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: Worl
             wide.clock.advance(20)
             assert await nothing_comes(other)
             assert await one.ack_all(renewed) == [Answer.ACKED] * 2
+
+
+async def test_without_a_claim_nothing_of_a_partition_that_has_moved_is_acknowledged(wide: World) -> None:
+    unkeyed = Dedup(wide.store, key=lambda message: None)
+    async with wide.consumer(unkeyed, topics="wide", client_id="one") as one:
+        received = await receive(one, 2)
+        async with wide.consumer(unkeyed, topics="wide", client_id="other") as other:
+            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
+            assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
+            again: list[Received[bytes]] = []
+            async with asyncio.timeout(20):
+                while len(again) < 2:
+                    again += await one.receive(2, invisible=10, wait=0.2)
+                    again += await other.receive(2, invisible=10, wait=0.2)
+            assert {each.value for each in again} == {b"m0", b"m1"}
+
+
+async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_comes_to_the_next_owner(wide: World) -> None:
+    async with wide.consumer(topics="wide", client_id="one") as one:
+        await eventually(lambda: len(wide.kafka.committed(GROUP)) == 4)
+        wide.store.answers.clear()
+        asking = asyncio.create_task(one.receive(2, invisible=10, wait=20))
+        await eventually(lambda: sum(len(exchange.claims) for exchange in wide.store.exchanges) == 2)
+        async with wide.consumer(topics="wide", client_id="other", store=Store(wide.claims)) as other:
+            await eventually(lambda: _stopping(one) >= 2)
+            wide.store.answers.set()
+            again: list[Received[bytes]] = []
+            async with asyncio.timeout(20):
+                while len(again) < 2:
+                    again += await other.receive(2, invisible=10, wait=0.2)
+                    if asking.done():
+                        again += asking.result()
+                        asking = asyncio.create_task(one.receive(2, invisible=10, wait=20))
+            assert {(each.value, each.reconsume_times) for each in again} == {(b"m0", 0), (b"m1", 0)}
+        asking.cancel()
+        await asyncio.wait({asking})
+    assert wide.count(EventCode.CLAIMED) == 2
+
+
+def _stopping(consumer: SimpleConsumer[bytes]) -> int:
+    """How many of its lanes take nothing new."""
+    assert consumer._pipeline is not None
+    return sum(lane.is_stopping for lanes in consumer._pipeline._member.lanes.values() for lane in lanes)
+
+
+async def test_what_had_come_for_a_receiver_when_the_consumer_is_closed_is_given_back_at_once(world: World) -> None:
+    world.kafka.produce(TOPIC, b"a")
+    async with world.consumer() as consumer:
+        await eventually(lambda: world.count(EventCode.RECEIVED_RANGE) == 1)
+        world.store.answers.clear()
+        asking = asyncio.create_task(consumer.receive(1, invisible=10, wait=20))
+        await eventually(lambda: any(exchange.claims for exchange in world.store.exchanges))
+        asyncio.get_running_loop().call_later(0.1, world.store.answers.set)
+    assert await asking == []
+    async with world.consumer() as another:
+        assert [each.reconsume_times for each in await receive(another, 1)] == [0]
+    assert world.count(EventCode.CLAIMED) == 1
 
 
 async def test_while_the_store_is_away_nothing_is_received_and_then_it_is(world: World) -> None:

@@ -17,15 +17,8 @@ async def test_what_a_killed_receiver_had_comes_again_and_what_it_acknowledged_d
     topic, group, store = await raw_kafka.new_topic(), raw_kafka.new_group(), f"sqlite:///{tmp_path / 'claims.db'}"
     written = [f"m{number}" for number in range(20)]
     await raw_kafka.produce(topic, *(value.encode() for value in written))
-    doomed = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(Path(__file__).with_name("receiver.py")),
-        raw_kafka.bootstrap,
-        group,
-        topic,
-        store,
-        stdout=asyncio.subprocess.PIPE,
-    )
+    command = [sys.executable, str(Path(__file__).with_name("receiver.py")), raw_kafka.bootstrap, group, topic, store]
+    doomed = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert doomed.stdout is not None
     said: dict[str, list[str]] = {"acked": [], "has": []}
     async with asyncio.timeout(60):
