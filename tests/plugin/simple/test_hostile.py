@@ -91,6 +91,8 @@ async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not
             await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
             wide.clock.advance(10)
             assert await one.ack_all(received) == [Answer.INVALID_RECEIPT] * 2
+            async with asyncio.timeout(5):  # and not with the next renewal
+                await eventually(lambda: sum(len(exchange.releases) for exchange in wide.store.exchanges) == 2)
             again: list[Received[bytes]] = []
             async with asyncio.timeout(20):
                 while len(again) < 2:
@@ -98,6 +100,23 @@ async def test_what_expires_after_its_partition_has_moved_comes_again_and_is_not
                     again += await other.receive(2, invisible=10, wait=0.2)
     assert {(each.value, each.reconsume_times) for each in again} == {(b"m0", 0), (b"m1", 0)}
     assert wide.kafka.records("billing.retry") == []
+
+
+async def test_what_is_acknowledged_without_a_store_after_its_partition_has_moved_is_told_to_it_later(wide: World) -> None:
+    store = Store(wide.claims)
+    async with wide.consumer(topics="wide", client_id="one", store=store) as one:
+        received = await receive(one, 2)
+        async with wide.consumer(topics="wide", client_id="other") as other:
+            await eventually(lambda: wide.count(EventCode.REVOKED) >= 4 and wide.count(EventCode.ASSIGNED) >= 8)
+            store.is_away = True
+            assert await one.ack_all(received) == [Answer.UNSETTLED] * 2
+            store.is_away = False
+            assert one._pipeline is not None
+            await one._pipeline._release()
+            assert await nothing_comes(one)
+            assert await nothing_comes(other)
+            await eventually(lambda: all(wide.kafka.committed(GROUP)["wide", partition].offset == 1 for partition in range(2)))
+    assert [wide.count(code) for code in (EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED)] == [2, 2, 2]
 
 
 async def test_a_receipt_may_be_renewed_after_its_partition_has_moved(wide: World) -> None:
@@ -145,7 +164,9 @@ async def test_what_is_claimed_while_its_partition_moves_is_given_to_nobody_and_
             assert {(each.value, each.reconsume_times) for each in again} == {(b"m0", 0), (b"m1", 0)}
         asking.cancel()
         await asyncio.wait({asking})
-    assert wide.count(EventCode.CLAIMED) == 2
+    codes = [event.code for event in wide.events if event.topic == "wide"]
+    assert codes.count(EventCode.CLAIMED) == 2
+    assert codes[: codes.index(EventCode.CLAIMED)].count(EventCode.REVOKED) >= 2
 
 
 def _stopping(consumer: SimpleConsumer[bytes]) -> int:
