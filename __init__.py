@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ackwise.middleware.batch import Batch as Batch
+    from ackwise.middleware.breaker import Breaker as Breaker
     from ackwise.middleware.disposition import CONSUME_LATER as CONSUME_LATER
     from ackwise.middleware.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
     from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from ackwise.middleware.errors import Unavailable as Unavailable
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
+    from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
+    from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
@@ -57,10 +60,13 @@ __all__ = [
     "Batch",
     "Message",
     "ConsumeLater",
+    "RetryInPlace",
     "DeadLetter",
     "Dedup",
     "Transactional",
     "Events",
+    "Breaker",
+    "RateLimit",
     "Event",
     "EventCode",
     "Exponential",
@@ -96,9 +102,12 @@ _HOMES = {
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",
+    "RetryInPlace": "ackwise.middleware.ordering",
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",
+    "Breaker": "ackwise.middleware.breaker",
+    "RateLimit": "ackwise.middleware.limits",
     "Transactional": "ackwise.middleware.policies",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from ackwise.middleware.message import Delivery, Message, delivery_of
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.rulings import stops
 from ackwise.middleware.run import Run, Stage, apart, count, divide, pick
+from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.store import Acquired, AlreadyDone, Busy, ClaimAnswer, Outcome, Stale
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.wire import has_raw_names
@@ -58,10 +59,18 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     def prepare(self, runs: list[Run]) -> BaseException | None:
+        """As `decode`; and what the rate of the handler does not let begin now is withheld."""
+        stopped = self.decode(runs)
+        if stopped is None:
+            self._worker.flow.limit(self._agent.name, runs)
+        return stopped
+
+    def decode(self, runs: list[Run]) -> BaseException | None:
         """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
         unidentified: list[tuple[Run, BaseException]] = []
         broken: list[Exception] = []
         stopped = None
+        settling = _come_up(runs)
         for run in [run for run in runs if run.stage is Stage.FETCHED and not run.prepared]:
             self._refuse_raw_names(runs, run)
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
@@ -69,9 +78,14 @@ class Admission:
             stopped = self._decode(runs, run)
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
-            stopped = self._identify(runs, run, unidentified, broken)
+            if self._agent.order_by is not None:
+                stopped = self._find_order(runs, run, self._agent.order_by)
+            if stopped is None and run.stage is Stage.FETCHED and len(run):
+                stopped = self._identify(runs, run, unidentified, broken)
         self._log_unidentified(unidentified)
         log_broken_policy(self._agent.name, broken)
+        if stopped is None:
+            self._worker.flow.judge(self._agent.name, runs, settling)
         return stopped
 
     def _refuse_raw_names(self, runs: list[Run], run: Run) -> None:
@@ -106,6 +120,41 @@ class Admission:
             single.prepared = False  # it must never run: if it comes up again, it is decoded again
             single.rule(Dead(Reason.UNDECODABLE, Failure.of(raised)))
         return None
+
+    def _find_order(self, runs: list[Run], run: Run, order_by: Callable[[Message[Any]], object]) -> BaseException | None:
+        """Find the keys for the order; a message whose function raises has failed, in place and under the key of its record."""
+        keys: list[Hashable] = []
+        bad: dict[int, BaseException] = {}
+        for place, message in enumerate(run.messages()):
+            try:
+                key = order_by(message)
+                hash(key)
+            except BaseException as error:  # noqa: BLE001  # user code
+                if stops(error):
+                    run.prepared = False
+                    return error
+                bad[place], key = error, message.key
+            keys.append(key)
+        run.order_keys = keys
+        for single, raised in zip(pick(runs, run, bad), bad.values(), strict=True):
+            single.prepared = False
+            decide(single, Later(failure=Failure.of(raised)), self._worker.later, raised, in_place=self._agent.in_place)
+        if bad:
+            self._log_unordered(run, bad)
+        return None
+
+    def _log_unordered(self, run: Run, bad: Mapping[int, BaseException]) -> None:
+        error = next(iter(bad.values()))
+        log.warning(
+            "the function of order_by raised, its messages count as failed",
+            handler=self._agent.name,
+            messages=len(bad),
+            topic=run.place.topic,
+            partition=run.place.partition,
+            error=type(error).__name__,
+            at=where_raised(error),
+        )
+        log.debug("what the function of order_by raised", handler=self._agent.name, raised=error)
 
     def _log_unidentified(self, unidentified: Sequence[tuple[Run, BaseException]]) -> None:
         if not unidentified:
@@ -208,7 +257,8 @@ class Admission:
                 continue
             single.prepared = False  # nor does it run without the key that it may have another time
             unidentified.append((single, raised))
-            if (of_policy := decide(single, Later(failure=Failure.of(raised)), self._worker.later, raised)) is not None:
+            failed, in_place = Later(failure=Failure.of(raised)), self._agent.in_place
+            if (of_policy := decide(single, failed, self._worker.later, raised, in_place=in_place)) is not None:
                 broken.append(of_policy)
         return None
 
@@ -221,16 +271,20 @@ class Admission:
             else:
                 run.tokens = run.tokens or self._leases.tokens(len(run))
                 claimants.append(run)
-        if self._leases is None or not claimants:
-            return
-        if self._on_store_down == "fail_open" and self._leases.is_down:
-            self._run_unprotected(runs, claimants, self._leases)
+        if self._leases is not None and claimants:
+            await self._ask(runs, claimants, self._leases)
+        if self._agent.order == "partition":
+            hold_back(runs, self._leases, self._worker.monotonic())
+
+    async def _ask(self, runs: list[Run], claimants: Sequence[Run], leases: Leases) -> None:
+        if self._on_store_down == "fail_open" and leases.is_down:
+            self._run_unprotected(runs, claimants, leases)
             return
         asked_at = self._worker.monotonic()
         try:
-            answers = await self._leases.claim([run.column() for run in claimants])
+            answers = await leases.claim([run.column() for run in claimants])
         except StoreUnavailable as error:  # the tokens stay: the same claims are asked again
-            self._without_store(runs, claimants, self._leases, error)
+            self._without_store(runs, claimants, leases, error)
             return
         unanswered = [answer for of_run in answers for answer in of_run.values() if isinstance(answer, StoreUnavailable)]
         if unanswered and self._on_store_down != "fail_open":  # nothing overtakes what a dead process began
@@ -239,7 +293,7 @@ class Admission:
         self._log_busy(claimants, answers)
         waiting: list[Run] = []
         for run, of_run in zip(claimants, answers, strict=True):
-            waiting += self._answer(runs, run, of_run, asked_at, self._leases)
+            waiting += self._answer(runs, run, of_run, asked_at, leases)
         if waiting:  # others may run them by now; the tokens stay here too
             self._await_store(waiting, unanswered[0])
 
@@ -405,3 +459,11 @@ class Admission:
                 run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 run.rule(Done() if run.succeeded else Duplicate(stale=True))
+
+
+def _come_up(runs: Sequence[Run]) -> list[Run]:
+    """What was withheld is as it was fetched. Returns those of `runs` that are decided, and not for the first time here."""
+    for run in runs:
+        if run.stage is Stage.WITHHELD:
+            run.stage, run.disposition = Stage.FETCHED, None
+    return [run for run in runs if run.stage is not Stage.FETCHED]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Delivery, Message
+from ackwise.middleware.ordering import Order, RetryInPlace
 from ackwise.middleware.wire import HANDLER_LIMIT
 
-__all__ = ["Agent"]
+__all__ = ["CONSUME_TIMEOUT", "Agent"]
+
+#: Seconds. RocketMQ: `consumeTimeout`, 15 minutes.
+CONSUME_TIMEOUT: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,30 @@ class Agent:
     max_batch: Annotated[int, "messages in a batch at most"] = 200
     within: Annotated[float, "time that a batch waits to fill"] = 0.0
     keep_ack_index_on_error: Annotated[bool, "keep the prefix up to `ack_index` when the handler raises after it"] = False
+    concurrency: Annotated[int | None, "calls of its handler at a time in this worker"] = None
+    consume_timeout: Annotated[float, "time that a call of its handler may take; 0 for any"] = CONSUME_TIMEOUT
+    in_thread: bool = False  #: its handler is a plain `def`, which nothing can cancel
+    order: Order = "none"  #: what runs one after the other
+    order_by: Callable[[Message[Any]], object] | None = None  #: finds the key of a message for the order `key`; `None`: the record's
+    in_place: RetryInPlace | None = None  #: how a message comes back where there is an order; `None` without one
+    max_messages: Annotated[
+        int | None,
+        "unsettled messages of all its partitions in a worker, which share them",
+    ] = None
+    max_bytes: Annotated[int | None, "the same in bytes"] = None
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
 
     @property
     def overlaps(self) -> bool:
         """Whether its batches of one partition may be at work side by side."""
-        return False
+        return self.concurrency is not None and self.concurrency > 1 and self.order != "partition"
+
+    @property
+    def room(self) -> int:
+        """How many messages of one partition may be at work: a batch that is consumed, and what is admitted or settled meanwhile."""
+        calls = self.concurrency or 1
+        return max(2, calls) * self.max_batch if self.kind == "batch" else max(2 * self.max_batch, calls)
 
     def __post_init__(self) -> None:
         if (size := len(self.name.encode("utf-8", "backslashreplace"))) > HANDLER_LIMIT:

@@ -27,6 +27,7 @@ __all__ = [
     "Later",
     "Reason",
     "Reject",
+    "Suspended",
 ]
 
 
@@ -126,6 +127,14 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    """It runs again in place, `delay` seconds after the failed attempt, and what must not overtake it waits behind it."""
+
+    delay: float
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """To the dead-letter topic, at once and for good."""
 
@@ -133,7 +142,7 @@ class Dead:
     failure: Failure | None = None
 
 
-Disposition = Done | Duplicate | Later | Dead
+Disposition = Done | Duplicate | Later | Suspended | Dead
 DONE: Final = Done()
 
 

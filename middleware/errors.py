@@ -5,6 +5,7 @@ AckwiseError
 ├── InvalidRuling            you did it; a ruling that the batch can't take
 ├── InvalidReceipt           it happened to you; a receipt that does not count any more
 ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
+├── ConsumeTimeout           you did it; the handler took longer than its consume timeout
 ├── TransactionAborted       you did it; the handler ended or broke the transaction that it writes in
 └── Unavailable              it happened to you; retried with back-off, nothing committed meanwhile
     ├── StoreUnavailable     the claim store did not answer
@@ -17,6 +18,7 @@ PublishRefused (AckwiseError)  the broker will never take this copy; the message
 __all__ = [
     "AckwiseError",
     "ConfigurationError",
+    "ConsumeTimeout",
     "EventLogUnavailable",
     "Fenced",
     "InvalidHandlerResult",
@@ -52,6 +54,10 @@ class InvalidReceipt(AckwiseError):
 
 class InvalidHandlerResult(AckwiseError):
     """A handler returned something other than `None` or a `ConsumeStatus`; its messages come back later."""
+
+
+class ConsumeTimeout(AckwiseError):
+    """The handler took longer than its consume timeout, and was cancelled; its messages come back later."""
 
 
 class TransactionAborted(AckwiseError):

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later
 from ackwise.middleware.log import Log
+from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.retry import ConsumeLater, DelayRefused, SendBack
 from ackwise.middleware.run import Run, count
 from ackwise.middleware.store import Outcome
 from ackwise.middleware.tracebacks import where_raised
 
-__all__ = ["decide", "outcome_of", "is_last", "log_broken_policy", "log_spared", "sent_back_of"]
+__all__ = ["batch_limit", "decide", "outcome_of", "is_last", "log_broken_policy", "log_spared", "sent_back_of"]
 
 log = Log()
 
+#: Bits by which the batches of each further attempt are smaller: 200, 25, 3, 1.
+_SHRINK: Final = 3
 
-def decide(run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None) -> Exception | None:
+
+def decide(
+    run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None = None, *, in_place: RetryInPlace | None = None
+) -> Exception | None:
     """Rule on `run`, which is one message: what shall come later is sent back as `policy` says, or is a dead letter if it came too often.
 
-    A policy may be the user's: what it raised is answered, and the delay levels stand in for it.
+    With `in_place` it is suspended as that says. A policy may be the user's: what it raised is answered, and the delay levels stand
+    in for it.
     """
     broken = None
     match disposition:
         case Done():
             run.succeeded = True
+        case Later(failure=failure) if in_place is not None:
+            run.error = failure.error if failure is not None else "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+            disposition = in_place.decide(disposition, run.reconsume_times, policy, error)
         case Later(failure=failure):
             run.error = failure.error if failure is not None else "CONSUME_LATER"
             decision, broken = _decision(disposition, policy, run, error)
@@ -57,6 +68,18 @@ def outcome_of(run: Run) -> Outcome | None:
 def sent_back_of(run: Run) -> int | None:
     """The attempt of the copy that is on its way, if it is parked."""
     return run.attempt + 1 if isinstance(run.disposition, Later) else None
+
+
+def batch_limit(run: Run, whole: int, policy: ConsumeLater, in_place: RetryInPlace | None) -> int:
+    """How many messages may be in a batch with `run`, itself included, for a handler that takes `whole` of them.
+
+    Nobody knows which message of a batch made the handler raise, so all of them come back. They do so in ever smaller
+    batches, and for the last time alone: one that always fails takes no neighbour into the dead letters.
+    """
+    limit = policy.max_reconsume_times if in_place is None else in_place.max_reconsume_times
+    if run.reconsume_times >= limit:
+        return 1
+    return max(1, whole >> (_SHRINK * run.reconsume_times))
 
 
 def is_last(run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None) -> bool:

@@ -1,18 +1,29 @@
-"""`HandlerCall`: one execution of a handler, from its start to its end."""
+"""`HandlerCall`: one task that executes a handler, for one message or one batch after the other."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ackwise.middleware.transaction import Transaction
+
+if TYPE_CHECKING:
+    from ackwise.middleware.run import Run
 
 __all__ = ["HandlerCall"]
 
 
 class HandlerCall:
-    """One execution of a handler, which may be called off when a claim is lost or the worker stops."""
+    """The execution of a handler, which may be called off when a claim is lost or the worker stops.
 
-    __slots__ = ("__weakref__", "called_off", "moved", "raised", "stopped", "task", "transaction")
+    One that works side by side with others on the same messages is a `part` of theirs.
+    """
+
+    __slots__ = (
+        "__weakref__", "called_off", "deadline", "is_abandoned", "moved", "parts", "raised", "stopped", "task", "timed_out",
+        "transaction", "whole", "working_on",
+    )  # fmt: skip
 
     def __init__(self, transaction: Transaction | None = None) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -21,6 +32,19 @@ class HandlerCall:
         self.transaction = transaction  #: what the handler writes in
         self.raised: BaseException | None = None  #: what the handler raised in a transaction, which has to be rolled back
         self.stopped: BaseException | None = None  #: what the handler raised to stop the app
+        self.whole: HandlerCall | None = None  #: what this is a part of
+        self.parts: list[HandlerCall] = []
+        self.working_on: Sequence[Run] = ()  #: what the handler has now
+        self.deadline: float | None = None  #: of what it has now, monotonic seconds
+        self.timed_out = False  #: cancelled since the deadline is over
+        self.is_abandoned = False  #: it did not end when it was cancelled, and nobody waits for it any more
+
+    def part(self) -> HandlerCall:
+        """One more task that works on the same messages."""
+        made = HandlerCall(self.transaction)
+        made.whole = self
+        self.parts.append(made)
+        return made
 
     def recall(self) -> None:
         """The partition takes nothing new: what is finished is settled now, and not once all of it is."""
@@ -28,11 +52,14 @@ class HandlerCall:
 
     def stir(self) -> None:
         """Something is finished: who waits for the handler may look."""
-        if self.moved is not None and not self.moved.done():
-            self.moved.set_result(None)
+        moved = (self.whole or self).moved
+        if moved is not None and not moved.done():
+            moved.set_result(None)
 
     def call_off(self) -> None:
         """Cancel the handler; what it has not ruled on stays undecided."""
         self.called_off = True
+        for part in self.parts:
+            part.call_off()
         if self.task is not None:
             self.task.cancel()

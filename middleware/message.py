@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-__all__ = ["Delivery", "Headers", "Message", "Messages", "Origin", "TopicPartition", "delivery_of"]
+from ackwise.middleware.duration import parse_duration
+
+__all__ = ["Delivery", "Headers", "Message", "Messages", "Origin", "TopicPartition", "delivery_of", "extending"]
+
+#: Gives the handler that runs in this task so many seconds more.
+extending: ContextVar[Callable[[float], None] | None] = ContextVar("ackwise_extending", default=None)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -69,13 +75,15 @@ def delivery_of(place: tuple[str, int], record: Any) -> Delivery:
 class Message(Generic[T_co]):
     """One message as a handler sees it; read-only. Coordinates are those of the origin record, on every attempt."""
 
-    __slots__ = ("_place", "_record", "_value", "connection", "fencing_token")
+    __slots__ = ("_place", "_record", "_value", "connection", "fencing_token", "in_place")
 
     fencing_token: int | None
     """Grows with every claim of this message that follows another: a resource that remembers the highest one it saw can
     refuse a worker that was thought dead. `None` without a claim: no `Dedup`, no key, or the store is down."""
     connection: Any
     """What to write through under `Transactional`, as `Batch.connection`."""
+    in_place: int
+    """How often it was suspended in place since it was sent back for the last time; 0 for a handler without an order."""
 
     def __init__(self, delivery: Delivery | Any, value: T_co, place: tuple[str, int] = ("", 0)) -> None:
         """`delivery` is the copy that was read, or what a client gave for a record of `place`."""
@@ -84,6 +92,7 @@ class Message(Generic[T_co]):
         self._value = value
         self.fencing_token = None
         self.connection = None
+        self.in_place = 0
 
     @property
     def value(self) -> T_co:
@@ -133,14 +142,24 @@ class Message(Generic[T_co]):
 
     @property
     def reconsume_times(self) -> int:
-        """How often this message was sent back; 0 on its first delivery."""
-        return self.delivery.attempt - 1
+        """How often this message was sent back, or suspended in place; 0 on its first delivery."""
+        return self.delivery.attempt - 1 + self.in_place
 
     @property
     def delivery(self) -> Delivery:
         """The copy that was read, with its physical coordinates."""
         self._record = delivery = delivery_of(self._place, self._record)
         return delivery
+
+    def extend(self, seconds: float | str) -> None:
+        """The handler that has this message needs more time: its consume timeout ends `seconds` from now (a number, or `"5m"`).
+
+        Raises `RuntimeError` outside of a handler, and `ConfigurationError` for what is no duration.
+        """
+        duration = parse_duration(seconds, what="the time that the handler asks for")
+        if (extend := extending.get()) is None:
+            raise RuntimeError("extend() was called outside of a handler; call it where the message is handled")
+        extend(duration)
 
     def __repr__(self) -> str:
         return f"<Message {self.delivery.origin} attempt={self.delivery.attempt}>"

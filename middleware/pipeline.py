@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import Dead, Duplicate
+from ackwise.middleware.disposition import Dead, Duplicate, Suspended
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
+from ackwise.middleware.fate import batch_limit
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.settlement import Assignment, Settlement
 from ackwise.middleware.worker import Worker
 
 __all__ = ["HandlerStopped", "Pipeline", "follow"]
-
-#: Bits by which the batches of each further attempt are smaller: 200, 25, 3, 1.
-_SHRINK: Final = 3
 
 
 class HandlerStopped(BaseException):
@@ -60,16 +57,27 @@ class Pipeline:
         """How many messages ran without a claim because the store was down."""
         return self._admission.unprotected
 
-    def batch_limit(self, run: Run) -> int:
-        """How many messages may be in a batch with `run`, itself included.
+    @property
+    def timed_out(self) -> int:
+        """How many calls of its handler took longer than the consume timeout."""
+        return self._execution.overtime.timed_out
 
-        Nobody knows which message of a batch made the handler raise, so all of them come back. They do so in ever smaller
-        batches, and for the last time alone: one that always fails takes no neighbour into the dead letters.
-        """
-        attempt, whole = run.attempt, self.agent.max_batch
-        if attempt > self._worker.later.max_reconsume_times:
-            return 1
-        return max(1, whole >> (_SHRINK * (attempt - 1)))
+    @property
+    def abandoned(self) -> int:
+        """How many of those have not ended though they were cancelled."""
+        return len(self._execution.overtime.abandoned)
+
+    def find_order(self, runs: list[Run]) -> None:
+        """Find the keys of `runs` for the order `key`. A message whose function raises has the key of its record."""
+        if self.agent.order_by is not None:
+            self._admission.decode(runs)  # what stops the app does so again once it is taken
+        for run in runs:
+            if run.order_keys is None and run.stage is Stage.FETCHED:
+                run.order_keys = [record.key for record in run.records]
+
+    def batch_limit(self, run: Run) -> int:
+        """How many messages may be in a batch with `run`, itself included."""
+        return batch_limit(run, self.agent.max_batch, self._worker.later, self.agent.in_place)
 
     async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
         stopped = self._admission.prepare(runs)
@@ -127,7 +135,7 @@ def follow(runs: Sequence[Run]) -> None:
         leader = run.leader
         if leader is None or run.stage is not Stage.FETCHED:
             continue
-        if leader.disposition is None:
+        if leader.disposition is None or isinstance(leader.disposition, Suspended):
             run.leader = None
             run.postpone(leader.not_before, leader.why)
         else:

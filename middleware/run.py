@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
@@ -42,6 +42,8 @@ class Taker(Protocol):
 class Stage(enum.IntEnum):
     """How far a message has come. Settling resumes at the step that failed; only SETTLED moves the watermark."""
 
+    WITHHELD = -1
+    """Neither claimed nor run nor published now: its rate is spent, or the breaker keeps its dead letter. It comes up again as FETCHED."""
     FETCHED = 0
     ADMITTED = 1
     """May run: its claim is granted, or it needs none."""
@@ -56,7 +58,7 @@ class Stage(enum.IntEnum):
 
 
 #: What a run has of each of its messages; `None` where it has none of it.
-_COLUMNS: Final = ("records", "values", "made", "timestamps", "ids", "hashes", "tokens", "exec_ids", "sizes")
+_COLUMNS: Final = ("records", "values", "made", "timestamps", "ids", "hashes", "tokens", "exec_ids", "sizes", "order_keys")
 
 _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
 
@@ -83,10 +85,13 @@ class Run:
         self.tokens: Sequence[int] | None = None  #: of the claims that are held or asked for
         self.exec_ids: Sequence[int] | None = None
         self.sizes: Sequence[int] | None = None  #: raw bytes
+        self.order_keys: Sequence[Hashable] | None = None  #: equal ones run one after the other; `None` among them: in no order
         self.lost_tokens: set[int] = set()  #: of claims that are lost
         self.stage = Stage.FETCHED
         self.prepared = False  #: decoded, and the keys are known
         self.passed = False  #: the watermark knows that it is settled
+        self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
+        self.paid = False  #: its rate lets it begin
         self.in_place = 0  #: attempts that failed and were followed by no copy
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
@@ -194,13 +199,23 @@ class Run:
 
     def making_messages(self) -> Callable[[], Sequence[Message[Any]]]:
         """What makes its messages as they are now, whenever somebody looks at them and whatever became of it meanwhile."""
-        return partial(_messages, self.place, self.records, self.values or (), self.fencing_token or None, self.made)
+        return partial(_messages, self.place, self.records, self.values or (), self.fencing_token or None, self.in_place, self.made)
 
     @property
     def message(self) -> Message[Any]:
         """The message as a handler sees it."""
         (message,) = self.messages()
         return message
+
+    @property
+    def order_key(self) -> Hashable:
+        """What runs one after the other with it; `None`: it has no order."""
+        return self.order_keys[0] if self.order_keys else None
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was sent back, or suspended in place; 0 on its first attempt."""
+        return self.attempt - 1 + self.in_place
 
     @property
     def size(self) -> int:
@@ -277,6 +292,16 @@ class Run:
         self.lost_tokens = set()
         self.began = self.recorded = self.unprotected = False
         self.disposition = self.send_back = self.copy = self.leader = None
+
+    def suspend(self, until: float, due_ms: int) -> None:
+        """Its attempt failed, and the next one is here: at `until` (monotonic seconds), which is `due_ms` (epoch milliseconds)."""
+        why = self.error or ""
+        self.forget_claim()
+        self.in_place += 1
+        self.due_ms = due_ms
+        for message in self.made or ():
+            message.in_place = self.in_place
+        self.postpone(until, why)
 
     def undo(self) -> None:
         """Back to where it was fetched, and nothing that its handler did has happened: it was rolled back."""
@@ -374,11 +399,16 @@ _first = attrgetter("first")
 
 
 def _messages(
-    place: TopicPartition, records: Sequence[Any], values: Sequence[Any], fencing_token: int | None, made: Sequence[Message[Any]] | None
+    place: TopicPartition,
+    records: Sequence[Any],
+    values: Sequence[Any],
+    fencing_token: int | None,
+    in_place: int,
+    made: Sequence[Message[Any]] | None,
 ) -> Sequence[Message[Any]]:
     if made is not None:
         return made
     made = [Message(record, value, place) for record, value in zip(records, values, strict=True)]
     for message in made:
-        message.fencing_token = fencing_token
+        message.fencing_token, message.in_place = fencing_token, in_place
     return made

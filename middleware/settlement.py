@@ -9,10 +9,10 @@ from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
-from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, Failure, Later, Reason
+from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, Failure, Later, Reason, Suspended
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import outcome_of, sent_back_of
+from ackwise.middleware.fate import batch_limit, outcome_of, sent_back_of
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup
@@ -74,6 +74,7 @@ class Settlement:
 
         `due`: nothing that is held for longer (monotonic seconds).
         """
+        self._suspend([run for run in runs if isinstance(run.disposition, Suspended)])
         ruled = [run for run in runs if run.stage in _UNDER_WAY and (due is None or run.not_before <= due)]
         ruled.sort(key=_first)  # what fell out of a run stands behind it; dead letters go out in the order of their offsets
         if ruled:
@@ -81,6 +82,22 @@ class Settlement:
             await self.publish(ruled, assignment)
             await self._record_outcomes(ruled)
             await self._update_store(runs, ruled)
+
+    def _suspend(self, suspended: Sequence[Run]) -> None:
+        """What failed in place is told to have failed and gives its claim back; it is fetched again when it is due."""
+        now, wall = self._worker.monotonic(), self._worker.wall()
+        for run in suspended:
+            delay = cast(Suspended, run.disposition).delay
+            duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
+            due_ms = round((wall + delay) * 1000)
+            attrs = json.dumps({"in_place": run.in_place + 1, "due": due_ms})
+            self._worker.record(
+                EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=attrs
+            )
+            if self._leases is not None:
+                self._leases.give_back(run)
+            run.suspend(now + delay, due_ms)
+            run.batch_limit = batch_limit(run, self._agent.max_batch, self._worker.later, self._agent.in_place)
 
     async def _confirm(self, ruled: Sequence[Run]) -> None:
         """Past the local deadline only a renewed claim may publish; a lost one is claimed anew."""
@@ -114,7 +131,7 @@ class Settlement:
         """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
         outgoing, passed = [], []
         for run in ruled:
-            if run.stage is not Stage.RULED:
+            if run.stage is not Stage.RULED or isinstance(run.disposition, Suspended):
                 continue
             if not isinstance(run.disposition, _COPIED):
                 run.stage = Stage.PUBLISHED
@@ -201,7 +218,7 @@ class Settlement:
             dead = run.disposition
             return dead_letter(
                 delivery, topic=worker.dead_letter_topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
-                now_ms=now_ms, reason=dead.reason, failure=dead.failure,
+                now_ms=now_ms, reason=dead.reason, failure=dead.failure, in_place=run.in_place,
             )  # fmt: skip
         back = cast(SendBack, run.send_back)
         due = now_ms + round((back.delay + worker.clock_skew) * 1000) if back.delay > 0 else now_ms
@@ -255,8 +272,8 @@ class Settlement:
                 record(EventCode.SENT_BACK, handler, run, level=back.level, due_ms=due, error=run.error)
             case Dead(reason):
                 record(EventCode.DEAD_LETTERED, handler, run, error=reason)
-            case None:
-                pass
+            case Suspended() | None:
+                pass  # it is not published, and its attempt is told where it is suspended
 
     async def _update_store(self, runs: list[Run], ruled: Sequence[Run]) -> None:
         """Complete and release; only an answer settles what was completed, a release that fails holds nothing."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ackwise.middleware.agent import Agent
-from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later
+from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Suspended
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
@@ -62,14 +62,16 @@ class TransactionalPipeline(Pipeline):
             await self._mark_failed(fetched, assignment)
             return None
         middle = len(fetched) // 2
-        halves = fetched[:middle], fetched[middle:]
-        return await self._transact(halves[0], assignment) or await self._transact(halves[1], assignment)
+        stopped = await self._transact(fetched[:middle], assignment)
+        if stopped is not None or (self.agent.order == "partition" and not all(map(_is_finished, fetched[:middle]))):
+            return stopped
+        return await self._transact(fetched[middle:], assignment)
 
     async def _attempt(self, fetched: Sequence[Run], assignment: Assignment) -> HandlerCall:
         """One transaction with one call of the handler; where that has to be rolled back, nothing of it stays."""
         call, mine = HandlerCall(), list[Run]()
         try:
-            async with self._store.begin(retention=self._retention) as transaction:
+            async with self._execution.slot(), self._store.begin(retention=self._retention) as transaction:
                 mine = await self._claim(transaction, fetched, assignment)
                 call = await self._execution.run(mine, assignment, HandlerCall(transaction))
                 if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
@@ -134,13 +136,13 @@ class TransactionalPipeline(Pipeline):
 
     def _blame(self, run: Run, error: BaseException) -> None:
         if isinstance(error, TransactionAborted):  # it was taken for a success until it was to be committed
-            broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error)
+            broken = decide(run, Later(failure=Failure.of(error)), self._worker.later, error, in_place=self.agent.in_place)
             log_broken_policy(self.agent.name, [] if broken is None else [broken])
         run.succeeded = False
 
     async def _mark_failed(self, runs: Sequence[Run], assignment: Assignment) -> None:
         """What failed alone: its copy is published and its row marked, without anything that the handler wrote."""
-        ruled = [run for run in runs if run.stage is Stage.RULED]
+        ruled = [run for run in runs if run.stage is Stage.RULED and not isinstance(run.disposition, Suspended)]
         keys = [run.key for run in ruled if run.key is not None]
         if not keys:
             return  # nothing to mark: settling publishes it
@@ -164,6 +166,11 @@ class TransactionalPipeline(Pipeline):
     def _stands(self, run: Run) -> bool:
         """Whether it is parked or dead, whatever becomes of the transaction."""
         return run.stage is Stage.PUBLISHED and isinstance(run.disposition, Later | Dead)
+
+
+def _is_finished(run: Run) -> bool:
+    """Whether what must not overtake it may go on."""
+    return run.stage >= Stage.PUBLISHED or isinstance(run.disposition, Done | Duplicate)
 
 
 def one_by_one(runs: list[Run]) -> None:

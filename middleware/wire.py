@@ -176,10 +176,19 @@ def retry_copy(delivery: Delivery, *, topic: str, partition: int, group: str, ha
 
 
 def dead_letter(
-    delivery: Delivery, *, topic: str, partition: int, group: str, handler: str, now_ms: int, reason: str, failure: Failure | None
+    delivery: Delivery,
+    *,
+    topic: str,
+    partition: int,
+    group: str,
+    handler: str,
+    now_ms: int,
+    reason: str,
+    failure: Failure | None,
+    in_place: int = 0,
 ) -> Copy:
-    """The dead letter of `delivery`: key, value and headers whole, then ours."""
-    headers = _ours(delivery, group, handler, attempt=delivery.attempt, now_ms=now_ms, reason=reason)
+    """The dead letter of `delivery`, which was suspended `in_place` so often: key, value and headers whole, then ours."""
+    headers = _ours(delivery, group, handler, attempt=delivery.attempt + in_place, now_ms=now_ms, reason=reason)
     theirs = delivery.headers
     if has_raw_names(theirs):
         theirs, names = _spelled(theirs)

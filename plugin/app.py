@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from ackwise.middleware.agent import Agent
+from ackwise.middleware.agent import CONSUME_TIMEOUT, Agent
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import Order, RetryInPlace
+from ackwise.middleware.pausing import Target, target_of
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
@@ -36,7 +39,7 @@ __all__ = ["App", "Usable"]
 log = Log()
 
 T = TypeVar("T")
-HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None]])
+HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
 
 Usable = Policy | Middleware | Observer
 """What an app can use."""
@@ -93,6 +96,13 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -103,6 +113,13 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def agent(
         self,
@@ -112,13 +129,31 @@ class App:
         max_batch: int = 200,
         within: float | str = 0.0,
         keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> Any:
-        """Register an `async def` handler of `topics`; the handler itself is returned unchanged.
+        """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
         `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
         it. `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
-        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception. Raises `ConfigurationError`.
+        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
+
+        `concurrency=n`: at most n calls of the handler at a time in this worker, side by side also within a partition, unless an order
+        forbids it. Without it a partition has one call at a time. `consume_timeout` (seconds, or a text such as `"15m"`; 0 for none) is
+        the time that a call may take until it is cancelled and its messages have failed; `message.extend(…)` asks for more.
+
+        `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
+        one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
+        `in_place=RetryInPlace(…)` says, and what must not overtake it waits.
+
+        `max_messages` and `max_bytes` are what all its partitions together may have in hand in a worker, each at least one message.
+        Raises `ConfigurationError`.
         """
 
         if topics and callable(topics[0]):
@@ -127,7 +162,7 @@ class App:
         def register(handler: HandlerT) -> HandlerT:
             if self._is_started:
                 raise ConfigurationError("an agent was added after the app was started; add it before")
-            seen = inspect_handler(handler, model=model)
+            seen = inspect_handler(handler, model=model, in_threads=True)
             agent = Agent(
                 name=seen.name if name is None else name,
                 topics=topics,
@@ -137,6 +172,14 @@ class App:
                 max_batch=max_batch,
                 within=parse_duration(within, what="within"),
                 keep_ack_index_on_error=keep_ack_index_on_error,
+                concurrency=concurrency,
+                consume_timeout=_timeout(consume_timeout, order),
+                in_thread=seen.in_thread,
+                order=order,
+                order_by=order_by,
+                in_place=in_place,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
             )
             self._check(agent)
             self._agents.append(agent)
@@ -180,6 +223,24 @@ class App:
     def group(self) -> Group:
         """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
         return group_of(self.settings, self._slots, self.agents())
+
+    async def pause(self, what: str) -> None:
+        """Begin nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
+
+        What a handler has begun comes to its end. Nothing of the rest is lost, and no attempt is counted; where everything of a
+        partition is paused, it is not fetched either. `ackwise pause` does it in every worker. Raises `ConfigurationError`.
+        """
+        if self._slots.pausing.pause(self._target(what), "code"):
+            log.info("paused from code, it begins nothing more", group=self.settings.group, paused=what)
+
+    async def resume(self, what: str) -> None:
+        """Take back a `pause` of this process; what a command has paused stays so. Raises `ConfigurationError`."""
+        if self._slots.pausing.resume(self._target(what), "code"):
+            log.info("resumed from code", group=self.settings.group, resumed=what)
+
+    def _target(self, what: str) -> Target:
+        topics = {topic for agent in self._agents for topic in agent.topics}
+        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
@@ -260,6 +321,12 @@ def _take_note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
         log.debug("a call of the Kafka client that was given up has failed", error=said(error))
     else:
         loop.default_exception_handler(context)
+
+
+def _timeout(given: float | str, order: Order) -> float:
+    """Seconds; the default is none for a partition in order, as in RocketMQ."""
+    seconds = parse_duration(given, what="consume_timeout")
+    return 0.0 if order == "partition" and seconds == CONSUME_TIMEOUT else seconds
 
 
 def _refuse_unknown(settings: Mapping[str, object]) -> None:

@@ -19,7 +19,10 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import ORDERS, RetryInPlace
+from ackwise.plugin.threads import Threaded
 
 __all__ = [
     "Decoder",
@@ -59,6 +62,12 @@ class HandlerOf(Protocol[T]):
     ) -> Callable[[Message[T]], Coroutine[Any, Any, StatusT]]: ...
     @overload
     def __call__(self, handler: Callable[[T], Coroutine[Any, Any, StatusT]], /) -> Callable[[T], Coroutine[Any, Any, StatusT]]: ...
+    @overload
+    def __call__(self, handler: Callable[[Batch[T]], StatusT], /) -> Callable[[Batch[T]], StatusT]: ...
+    @overload
+    def __call__(self, handler: Callable[[Message[T]], StatusT], /) -> Callable[[Message[T]], StatusT]: ...
+    @overload
+    def __call__(self, handler: Callable[[T], StatusT], /) -> Callable[[T], StatusT]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +78,24 @@ class Handler:
     kind: Literal["batch", "message"]
     call: Callable[[Any], Awaitable[object]]
     decode: Decoder
+    in_thread: bool = False
 
 
-def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: Decoder | None = None) -> Handler:
+def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: Decoder | None = None, in_threads: bool = False) -> Handler:
     """What `function` wants; `model` is the type of the payload where the annotation does not say it.
 
     `Batch[T]` gets a batch, `Message[T]` one message with its key and headers, any other `T` the decoded value alone.
     `bytes` is the value as it is (also without an annotation), `str` is UTF-8, everything else is JSON that pydantic
     checks. A null value is decoded only where `T` admits `None`. With `decode` the topic says how values are decoded, and `T`
-    is only what people and type checkers read. Raises `ConfigurationError`, also for a bare `list[T]`: it reads like a batch, and
-    every single value would fail to be one.
+    is only what people and type checkers read. A plain `def` runs in a thread, if `in_threads` allows it. Raises `ConfigurationError`,
+    also for a bare `list[T]`: it reads like a batch, and every single value would fail to be one.
     """
     name = name_of(function)
-    if not is_async(function):
+    in_thread = not is_async(function)
+    if in_thread and not in_threads:
         raise ConfigurationError(f"handler {name!r} is not an `async def`; write it as one, and move blocking work into asyncio.to_thread")
+    if in_thread and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+        raise ConfigurationError(f"handler {name!r} is a generator; a handler takes what it is given, and yields nothing")
     annotation = first_parameter(function, what=f"handler {name!r}").annotation
     origin = typing.get_origin(annotation) or annotation
     if origin is Batch or origin is Message:
@@ -90,7 +103,8 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
         if isinstance(payload, typing.TypeVar):
             payload = _UNTYPED
         kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
-        return Handler(name, kind, function, decode or decoder_of(name, payload, model))
+        whole = Threaded(function, name) if in_thread else function
+        return Handler(name, kind, whole, decode or decoder_of(name, payload, model), in_thread)
 
     if _is_list(annotation):
         raise ConfigurationError(
@@ -98,10 +112,12 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
             f"batch, or Message[{_spelled(annotation)}] for single messages whose value is a list"
         )
 
-    async def call(message: Message[Any]) -> object:
-        return await function(message.value)
+    of_value = Threaded(function, name) if in_thread else function
 
-    return Handler(name, "message", call, decode or decoder_of(name, annotation, model))
+    async def call(message: Message[Any]) -> object:
+        return await of_value(message.value)
+
+    return Handler(name, "message", call, decode or decoder_of(name, annotation, model), in_thread)
 
 
 def check_agent(agent: Agent) -> None:
@@ -112,9 +128,38 @@ def check_agent(agent: Agent) -> None:
         raise ConfigurationError(f'agent {agent.name!r} has no topic; name one, such as "orders"')
     if isinstance(agent.max_batch, bool) or not isinstance(agent.max_batch, int) or agent.max_batch < 1:
         raise ConfigurationError(f"max_batch of agent {agent.name!r} is {agent.max_batch!r}; it must be a whole number, 1 or more")
+    at_a_time = agent.concurrency
+    if at_a_time is not None and (isinstance(at_a_time, bool) or not isinstance(at_a_time, int) or at_a_time < 1):
+        raise ConfigurationError(f"concurrency of agent {agent.name!r} is {at_a_time!r}; it must be a whole number, 1 or more")
+    _check_order(agent)
+    for what, threshold in (("max_messages", agent.max_messages), ("max_bytes", agent.max_bytes)):
+        if threshold is not None:
+            check_threshold(f"{what} of agent {agent.name!r}", threshold)
     for topic in agent.topics:
         if agent.topics.count(topic) > 1:
             raise ConfigurationError(f"agent {agent.name!r} names topic {topic!r} twice; name it once")
+
+
+def _check_order(agent: Agent) -> None:
+    name, order, in_place = agent.name, agent.order, agent.in_place
+    if order not in ORDERS:
+        raise ConfigurationError(f"order of agent {name!r} is {order!r}; it is one of {', '.join(map(repr, ORDERS))}")
+    if order == "none" and in_place is not None:
+        raise ConfigurationError(f"agent {name!r} has in_place and no order; give it order='key' or 'partition', or leave in_place out")
+    if order != "none" and not isinstance(in_place, RetryInPlace):
+        raise ConfigurationError(
+            f"agent {name!r} has order={order!r} and in_place={in_place!r}; say how often a message may run again while others wait "
+            "behind it, such as in_place=RetryInPlace(3)"
+        )
+    if order == "partition" and agent.consume_timeout:
+        raise ConfigurationError(
+            f"agent {name!r} has order='partition' and consume_timeout={agent.consume_timeout:g}; nothing passes a handler that hangs "
+            "there, so there is none: leave it out"
+        )
+    if agent.order_by is not None and order != "key":
+        raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
+    if agent.order_by is not None and not callable(agent.order_by):
+        raise ConfigurationError(f"order_by of agent {name!r} is {agent.order_by!r}; give a function from a message to its key")
 
 
 def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> None:
@@ -123,7 +168,7 @@ def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> N
     Raises `ConfigurationError`.
     """
     for topic in agent.topics:
-        if topic in (f"{group}.retry", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+        if topic in (f"{group}.retry", f"{group}.control", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
             raise ConfigurationError(
                 f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
             )

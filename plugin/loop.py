@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
@@ -23,7 +23,7 @@ from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.addresses import Address
-from ackwise.plugin.settings.config import Config, read_config
+from ackwise.plugin.settings.config import Config, Given, read_config
 from ackwise.plugin.settings.hostsettings import HostSettings, LoopSettings
 from ackwise.plugin.slots import Policy, Slots
 
@@ -118,13 +118,24 @@ def reliable(
         decode=decoder_of(name, model),
         max_batch=max_batch,
         within=parse_duration(within, what="within"),
+        consume_timeout=0.0,
         batch=LoopBatch,
     )
     check_agent(agent)
+    _refuse_modes(config.of_agent(name))
     (agent,) = config.agents([agent])
     host_settings = _settings(consumer, settings, config)
     refuse_own_topics(agent, group=host_settings.group, dead_letter=slots.dead_letter.topic)
     return Reliable(consumer, host_settings, agent, slots, handover)
+
+
+def _refuse_modes(given: Mapping[str, Given]) -> None:
+    for entry in ("concurrency", "consume_timeout"):
+        if entry in given:
+            raise ConfigurationError(
+                f"{entry} of the agent is set by {given[entry].source}, and a loop of your own takes its batches one after the other and "
+                "can't be cancelled; leave it out"
+            )
 
 
 def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSettings:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.journey import longest_delay
+from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.log import Log
+from ackwise.middleware.pausing import Pausing
 from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
@@ -31,13 +36,13 @@ __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events | Breaker | RateLimit
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit)
 
 _USABLE: Final = (
-    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…)), a middleware "
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…), Breaker(…), RateLimit(…)), a middleware "
     "(async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
@@ -52,6 +57,7 @@ class Slots:
         self._config = config or Config()
         self.arounds: list[Around] = []
         self.observers: list[Observer] = []
+        self.pausing = Pausing()  #: by code, in this process
         self._policies: dict[type, Policy] = {}
 
     def use(self, thing: object) -> None:
@@ -104,6 +110,26 @@ class Slots:
         """What is exported; off unless used or set."""
         return self._config.events(self._get(Events))
 
+    @property
+    def breaker(self) -> Breaker:
+        """When a handler is stopped; on for values that can't be decoded."""
+        return self._config.breaker(self._get(Breaker))
+
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        """How many messages a handler may begin in a second; off unless used or set."""
+        return self._config.rate_limit(self._get(RateLimit))
+
+    def flow_control(self, *, first_wait: float | None = None) -> FlowControl:
+        """The flow control of a new worker. `first_wait`, in seconds, is that of a breaker which nobody has used.
+
+        Raises `ConfigurationError`.
+        """
+        breaker = self.breaker
+        if first_wait is not None and self._get(Breaker) is None:
+            breaker = dataclasses.replace(breaker, first_wait=first_wait)
+        return FlowControl(self.pausing, breaker=breaker, rate_limit=self.rate_limit)
+
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)
         return policy if isinstance(policy, slot) else None
@@ -133,6 +159,16 @@ class Slots:
     def check(self, agents: Sequence[Agent]) -> None:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
         for agent in agents:
+            if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has order={agent.order!r}, and Transactional(mode='offsets') passes one offset for all: use "
+                    "mode='inbox', or leave the order out"
+                )
+            if self.transactional is not None and agent.in_thread:
+                raise ConfigurationError(
+                    f"agent {agent.name!r} is a plain `def`, and the connection of Transactional belongs to the event loop; write it as an "
+                    "`async def`"
+                )
             if self.transactional is not None and agent.keep_ack_index_on_error:
                 raise ConfigurationError(
                     f"agent {agent.name!r} has keep_ack_index_on_error, and Transactional rolls back what was written before an error; "
@@ -157,6 +193,7 @@ class Slots:
             store=store,
             inbox=inbox,
             sink=self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics]),
+            flow=self.flow_control(),
             consumer=consumer,
         )
 

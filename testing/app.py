@@ -50,6 +50,9 @@ _REQUESTS: Final[dict[tuple[str, When], CrashPoint]] = {
     ("OffsetCommit", "after"): "after the commit",
 }
 
+#: Seconds that the breaker withholds the dead letter of a first value: a test need not wait for those in production.
+_FIRST_WAIT: Final = 0.1
+
 #: How the worker of a test differs from one in production: it joins, notices and commits sooner.
 _QUICK: Final[dict[str, Any]] = {"commit_interval": 0.1, "session_timeout": 6.0, "clock_skew": 0.0, "drain_timeout": 5.0}
 
@@ -256,6 +259,7 @@ class TestApp:
             dedup=group.dedup,
             store=None if self._store is None else MortalStore(self._store, life),
             inbox=slots.open_inbox(),
+            flow=slots.flow_control(first_wait=_FIRST_WAIT),
             sink=Observed([*slots.observers, take], None),
             clock=self.clock,
         )

@@ -110,6 +110,18 @@ async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_se
 
 
 @pytest.mark.kafka
+async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "invoices")
+    ann = [{"id": f"a{number}", "customer": "ann", "amount": 1} for number in range(14)]
+    await write(raw_kafka, "invoices", *ann, {"id": "b0", "customer": "bob", "amount": 1})
+    async with running("limits.py", tmp_path, raw_kafka) as worker:
+        billed = await worker.lines(15)
+        await worker.stop()
+    assert sorted(line.split()[1] for line in billed) == sorted([*(f"a{number}" for number in range(14)), "b0"])
+    assert billed.index("billed b0 bob 1") <= 10  # ann's burst, and what was billed beside it; four of hers wait
+
+
+@pytest.mark.kafka
 async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "payments")
     await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 
@@ -21,6 +22,12 @@ __all__ = ["Declared", "declared", "discover", "is_fed", "never", "undecoded"]
 _INSTEAD: Final = {
     "within": "the loop says it, in take(…, within=…)",
     "keep_ack_index_on_error": "the loop says it, message by message: current_batch().done(message) holds whatever is raised afterwards",
+}
+
+#: The same for any agent, also one with a handler function.
+_NEVER: Final = {
+    "concurrency": "Faust has it, as @app.agent(concurrency=…)",
+    "consume_timeout": "Faust runs its agents by itself, and nothing can cancel one message of a stream",
 }
 
 _DERIVED: Final = "those of group_by and through, known once an agent has begun: each is a source of AGENT/TOPIC, made by Faust"
@@ -67,8 +74,8 @@ def declared(app: faust.App, config: Config, *, dead_letter: str | None) -> Decl
         channel: Any = agent.channel
         if is_fed(channel):
             handler: Handler | None = getattr(agent, "handler", None)  # one from another library has no handler function
+            _refuse_meaningless(name, config, _NEVER if handler is not None else _INSTEAD | _NEVER)
             if handler is None:
-                _refuse_meaningless(name, config)
                 handler = Handler(name, tuple(map(str, channel.topics)), "stream", never, undecoded)
             refuse_own_topics(handler, group=app.conf.id, dead_letter=dead_letter)
             agents.append(handler)
@@ -101,11 +108,11 @@ def _reads(channel: Any) -> str:
     return "topics by a pattern" if channel.pattern else "a topic without acks"
 
 
-def _refuse_meaningless(name: str, config: Config) -> None:
+def _refuse_meaningless(name: str, config: Config, instead: Mapping[str, str]) -> None:
     for entry, given in config.of_agent(name).items():
-        if entry in _INSTEAD:
+        if entry in instead:
             path = dotted(("agents", name, entry))
-            raise ConfigurationError(f"{path} is set by {given.source}, and has no meaning for an agent of Faust: {_INSTEAD[entry]}")
+            raise ConfigurationError(f"{path} is set by {given.source}, and has no meaning for an agent of Faust: {instead[entry]}")
 
 
 async def never(_: object) -> None:

@@ -96,6 +96,7 @@ def handler(
             max_batch=max_batch,
             within=parse_duration(within, what="within"),
             keep_ack_index_on_error=keep_ack_index_on_error,
+            consume_timeout=0.0,  # Faust runs its agents by itself
         )
         check_agent(declared)
         if called in app.agents:

@@ -232,6 +232,7 @@ class FaustHost:
             dedup=self.slots.dedup,
             store=store,
             sink=sink,
+            flow=self.slots.flow_control(),
         )
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(None, others=[agent.name for agent in self._declared.agents]))

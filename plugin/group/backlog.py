@@ -136,9 +136,8 @@ class Backlog:
         now = self._clock()
         due = [run for run in self.held if run.not_before <= now and (not stopping or is_decided(run))]
         waits = stopping or (self._in_order and len(due) < len(self.held))
-        if self._in_order and len(due) < len(self.held):
-            ready = set(due)
-            due = list(takewhile(ready.__contains__, self.held))
+        if self._in_order:
+            due = self._in_front(due)
         if alone := next((run for run in due if run.alone and run.stage is Stage.FETCHED), None):
             batch = [alone]
         else:
@@ -146,13 +145,22 @@ class Backlog:
             if head is None:
                 return []
             batch = fitting(run for run in due if run.pipeline is head.pipeline)
-            if not waits and (due or self._is_ripe(head, now)):
+            is_cut = self._in_order and len(batch) < len(due)
+            if not waits and not is_cut and (due or self._is_ripe(head, now)):
                 self.fresh.fill(head.pipeline, batch)
                 self._arrived = now
         if self.held:
             taken = set(batch)
             self.held = [run for run in self.held if run not in taken]
         return self._without_late(batch, now)
+
+    def _in_front(self, due: list[Run]) -> list[Run]:
+        """Those of `due` that nothing waits in front of; one that has to run alone is the only one, or behind them."""
+        ready = set(due)
+        due = list(takewhile(ready.__contains__, self.held))
+        if due and due[0].alone:
+            return due[:1]
+        return list(takewhile(lambda run: not run.alone, due))
 
     def _without_late(self, batch: list[Run], now: float) -> list[Run]:
         """What another worker has tried a moment ago waits here until it is due, and what must not overtake it as well."""

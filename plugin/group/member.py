@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
@@ -22,7 +24,9 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
 from ackwise.middleware.leases import Leases
+from ackwise.middleware.limits import Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
@@ -37,9 +41,11 @@ from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.group.budget import Budget
+from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
-from ackwise.plugin.group.lane import Lane, Told
+from ackwise.plugin.group.control import Control
+from ackwise.plugin.group.keyed import ByKey
+from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -117,6 +123,7 @@ class Member:
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
+        flow: FlowControl | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -141,7 +148,9 @@ class Member:
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.budget = Budget(settings.max_buffered_bytes)
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
-        self._agents = agents
+        self.flow = flow or FlowControl()
+        self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
+        self._handlers = {topic: agent.name for agent in agents for topic in agent.topics}
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
@@ -242,6 +251,7 @@ class Member:
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
+            flow=self.flow,
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
         )
@@ -267,6 +277,8 @@ class Member:
     async def working(self, client: Client) -> AsyncIterator[None]:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
+        unlisten = self.flow.listen(self._look_again)
+        self.keep(Control(self.settings, self.names, self.flow).follow, "control")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:
@@ -274,6 +286,7 @@ class Member:
         try:
             yield
         finally:
+            unlisten()
             self._tasks.expect_end()
             self.abandon_lanes()
             await self._tasks.end(within=_AT_LEAST)
@@ -373,6 +386,8 @@ class Member:
         agent: str | None = None,
     ) -> Lane:
         """A lane that begins at `position`. Without `make`, a record goes to the agent of its topic, a copy to the one that it names."""
+        readers = [pipeline for pipeline in self.pipelines.values() if topic in pipeline.agent.topics] if make is None else []
+        keyed = next((pipeline for pipeline in readers if pipeline.agent.order == "key"), None)
         return Lane(
             topic,
             partition,
@@ -381,9 +396,13 @@ class Member:
             make=make or (self.routes.from_source if role == "source" else self.routes.from_retry),
             progressed=self._progressed,
             generation=generation,
+            fresh=None if keyed is None else ByKey(keyed.find_order),
+            in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
+            handler=agent or (self._handlers.get(topic) if role == "source" else None),
             budget=self.budget,
+            flow=self.flow,
         )
 
     def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
@@ -399,6 +418,7 @@ class Member:
             lane.told = None if from_commit is None else Told(from_commit)
         found = decode(metadata)
         self._commits.resume(lanes, found)
+        self._share_thresholds()
         for lane in lanes:
             task = lane.start()
             task.add_done_callback(partial(self._has_ended, lane))
@@ -436,6 +456,26 @@ class Member:
         for start, end in sorted({gap for lane in lanes for gap in lane.offer(records, proved=bool(proved))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
+
+    def _share_thresholds(self) -> None:
+        """What an agent may have in hand is that of all its partitions, which share it."""
+        settings, of_agents = self.settings, Counter(lane.handler for lane in _each_of(self.lanes) if lane.role == "source")
+        agents = {name: pipeline.agent for name, pipeline in getattr(self, "pipelines", {}).items()}
+        for lane in _each_of(self.lanes):
+            agent = agents.get(lane.handler or "") if lane.role == "source" else None
+            messages, size = (None, None) if agent is None else (agent.max_messages, agent.max_bytes)
+            partitions = of_agents[lane.handler]
+            lane.thresholds = Thresholds(
+                share_of(messages, partitions) or _unless(settings.partition_messages, MAX_MESSAGES),
+                share_of(size, partitions) or _unless(settings.partition_bytes, LANE_BYTES),
+                settings.partition_span,
+            )
+
+    def _look_again(self) -> None:
+        """Something may begin that might not before."""
+        for lane in _each_of(self.lanes):
+            lane.look_again()
+        self.has_moved.set()
 
     def _progressed(self, lane: Lane) -> None:
         self.has_moved.set()
@@ -523,6 +563,7 @@ class Member:
                 self.record(Event(EventCode.REVOKED, *partition, passed(its_lanes)))
                 for lane in its_lanes:
                     lane.cut()
+        self._share_thresholds()
 
     async def _release(self, lanes: Collection[Lane], *, within: float) -> None:
         if not await ended(self.give_back(lanes), within=within):
@@ -551,15 +592,32 @@ class Member:
 
     async def give_back(self, lanes: Iterable[Lane]) -> None:
         """Release what these lanes hold in the store, so that the next owner never waits for a lease."""
+        unsettled = [run for lane in lanes for run in lane.unsettled()]
+        withheld = self._give_up_letters(unsettled)
         if self.leases is None:
+            if withheld:
+                await self._flush_events()
             return
-        for run in (run for lane in lanes for run in lane.unsettled()):
+        for run in unsettled:
             self.leases.give_back(run)
         try:
             await self.leases.flush()
         except StoreUnavailable as error:
             log.warning("claims could not be released, the next owner waits for their leases", group=self.settings.group, error=said(error))
         await self._flush_events()
+
+    def _give_up_letters(self, unsettled: Iterable[Run]) -> bool:
+        """What a breaker withholds is undecided: its failure is told, and the next owner decides. Returns whether there was any."""
+        letters = [run for run in unsettled if is_withheld_letter(run)]
+        for run in letters:
+            handler = "" if run.pipeline is None else run.pipeline.agent.name
+            self.worker.record(EventCode.FAILED, handler, run, error=run.error)
+        return bool(letters)
+
+
+def _unless(value: int, default: int) -> int | None:
+    """`value`, if somebody has set it: a lane may hold more than that where its agent takes more at a time."""
+    return None if value == default else value
 
 
 def _each_of(drained: _Lanes) -> list[Lane]:

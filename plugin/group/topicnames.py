@@ -40,11 +40,18 @@ class TopicNames:
             raise ConfigurationError(
                 f"dead-letter topic {self.dead_letter!r} is a retry topic of group {group!r}: its messages would come back; choose another"
             )
+        if self.dead_letter == self.control:
+            raise ConfigurationError(f"dead-letter topic {self.dead_letter!r} is the control topic of group {group!r}; choose another")
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every topic of the group."""
+        """Every topic of the group that messages go to."""
         return (self.retry, self.dead_letter, *self.delays)
+
+    @property
+    def control(self) -> str:
+        """Where commands to all workers of the group are."""
+        return f"{self.group}.control"
 
     @property
     def relay_group(self) -> str:

@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
@@ -78,11 +79,14 @@ class AiokafkaHost:
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
+        flow: FlowControl | None = None,
         consumer: AIOKafkaConsumer | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `pipeline` makes that of an agent, where it is none of ours.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `flow` what is paused and limited.
+
+        `pipeline` makes that of an agent, where it is none of ours.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due.
@@ -96,6 +100,7 @@ class AiokafkaHost:
             store=store,
             inbox=inbox,
             sink=sink,
+            flow=flow,
             pipeline=pipeline,
             clock=clock,
         )

@@ -9,9 +9,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from types import MappingProxyType
+from typing import Final
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import FIRST, SHARE, WINDOW, Breaker
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.ordering import Order
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
@@ -90,6 +93,9 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     for agent in agents:
         yield ChainLink("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
     yield ChainLink("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
+    yield ChainLink("admit", "breaker", _breaker(slots.breaker))
+    if (limit := slots.rate_limit) is not None:
+        yield ChainLink("admit", "rate", f"{limit.rate} for each {'key' if limit.key else 'handler'}, {limit.most} at once; the rest waits")
     if (transactional := slots.transactional) is None:
         yield ChainLink("admit", "dedup", _dedup(slots.dedup))
     else:
@@ -118,7 +124,20 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
 def _portion(agent: Agent) -> str:
     if agent.kind == "stream":
         return f"{agent.max_batch} messages of one partition are admitted together, or as many as it takes at a time"
-    return f"at most {agent.max_batch} messages of one partition at a time"
+    return f"at most {agent.max_batch} messages of one partition at a time{_IN_ORDER[agent.order]}"
+
+
+_IN_ORDER: Final[dict[Order, str]] = {
+    "none": "",
+    "key": ", equal keys one after the other",
+    "partition": ", one after the other",
+}
+
+
+def _breaker(breaker: Breaker) -> str:
+    values = [f"the first {FIRST} values, or {SHARE:.0%} of the last {WINDOW}, can't be decoded"] if breaker.undecodable else []
+    raised = [f"as many calls raise {', '.join(kind.__name__ for kind in breaker.errors)}"] if breaker.errors else []
+    return f"stops a handler if {' or if '.join([*values, *raised])}" if values or raised else "off"
 
 
 def _dedup(dedup: Dedup | Transactional | None) -> str:
@@ -167,10 +186,17 @@ def _settings(
             yield Setting(f"{table}.key", _key(policy_of_keys), "default" if policy_of_keys.key is None else "code")
     if slots.events is not None:
         yield from _of_table(("events",), slots.events, config)
+    yield from _of_table(("breaker",), slots.breaker, config)
+    if slots.rate_limit is not None:
+        yield from _of_table(("rate_limit",), slots.rate_limit, config)
     for agent in agents:
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
                 yield setting
+        if agent.in_place is not None:
+            order = agent.order if agent.order_by is None else f"{agent.order}, by {name_of(agent.order_by)}"
+            yield Setting(f"agents.{agent.name}.order", order, "code")
+            yield Setting(f"agents.{agent.name}.in_place", str(agent.in_place), "code")
 
 
 def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterator[Setting]:
@@ -214,6 +240,7 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     for topic in names.delays:
         yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
     yield TopicUse(names.dead_letter, "dead letters")
+    yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")
 
 
 def _warnings(slots: Slots) -> Iterator[str]:

@@ -13,9 +13,10 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Later, Reason, Reject
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import InvalidHandlerResult
-from ackwise.middleware.execution import HANG_WARNING
 from ackwise.middleware.journey import journey
 from ackwise.middleware.message import Delivery, Message, Origin
+from ackwise.middleware.ordering import LONGEST_DELAY, Order, RetryInPlace
+from ackwise.middleware.overtime import HANG_WARNING
 from ackwise.middleware.policies import Dedup, Events
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.rulings import STOPS, Raised, Returned, dispositions_of
@@ -53,6 +54,9 @@ _AT_ONCE: Final = "at once"
 _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
+#: What waits behind a message that is suspended.
+_FOLLOWS: Final[dict[Order, str]] = {"none": "", "key": "has its key", "partition": "follows in its partition"}
+
 
 def failures(settings: HostSettings, slots: Slots, agents: Sequence[Agent], names: TopicNames) -> tuple[FailurePath, ...]:
     """The failures that can happen to this app, in the order in which a message can meet them."""
@@ -88,13 +92,34 @@ class _Failures:
         if self._transactional is not None and self._has_batches:
             several, then = "the handler raises on a batch of several", "rolled back; run again in halves until the culprit is alone"
             yield self._held(several, then, "at once", "as each half ends")
-        yield from self._of_errors("the handler")
-        yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
-        yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
-        yield from self._of_wishes("the handler")
-        if self._has_batches:
-            yield from self._of_batches("batch")
-        yield from self._of_hangs("the handler")
+        for agent in self._agents:
+            if agent.in_place is not None:
+                yield self._suspended(agent, agent.in_place)
+        if any(agent.in_place is None for agent in self._agents):
+            yield from self._of_errors("the handler")
+            yield self._ruled("the handler returns CONSUME_LATER", lambda batch: Returned(CONSUME_LATER))
+            yield self._ruled("the handler returns anything but None or a status", lambda batch: Returned(True))
+            yield from self._of_wishes("the handler")
+            if self._has_batches:
+                yield from self._of_batches("batch")
+        for timeout in dict.fromkeys(agent.consume_timeout for agent in self._agents if agent.kind != "stream"):
+            if timeout:
+                when = f"the handler takes longer than {spelled(timeout)}"
+                yield FailurePath(when, "cancelled, and has failed", "", (), 1, "", "as after a failure")
+            else:
+                yield self._hangs("the handler")
+        yield self._held("the handler raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
+
+    def _suspended(self, agent: Agent, in_place: RetryInPlace) -> FailurePath:
+        """A handler with an order."""
+        delay, limit = float(in_place.delay), in_place.max_reconsume_times
+        then = f"suspended in place, and what {_FOLLOWS[agent.order]} waits behind it"
+        ends = f"{self._names.dead_letter}, {Reason.MAX_RECONSUME_TIMES}" if in_place.on_dead == "go on" else ""
+        after = (
+            f"{format_duration(delay)} × {limit}" if ends else f"{format_duration(delay)} × {limit}, then every {spelled(LONGEST_DELAY)}"
+        )
+        offset = "once it is done or dead" if ends else "once it is done"
+        return FailurePath(f"{agent.name} raises", then, after if limit else "", (delay,) * limit, limit + 1, ends, offset)
 
     def _of_streams(self) -> Iterator[FailurePath]:
         yield from self._of_errors("the agent")
@@ -105,7 +130,8 @@ class _Failures:
         yield self._ruled("the agent leaves its loop in the middle of a message, and begins another", lambda batch: Raised(RuntimeError()))
         yield self._held("the agent does not acknowledge an event of noack()", "held until it does, or the worker ends", "")
         yield self._held("the agent returns", "what comes then is held until the worker is started again", "")
-        yield from self._of_hangs("the agent")
+        yield self._hangs("the agent")
+        yield self._held("the agent raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
 
     def _of_errors(self, who: str) -> Iterator[FailurePath]:
         yield self._ruled(f"{who} raises", lambda batch: Raised(RuntimeError()))
@@ -118,9 +144,8 @@ class _Failures:
         yield self._ruled(f"{who} asks for a level below 0", lambda _: Raised(ConsumeLater(delay_level=-1)))
         yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
 
-    def _of_hangs(self, who: str) -> Iterator[FailurePath]:
-        yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
-        yield self._held(f"{who} raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
+    def _hangs(self, who: str) -> FailurePath:
+        return self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
 
     def _of_batches(self, spelled_as: str) -> Iterator[FailurePath]:
         def prefix(batch: Batch[Any]) -> Returned:

@@ -31,6 +31,7 @@ from ackwise import (
     LoopBatch,
     Message,
     Reject,
+    RetryInPlace,
     Schedule,
     StoreUnavailable,
     Unavailable,
@@ -148,6 +149,23 @@ async def ship(message: Message[Order]) -> None:
 @app.agent("raw")
 async def store(value: bytes) -> None:
     """A handler of values."""
+
+
+@app.agent("blocking", concurrency=4, consume_timeout="1m")
+def blocking(message: Message[Order]) -> None:
+    """A plain function, which runs in a thread."""
+    message.extend("5m")
+
+
+@app.agent("blocking-values", model=Order)
+def blocking_value(order: Order) -> ConsumeStatus:
+    """The same for values."""
+    return CONSUME_SUCCESS
+
+
+@app.agent("in-order", order="key", order_by=lambda message: message.key, in_place=RetryInPlace(3))
+async def in_order(message: Message[Order]) -> None:
+    """A handler with an order."""
 
 
 @app.agent("refunds", model=Order)

@@ -42,11 +42,6 @@ App("billing", drain_timeout=None)  # type: ignore[arg-type]  # a duration is se
 # Handlers
 
 
-@app.agent("plain")  # type: ignore[type-var]  # a handler is an `async def`
-def plain(value: bytes) -> None:
-    """Blocks the loop."""
-
-
 @app.agent("counts")  # type: ignore[type-var]  # a handler returns a status or None
 async def counts(batch: Batch[bytes]) -> int:
     """Returns something that is no status."""
@@ -97,8 +92,8 @@ async def wrong_value(invoice: Invoice) -> None:
 
 
 @app.agent("orders", model=Order)  # type: ignore[arg-type]
-def plain_model(batch: Batch[Order]) -> None:
-    """Blocks the loop."""
+def plain_model(batch: Batch[Invoice]) -> None:
+    """Takes another payload."""
 
 
 @app.agent("orders", model=Order)  # type: ignore[type-var]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.demo import _show
 from ackwise.plugin.demo.hosts import HOSTS, find_host
@@ -17,7 +18,6 @@ from ackwise.plugin.demo.run import Options, Played
 from ackwise.plugin.demo.scenario import MAX_BATCH, MAX_RECONSUME_TIMES, PlannedFate, Scenario, make_scenario
 from ackwise.plugin.demo.shop import PARTITIONS
 from ackwise.plugin.demo.stock import Stock, judge_stock, stock_records
-from ackwise.plugin.group.lane import _OVERLAP
 
 
 class Order(pydantic.BaseModel):
@@ -197,10 +197,18 @@ def test_what_stock_faust_lost_is_told_and_not_judged(capsys: pytest.CaptureFixt
 
 
 def test_what_the_demo_says_was_in_flight_is_what_the_host_on_faust_hands_ahead() -> None:
-    assert HOSTS["faust"].in_flight == (_OVERLAP + 1) * MAX_BATCH * PARTITIONS * 2
+    assert HOSTS["faust"].in_flight == (_room() + MAX_BATCH) * PARTITIONS * 2
 
 
 def test_a_host_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"runs faust, which is not installed: pip install 'ackwise\[faust\]'"):
         find_host("faust")
+
+
+def _room() -> int:
+    """How many messages of one partition may be at work in an agent of Faust."""
+
+    async def never(_: object) -> None: ...
+
+    return Agent("bill", ("orders",), "stream", never, lambda value: value, max_batch=MAX_BATCH).room

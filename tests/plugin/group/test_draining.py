@@ -50,7 +50,7 @@ class Client:
 class Handler:
     """A pipeline whose batches hang on the partition `HUNG` until the test lets them go."""
 
-    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0, overlaps=False)
+    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0, overlaps=False, room=400)
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

@@ -92,7 +92,7 @@ def _keep(place: Any, records: Any) -> Any:
 class _Idle:
     """A pipeline that never comes to an end."""
 
-    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0, overlaps=True)
+    agent = SimpleNamespace(name="bill", max_batch=200, within=0.0, overlaps=True, room=400)
 
     async def __call__(self, entries: Any, assignment: Any) -> None:
         await asyncio.Event().wait()

@@ -1,0 +1,254 @@
+"""`concurrency`: how many calls of a handler are made at a time, in a partition and over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.plugin.group.ordered import Shop
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import RetryInPlace
+
+
+class Gate:
+    """A handler whose calls end when the test says so."""
+
+    def __init__(self) -> None:
+        self.inside: dict[int, asyncio.Future[None]] = {}
+        self.most = 0
+
+    async def __call__(self, argument: Any) -> None:
+        messages = [argument] if isinstance(argument, Message) else list(argument)
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for message in messages:
+            self.inside[message.offset] = end
+        self.most = max(self.most, len({id(each) for each in self.inside.values()}))
+        try:
+            await end
+        finally:
+            for message in messages:
+                del self.inside[message.offset]
+
+    def end(self, *offsets: int, error: Exception | None = None) -> None:
+        for offset in offsets:
+            if error is None:
+                self.inside[offset].set_result(None)
+            else:
+                self.inside[offset].set_exception(error)
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Callable[..., Shop]]:
+    async with AsyncExitStack() as shops:
+
+        def make(handler: Any, **options: Any) -> Shop:
+            defaults: dict[str, Any] = {"kind": "message", "order": "none"}
+            made = Shop(handler, **(defaults | options))
+
+            async def end() -> None:
+                made.lane.stop()
+                made.lane.call_off()
+                await made.stop()
+
+            shops.push_async_callback(end)
+            return made
+
+        yield make
+
+
+async def test_without_concurrency_a_partition_has_one_call_at_a_time(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate)
+    here.offer(3)
+    for offset in (100, 101, 102):
+        await here.until(lambda offset=offset: offset in gate.inside)
+        assert list(gate.inside) == [offset]
+        gate.end(offset)
+    await here.settled(3)
+
+
+async def test_messages_of_a_partition_run_side_by_side_up_to_the_number(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=3)
+    here.offer(5)
+    await here.until(lambda: len(gate.inside) == 3)
+    assert sorted(gate.inside) == [100, 101, 102]
+    gate.end(101)
+    await here.until(lambda: 103 in gate.inside)
+    gate.end(100, 102, 103)
+    await here.until(lambda: 104 in gate.inside)
+    gate.end(104)
+    await here.settled(5)
+    assert gate.most == 3
+
+
+async def test_what_is_finished_is_settled_while_a_slow_one_still_runs(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=4, dedup=True)
+    here.offer(4)
+    await here.until(lambda: len(gate.inside) == 4)
+    gate.end(101, 102, 103)
+    await here.until(lambda: here.lane.in_hand == 1)
+    assert list(here.lane.watermark.unfinished) == [(100, 101)]
+    gate.end(100)
+    await here.settled(4)
+
+
+async def test_a_slow_message_stops_no_later_batch(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=2, max_batch=2)
+    here.offer(6)
+    await here.until(lambda: len(gate.inside) == 2)
+    for offset in (101, 102, 103, 104, 105):
+        await here.until(lambda offset=offset: offset in gate.inside)
+        gate.end(offset)
+    await here.until(lambda: here.lane.in_hand == 1)
+    gate.end(100)
+    await here.settled(6)
+
+
+async def test_batches_run_side_by_side_up_to_the_number(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, kind="batch", concurrency=2, max_batch=2)
+    here.offer(6)
+    await here.until(lambda: len(gate.inside) == 4)
+    gate.end(100)
+    await here.until(lambda: 104 in gate.inside)
+    gate.end(102)
+    gate.end(104)
+    await here.settled(6)
+    assert gate.most == 2
+
+
+async def test_the_number_holds_over_all_partitions_of_a_worker(shop: Any) -> None:
+    gate = Gate()
+    here, there = shop(gate, concurrency=2), shop(gate, concurrency=2)
+    there.pipeline._execution._slots = here.pipeline._execution._slots  # one worker has one pipeline for both
+    here.offer(2)
+    there.offer(2, start=200)
+    await here.until(lambda: len(gate.inside) == 2)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(gate.inside) == 2
+    assert sorted(gate.inside) == [100, 101]
+    gate.end(100, 101)
+    await there.until(lambda: 201 in gate.inside)
+    gate.end(200, 201)
+    await there.until(lambda: there.lane.watermark.commit == 202)
+
+
+async def test_with_concurrency_one_the_worker_makes_one_call_at_a_time(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=1)
+    here.offer(2)
+    await here.until(lambda: 100 in gate.inside)
+    gate.end(100)
+    await here.until(lambda: 101 in gate.inside)
+    gate.end(101)
+    await here.settled(2)
+    assert gate.most == 1
+
+
+async def test_one_that_fails_comes_back_alone_and_its_neighbours_are_done(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=4, dedup=True)
+    here.offer(4)
+    await here.until(lambda: len(gate.inside) == 4)
+    gate.end(102, error=RuntimeError())
+    gate.end(100, 101, 103)
+    await here.settled(4)
+    assert here.sent == [("billing.delay.10s", 102)]
+    for offset in (100, 101, 103):
+        assert here.sink.codes(offset).count(EventCode.SUCCEEDED) == 1
+
+
+async def test_a_lost_claim_calls_off_its_own_message_alone(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=3, dedup=True)
+    here.offer(3)
+    await here.until(lambda: len(gate.inside) == 3)
+    lost = next(run for run in here.lane.running if run.first == 101)
+    lost.lost_tokens = set(lost.tokens)
+    lost.call.call_off()
+    await here.until(lambda: 101 not in gate.inside)
+    assert sorted(gate.inside) == [100, 102]
+    gate.end(100, 102)
+    await here.until(lambda: 101 in gate.inside)
+    gate.end(101)
+    await here.settled(3)
+    assert here.seen.count([101]) == 2
+
+
+async def test_a_stop_cancels_all_that_run_side_by_side_and_nothing_of_them_is_passed(shop: Any) -> None:
+    gate = Gate()
+    here = shop(gate, concurrency=3, dedup=True)
+    here.offer(5)
+    await here.until(lambda: len(gate.inside) == 3)
+    here.lane.stop()
+    here.lane.call_off()
+    await here.stop()
+    assert (gate.inside, here.lane.watermark.commit, here.sent) == ({}, 100, [])
+    assert [run.first for run in here.lane.unsettled()] == [100, 101, 102, 103, 104]
+
+
+async def test_a_system_exit_of_one_lets_the_others_end_and_stops_the_worker(shop: Any) -> None:
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 101:
+            raise SystemExit(3)
+
+    here = shop(handle, concurrency=2)
+    here.offer(2)
+    with pytest.raises(BaseException, match="3"):
+        await here.lane.task
+    assert here.lane.watermark.commit == 101
+    here.lane.task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+
+
+async def test_a_cancel_from_inside_is_a_failure_of_that_message(shop: Any) -> None:
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 101:
+            raise asyncio.CancelledError
+
+    here = shop(handle, concurrency=2)
+    here.offer(3)
+    await here.settled(3)
+    assert here.sent == [("billing.delay.10s", 101)]
+
+
+@pytest.mark.parametrize("kind", ["batch", "message"])
+async def test_by_key_other_keys_run_side_by_side_and_equal_ones_never(shop: Any, kind: str) -> None:
+    running: set[bytes] = set()
+    order: dict[bytes, list[int]] = {}
+
+    async def handle(argument: Batch[Any] | Message[Any]) -> None:
+        messages = [argument] if isinstance(argument, Message) else list(argument)
+        for message in messages:
+            assert message.key not in running
+            running.add(message.key or b"")
+        for _ in range(messages[0].offset % 3):
+            await asyncio.sleep(0)
+        for message in messages:
+            running.discard(message.key or b"")
+            order.setdefault(message.key or b"", []).append(message.offset)
+
+    here = shop(handle, kind=kind, order="key", concurrency=4, max_batch=3)
+    here.offer(keys=[b"k%d" % (at * 7 % 5) for at in range(100)])
+    await here.settled(100)
+    assert all(offsets == sorted(offsets) for offsets in order.values())
+
+
+async def test_by_key_a_message_that_fails_in_place_lets_other_keys_pass_side_by_side(shop: Any) -> None:
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 100 and message.reconsume_times < 3:
+            raise RuntimeError
+
+    here = shop(handle, order="key", concurrency=2, in_place=RetryInPlace(3, delay=0.01))
+    here.offer(keys=[b"a", b"b", b"a", b"c"])
+    await here.settled(4)
+    assert [call for call in here.seen if call in ([100], [102])] == [[100]] * 4 + [[102]]

@@ -1,0 +1,255 @@
+"""The consume timeout: a call that takes too long is cancelled, one that goes on is abandoned, and a late success is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.plugin.group.ordered import Shop
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import RetryInPlace
+from ackwise.plugin.threads import Threaded
+
+TIMEOUT = 0.05
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ackwise.middleware.overtime.ABANDON_AFTER", 0.02)
+
+
+@pytest.fixture
+async def shop(patience: None) -> AsyncIterator[Callable[..., Shop]]:
+    async with AsyncExitStack() as shops:
+
+        def make(handler: Any, **options: Any) -> Shop:
+            defaults: dict[str, Any] = {"kind": "message", "order": "none", "consume_timeout": TIMEOUT}
+            made = Shop(handler, **(defaults | options))
+            shops.push_async_callback(made.stop)
+            return made
+
+        yield make
+
+
+def failed(here: Shop, offset: int) -> list[str | None]:
+    return [event.error for event in (*here.sink.durable, *here.sink.buffer) if event.code is EventCode.FAILED and event.offset == offset]
+
+
+async def hang(argument: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_A21_a_call_over_its_time_is_cancelled_and_its_message_comes_back(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 100:
+            await hang(message)
+
+    here = shop(handle, dedup=True)
+    here.offer(2)
+    await here.settled(2)
+    assert (here.sent, failed(here, 100)) == ([("billing.delay.10s", 100)], ["ConsumeTimeout"])
+    assert "a handler took longer than its consume timeout" in caplog.text
+    assert here.pipeline.timed_out == 1
+
+
+async def test_a_batch_over_its_time_comes_back_but_for_what_it_had_ruled(shop: Any) -> None:
+    async def handle(batch: Batch[Any]) -> None:
+        batch.done(batch[0])
+        await hang(batch)
+
+    here = shop(handle, kind="batch")
+    here.offer(3)
+    await here.settled(3)
+    assert here.sent == [("billing.delay.10s", 101), ("billing.delay.10s", 102)]
+
+
+async def test_a_call_that_asks_for_more_time_gets_it(shop: Any) -> None:
+    async def handle(message: Message[Any]) -> None:
+        message.extend(60)
+        await asyncio.sleep(4 * TIMEOUT)
+
+    here = shop(handle)
+    here.offer(1)
+    await here.settled(1)
+    assert here.sent == []
+
+
+async def test_extend_outside_of_a_handler_says_so() -> None:
+    with pytest.raises(RuntimeError, match=r"extend\(\) was called outside of a handler"):
+        Message(None, b"").extend(3)
+
+
+async def test_T06_a_call_is_over_its_time_only_after_it(shop: Any) -> None:
+    here = shop(hang, consume_timeout=900.0)
+    here.offer(1)
+    await here.until(lambda: here.seen)
+    call = here.lane.running[0].call
+    assert list(here.pipeline._execution.overtime.sweep([call], call.deadline)) == []
+    assert not call.timed_out
+    assert list(here.pipeline._execution.overtime.sweep([call], call.deadline + 0.001)) == []
+    assert call.timed_out
+    await here.settled(1)
+
+
+async def test_A29_a_success_within_the_time_to_end_is_a_success(shop: Any) -> None:
+    async def handle(message: Message[Any]) -> None:
+        try:
+            await hang(message)
+        except asyncio.CancelledError:
+            return
+
+    here = shop(handle)
+    here.offer(1)
+    await here.settled(1)
+    assert (here.sent, EventCode.SUCCEEDED in here.sink.codes(100)) == ([], True)
+
+
+async def stubborn(end: asyncio.Event) -> None:
+    while not end.is_set():
+        try:
+            await end.wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("kind", ["batch", "message"])
+async def test_a_call_that_swallows_its_cancellation_is_abandoned_and_others_go_on(
+    shop: Any, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = asyncio.Event()
+
+    async def handle(argument: Any) -> None:
+        if 100 in ([argument.offset] if isinstance(argument, Message) else [message.offset for message in argument]):
+            await stubborn(end)
+
+    here = shop(handle, kind=kind, max_batch=1 if kind == "batch" else 200)
+    here.offer(3)
+    await here.settled(3)
+    assert here.sent == [("billing.delay.10s", 100)]
+    assert here.pipeline.abandoned == 1
+    assert "a handler goes on though it was cancelled" in caplog.text
+    end.set()
+    await here.until_idle()
+    assert here.pipeline.abandoned == 0
+    assert here.sink.codes(100)[-1] is EventCode.LATE_SUCCESS
+
+
+async def test_T08_a_late_success_is_remembered_so_that_this_process_completes_the_copy(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        await stubborn(end)
+
+    here = shop(handle, dedup=True)
+    here.offer(1)
+    await here.settled(1)
+    (copy,) = here.publisher.sent
+    end.set()
+    await here.until_idle()
+    back = here.returned(copy)
+    await here.pipeline([back], here.lane)
+    assert (here.seen, back.disposition.__class__.__name__) == ([[100]], "Duplicate")
+
+
+async def test_T07_a_late_failure_is_sent_back_no_second_time(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        await stubborn(end)
+        raise RuntimeError
+
+    here = shop(handle)
+    here.offer(1)
+    await here.settled(1)
+    end.set()
+    await here.until_idle()
+    assert here.sent == [("billing.delay.10s", 100)]
+    assert EventCode.LATE_SUCCESS not in here.sink.codes(100)
+
+
+async def test_an_abandoned_call_keeps_its_slot_until_it_ends(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 100:
+            await stubborn(end)
+
+    here = shop(handle, concurrency=1)
+    here.offer(2)
+    await here.until(lambda: here.pipeline.abandoned)
+    await here.until(lambda: here.sent == [("billing.delay.10s", 100)])
+    assert here.seen == [[100]]
+    end.set()
+    await here.settled(2)
+    assert here.seen == [[100], [101]]
+
+
+async def test_by_key_a_timeout_is_a_failed_attempt_in_place_and_the_key_waits_for_the_end_of_the_call(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 100 and message.reconsume_times == 0:
+            await stubborn(end)
+            raise RuntimeError
+
+    here = shop(handle, order="key", concurrency=2, in_place=RetryInPlace(3, delay=0.01), consume_timeout=TIMEOUT)
+    here.offer(keys=[b"a", b"a", b"b"])
+    await here.until(lambda: here.pipeline.timed_out == 1)
+    await here.until(lambda: list(here.lane.watermark.unfinished) == [(100, 102)])
+    assert here.pipeline.abandoned == 0
+    end.set()
+    await here.settled(3)
+    assert (here.seen, here.sent) == ([[100], [102], [100], [101]], [])
+
+
+async def test_a_message_that_always_takes_too_long_ends_as_a_dead_letter(shop: Any) -> None:
+    here = shop(hang, order="key", in_place=RetryInPlace(1, delay=0.01))
+    here.offer(1)
+    await here.settled(1)
+    assert here.sent == [("billing.dlq", 100)]
+
+
+async def test_a_plain_function_runs_in_a_thread_and_its_time_can_be_extended(shop: Any) -> None:
+    threads: list[str] = []
+
+    def handle(message: Message[Any]) -> None:
+        threads.append(threading.current_thread().name)
+        message.extend(60)
+
+    here = shop(Threaded(handle, "bill"))
+    here.offer(2)
+    await here.settled(2)
+    assert [name.startswith("ackwise bill") for name in threads] == [True, True]
+
+
+async def test_a_thread_that_takes_too_long_is_abandoned_and_its_late_success_counts(shop: Any) -> None:
+    end = threading.Event()
+
+    def handle(message: Message[Any]) -> None:
+        if message.offset == 100:
+            end.wait(10)
+
+    here = shop(Threaded(handle, "bill"), dedup=True)
+    here.offer(2)
+    await here.settled(2)
+    assert (here.sent, here.pipeline.abandoned) == ([("billing.delay.10s", 100)], 1)
+    end.set()
+    await here.until_idle()
+    assert here.sink.codes(100)[-1] is EventCode.LATE_SUCCESS
+
+
+async def test_what_a_thread_raises_is_what_the_handler_raised(shop: Any) -> None:
+    def handle(message: Message[Any]) -> None:
+        raise KeyError("customer")
+
+    here = shop(Threaded(handle, "bill"))
+    here.offer(1)
+    await here.settled(1)
+    assert failed(here, 100) == ["KeyError"]

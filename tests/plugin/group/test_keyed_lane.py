@@ -1,0 +1,205 @@
+"""Order `key`: of each key one message after the other, and other keys pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.plugin.group.ordered import Shop
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.commitmetadata import FinishedMap, InPlace
+from ackwise.middleware.message import Message, TopicPartition
+from ackwise.middleware.ordering import RetryInPlace
+from ackwise.middleware.run import Run, Stage
+from ackwise.plugin.group.keyed import ByKey
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Callable[..., Shop]]:
+    async with AsyncExitStack() as shops:
+
+        def make(handler: Any, **options: Any) -> Shop:
+            made = Shop(handler, order="key", **options)
+            shops.push_async_callback(made.stop)
+            return made
+
+        yield make
+
+
+async def nothing(argument: Any) -> None: ...
+
+
+async def test_no_batch_has_two_messages_of_one_key(shop: Any) -> None:
+    here = shop(nothing)
+    here.offer(keys=[b"a", b"b", b"a", b"c", b"b", b"a"])
+    await here.settled(6)
+    assert here.seen == [[100, 101, 103], [102, 104], [105]]
+
+
+async def test_messages_without_a_key_have_no_order(shop: Any) -> None:
+    here = shop(nothing)
+    here.offer(keys=[None, None, b"a", None, b"a"])
+    await here.settled(5)
+    assert here.seen == [[100, 101, 102, 103], [104]]
+
+
+@pytest.mark.parametrize("kind", ["batch", "message"])
+async def test_a_key_whose_head_waits_is_held_behind_it_and_other_keys_pass(shop: Any, kind: str) -> None:
+    failures = [RuntimeError, RuntimeError]
+
+    async def handle(argument: Any) -> None:
+        for message in [argument] if isinstance(argument, Message) else argument:
+            if message.offset == 100 and failures:
+                raise failures.pop()
+
+    here = shop(handle, kind=kind, in_place=RetryInPlace(3, delay=0.05), max_batch=1)
+    here.offer(keys=[b"a", b"b", b"a", b"b", b"c"])
+    await here.settled(5)
+    flat = [offset for call in here.seen for offset in call]
+    assert flat[:4] == [100, 101, 103, 104]  # the keys b and c pass
+    assert flat[4:] == [100, 100, 102]  # the key a waits for its head
+    assert here.sent == []
+
+
+async def test_a_dead_head_lets_its_followers_run_once_its_letter_is_there(shop: Any) -> None:
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 100:
+            raise RuntimeError
+
+    here = shop(handle, kind="message", in_place=RetryInPlace(1, delay=0.01))
+    here.offer(keys=[b"a", b"a"])
+    await here.settled(2)
+    assert (here.seen, here.sent) == ([[100], [100], [101]], [("billing.dlq", 100)])
+
+
+async def test_a_new_owner_holds_the_followers_behind_what_waited_in_place(shop: Any) -> None:
+    here = shop(nothing, kind="message")
+    due = round(here.worker.wall() * 1000) + 50
+    here.lane.resume(FinishedMap("cluster", 100, 1100, 1101, "agents", 0b10), [InPlace(100, 2, due)])
+    here.offer(keys=[b"a", b"b", b"a", b"c"])
+    await here.settled(4)
+    assert here.seen == [[103], [100], [102]]
+
+
+async def test_order_by_finds_the_key_in_the_decoded_message(shop: Any) -> None:
+    here = shop(nothing, order_by=lambda message: message.value[:1])
+    here.offer(values=[b"a1", b"b1", b"a2"])
+    await here.settled(3)
+    assert here.seen == [[100, 101], [102]]
+
+
+async def test_a_message_whose_order_by_raises_fails_in_place_under_the_key_of_its_record(
+    shop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    raised: list[int] = []
+
+    def order_by(message: Message[Any]) -> object:
+        if message.offset == 100 and len(raised) < 2:
+            raised.append(message.offset)
+            raise KeyError("customer")
+        return message.key
+
+    here = shop(nothing, order_by=order_by)
+    here.offer(keys=[b"a", b"a", b"b"])
+    await here.settled(3)
+    assert [offset for call in here.seen for offset in call] == [102, 100, 101]
+    assert "the function of order_by raised, its messages count as failed" in caplog.text
+
+
+async def test_an_order_by_that_always_raises_ends_as_a_dead_letter(shop: Any) -> None:
+    here = shop(nothing, order_by=lambda message: message.value["customer"], in_place=RetryInPlace(1, delay=0.01))
+    here.offer(keys=[b"a"])
+    await here.settled(1)
+    assert (here.seen, here.sent) == ([], [("billing.dlq", 100)])
+
+
+async def test_a_key_that_is_no_key_fails_as_if_the_function_had_raised(shop: Any) -> None:
+    here = shop(nothing, order_by=lambda message: [], in_place=RetryInPlace(0))
+    here.offer(keys=[b"a"])
+    await here.settled(1)
+    assert (here.seen, here.sent) == ([], [("billing.dlq", 100)])
+
+
+async def test_what_can_not_be_decoded_is_dead_at_once_and_blocks_no_key(shop: Any) -> None:
+    def decode(value: bytes | None) -> object:
+        if value == b"bad":
+            raise ValueError(value)
+        return value
+
+    here = shop(nothing, order_by=lambda message: "all", decode=decode)
+    here.offer(values=[b"good", b"bad", b"good"])
+    await here.settled(3)
+    assert (here.seen, here.sent) == ([[100], [102]], [("billing.dlq", 101)])
+
+
+async def test_followers_that_wait_count_by_bytes_and_span_and_not_to_the_thousand(shop: Any) -> None:
+    began = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    here = shop(handle, kind="message")
+    here.offer(keys=[b"a"] * 5000)
+    await began.wait()
+    assert not here.lane.is_full()
+    here.lane.call_off()
+
+
+async def test_a_batch_rules_on_each_key_by_itself(shop: Any) -> None:
+    async def handle(batch: Batch[Any]) -> None:
+        if len(here.seen) == 1:
+            batch.later(batch[0])
+
+    here = shop(handle)
+    here.offer(keys=[b"a", b"b", b"a"])
+    await here.settled(3)
+    assert here.seen == [[100, 101], [100], [102]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"c", None]), max_size=40), st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=60)
+)
+def test_whatever_is_taken_and_finished_in_any_order_keys_never_overtake_and_nothing_is_forgotten(
+    keys: list[bytes | None], moves: list[tuple[int, int]]
+) -> None:
+    class Record:
+        def __init__(self, offset: int, key: bytes | None) -> None:
+            self.offset, self.key = offset, key
+
+    def find_order(runs: list[Run]) -> None:
+        for run in runs:
+            run.order_keys = [record.key for record in run.records]
+
+    fresh = ByKey(find_order)
+    records = [Record(offset, key) for offset, key in enumerate(keys)]
+    at_work: list[Run] = []
+    begun: list[int] = []
+    added = 0
+    for what, number in [*moves, *[(0, 4)] * len(keys), *[(5, 1)] * 2 * len(keys)]:
+        if what == 0 and added < len(records):
+            fresh.add([Run(TopicPartition("orders", 0), records[added : added + number])])
+            added += len(records[added : added + number])
+        elif what < 4 or not at_work:
+            batch: list[Run] = []
+            fresh.fill(None, batch)
+            keyed = [run.order_key for run in (*at_work, *batch) if run.order_key is not None]
+            assert len(keyed) == len(set(keyed))
+            begun += [run.first for run in batch]
+            at_work += batch
+        else:
+            run = at_work.pop(number % len(at_work))
+            run.stage = Stage.SETTLED
+            fresh.finished([run])
+        assert len(fresh) == added - len(begun) == len(list(fresh))
+    assert sorted(begun) == list(range(len(keys)))
+    for key in {b"a", b"b", b"c"}:
+        of_key = [offset for offset in begun if keys[offset] == key]
+        assert of_key == sorted(of_key)
