@@ -226,6 +226,7 @@ class SimpleConsumer(Generic[T]):
             dedup=slots.dedup,
             store=slots.open_store(),
             sink=slots.open_sink(self._settings.group, topics),
+            flow=slots.flow_control(),
             pipeline=self._make_pipeline,
         )
 
