@@ -117,6 +117,7 @@ class Lane:
         self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog)
         self._in_order = in_order
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
+        self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
         self._next_alarm = 0.0
@@ -200,7 +201,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._backlog) + count(self.running)
+        return len(self._backlog) + count(self.running) + count(self._lent)
 
     @property
     def committed(self) -> int | None:
@@ -291,9 +292,26 @@ class Lane:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
         return [*self._backlog.held, *self._backlog.fresh]
 
+    def lend(self, run: Run) -> None:
+        """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in hand.
+
+        It is over with `pass_settled` or `take_back`.
+        """
+        self._lent.add(run)
+
+    def take_back(self, runs: Sequence[Run]) -> bool:
+        """Hold `runs`, which were lent; `False` once the lane has come to its end, and they are whose who has them."""
+        self._lent.difference_update(runs)
+        if self.task is None or self.task.done():
+            return False
+        self._backlog.hold(runs)
+        self._wake.set()
+        return True
+
     def pass_settled(self, runs: Iterable[Run]) -> None:
         """Those of `runs` that are SETTLED may move the watermark, once."""
         settled = [run for run in runs if run.stage is Stage.SETTLED and not run.passed]
+        self._lent.difference_update(settled)
         for run in settled:
             run.passed = True
             for first, end in run.ranges():
@@ -331,7 +349,7 @@ class Lane:
 
     @property
     def _unsettled(self) -> Iterator[Run]:
-        return chain(self.running, self._backlog.held, self._backlog.fresh)
+        return chain(self._lent, self.running, self._backlog.held, self._backlog.fresh)
 
     async def _work(self) -> None:
         try:
