@@ -66,8 +66,9 @@ def outcome_of(run: Run) -> Outcome | None:
 
 
 def sent_back_of(run: Run) -> int | None:
-    """The attempt of the copy that is on its way, if it is parked."""
-    return run.attempt + 1 if isinstance(run.disposition, Later) else None
+    """The attempt of the copy that is on its way, if it is parked and was charged one: every earlier attempt is stale from then on."""
+    is_charged = run.send_back is None or run.send_back.charged
+    return run.attempt + 1 if isinstance(run.disposition, Later) and is_charged else None
 
 
 def batch_limit(run: Run, whole: int, policy: ConsumeLater, in_place: RetryInPlace | None) -> int:
