@@ -73,6 +73,7 @@ class Lane:
         agent: str | None = None,
         handler: str | None = None,
         budget: Budget | None = None,
+        put_off: Callable[[Run], None] | None = None,
         flow: FlowControl | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -82,7 +83,7 @@ class Lane:
         `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
-        `handler` takes everything that it has, if one does; `flow` says what is paused.
+        `handler` takes everything that it has, if one does; `flow` says what is paused, and `put_off` rules on copies that are too many.
         """
         self.topic = topic
         self.partition = partition
@@ -114,7 +115,7 @@ class Lane:
         self._clock = clock
         self._wall = wall
         self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
-        self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog)
+        self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog, put_off)
         self._in_order = in_order
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time

@@ -25,6 +25,7 @@ from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.limits import Thresholds, share_of
@@ -406,6 +407,7 @@ class Member:
             agent=agent,
             handler=agent or (self._handlers.get(topic) if role == "source" else None),
             budget=self.budget,
+            put_off=partial(put_off, policy=self.later),
             flow=self.flow,
         )
 
