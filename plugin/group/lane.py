@@ -117,6 +117,7 @@ class Lane:
         self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
         self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog, put_off)
         self._in_order = in_order
+        self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
@@ -202,7 +203,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._backlog) + count(self.running) + count(self._lent)
+        return len(self._backlog) + count(self.running) + count(self._lent) + count(self.uncommitted)
 
     @property
     def committed(self) -> int | None:
@@ -291,7 +292,7 @@ class Lane:
 
     def unsettled(self) -> list[Run]:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
-        return [*self._backlog.held, *self._backlog.fresh]
+        return [*self.uncommitted, *self._backlog.held, *self._backlog.fresh]
 
     def lend(self, run: Run) -> None:
         """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in hand.
@@ -350,7 +351,7 @@ class Lane:
 
     @property
     def _unsettled(self) -> Iterator[Run]:
-        return chain(self._lent, self.running, self._backlog.held, self._backlog.fresh)
+        return chain(self._lent, self.uncommitted, self.running, self._backlog.held, self._backlog.fresh)
 
     async def _work(self) -> None:
         try:
