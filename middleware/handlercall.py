@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ackwise.middleware.transaction import Transaction
-
-if TYPE_CHECKING:
-    from ackwise.middleware.run import Run
 
 __all__ = ["HandlerCall"]
 
@@ -34,7 +31,7 @@ class HandlerCall:
         self.stopped: BaseException | None = None  #: what the handler raised to stop the app
         self.whole: HandlerCall | None = None  #: what this is a part of
         self.parts: list[HandlerCall] = []
-        self.working_on: Sequence[Run] = ()  #: what the handler has now
+        self.working_on: Sequence[Any] = ()  #: the runs that the handler has now
         self.deadline: float | None = None  #: of what it has now, monotonic seconds
         self.timed_out = False  #: cancelled since the deadline is over
         self.is_abandoned = False  #: it did not end when it was cancelled, and nobody waits for it any more

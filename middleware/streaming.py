@@ -173,7 +173,9 @@ class StreamingPipeline(Pipeline):
         for member in landed:
             member.run.call = None
         landed = [member for member in landed if member.run.stage is Stage.ADMITTED]  # the others were not begun
-        self._execution.conclude([(member.run, member.disposition, member.error) for member in landed if member.disposition is not None])
+        self._execution.decisions.conclude(
+            [(member.run, member.disposition, member.error) for member in landed if member.disposition is not None]
+        )
         undecided = [member for member in landed if member.disposition is None]
         for of_a_kind in (
             [member for member in undecided if member.called_off],

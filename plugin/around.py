@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ackwise.middleware.assigned import check_cut_off
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError, InvalidHandlerResult
-from ackwise.middleware.execution import check_cut_off
 from ackwise.middleware.message import Message
 from ackwise.plugin.handler import first_parameter, is_async, name_of
 

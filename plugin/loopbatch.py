@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import InvalidRuling
 from ackwise.middleware.exceptiongroups import leaves
-from ackwise.middleware.execution import Undecided, current_assignment
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, stops
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from faust.types import TopicT
 
 from ackwise.middleware.agent import Agent as Handler
+from ackwise.middleware.assigned import Undecided, current_assignment
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
-from ackwise.middleware.execution import Undecided, current_assignment
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, stops
 from ackwise.plugin.around import wrap

@@ -177,7 +177,7 @@ class ReceivingPipeline(Pipeline):
         """Rule on what receivers had, and settle it, whoever waits for that."""
         if not held:
             return
-        self._execution.conclude([(each.run, disposition, None) for each in held])
+        self._execution.decisions.conclude([(each.run, disposition, None) for each in held])
         for each in held:
             self._execution.end(each.run.ids or (), each)
             each.run.call = None

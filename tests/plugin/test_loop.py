@@ -30,7 +30,7 @@ from ackwise import (
     Reliable,
     reliable,
 )
-from ackwise.middleware.execution import Undecided
+from ackwise.middleware.assigned import Undecided
 from ackwise.plugin.loopbatch import Handover
 
 SOON = ConsumeLater(2, levels="100ms 200ms")

@@ -1,0 +1,191 @@
+"""Decisions: what a call of the handler means for each of its messages, and what is remembered and logged of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.assigned import uncommitted
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Later, Suspended
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.log import Log
+from ackwise.middleware.ordering import RetryInPlace, nothing_done_behind
+from ackwise.middleware.rulings import Raised, Returned, dispositions_of, is_success
+from ackwise.middleware.run import Run, Stage, pick
+from ackwise.middleware.worker import Worker
+
+__all__ = ["Decisions"]
+
+log = Log()
+
+
+class Decisions:
+    """The decisions on the messages of `agent`."""
+
+    def __init__(self, agent: Agent, worker: Worker) -> None:
+        self._agent = agent
+        self._worker = worker
+        self._leases = worker.leases
+
+    def conclude(self, decided: Sequence[tuple[Run, Disposition, BaseException | None]]) -> None:
+        """Rule on messages that were decided one by one, each with what was raised, if that is why."""
+        raised = {run: error for run, _, error in decided if error is not None}
+        broken = [self._rule(run, disposition, error) for run, disposition, error in decided]
+        ruled = [run for run, _, _ in decided]
+        self.log_outcomes(ruled, raised, [error for error in broken if error is not None], batch=len(ruled))
+        self._remember(ruled)
+
+    def let_stand(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any]) -> None:
+        broken: list[Exception] = []
+        start = 0
+        for run in ready:
+            size = len(run)
+            ruled = {place: ruling for place in range(size) if (ruling := batch.ruling(start + place)) is not None}
+            start += size
+            for single, ruling in zip(pick(runs, run, ruled), ruled.values(), strict=True):
+                if (raised := self._rule(single, ruling)) is not None:
+                    broken.append(raised)
+                self._remember([single])
+        log_broken_policy(self._agent.name, broken)
+
+    def decide_and_log(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised) -> list[Run]:
+        broken: list[Exception] = []
+        fallen, unnamed = self.decide(runs, ready, batch, result, broken)
+        raised = dict.fromkeys(fallen, result.error) if isinstance(result, Raised) else {}
+        self.log_outcomes(fallen, raised, broken, batch=len(batch))
+        return unnamed
+
+    def decide(
+        self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised, broken: list[Exception]
+    ) -> tuple[list[Run], list[Run]]:
+        """Rule on all of `ready`: what is done stays together, everything else falls out. Adds what the retry policy raised.
+
+        Returns what fell out, and of that what the handler said nothing of by itself.
+        """
+        fallen: list[Run] = []
+        unnamed: list[Run] = []
+        if is_success(result) and not batch.is_ruled:
+            self.succeed(runs, ready, result)
+            return fallen, unnamed
+        error = result.error if isinstance(result, Raised) else None
+        dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
+        if self._agent.order == "partition":
+            dispositions, refused = nothing_done_behind(dispositions)
+            self._log_refused(ready, refused)
+        start = 0
+        for run in ready:
+            size = len(run)
+            failed = [place for place in range(size) if dispositions[start + place] is not DONE]
+            singles = pick(runs, run, failed)
+            if len(failed) < size:
+                self.succeed(runs, [run], result)
+            for single, place in zip(singles, failed, strict=True):
+                was_named = batch.ruling(start + place) is not None
+                raised = self._rule(single, dispositions[start + place], None if was_named else error)
+                if raised is not None:
+                    broken.append(raised)
+                if not was_named:
+                    unnamed.append(single)
+            fallen += singles
+            start += size
+        return fallen, unnamed
+
+    def _rule(self, run: Run, disposition: Disposition, error: BaseException | None = None) -> Exception | None:
+        return decide(run, disposition, self._worker.later, error, in_place=self._agent.in_place)
+
+    def _log_refused(self, ready: Sequence[Run], refused: int) -> None:
+        if refused:
+            log.warning(
+                "messages were done behind one that comes later, by the order of their partition they run again behind it",
+                handler=self._agent.name,
+                messages=refused,
+                topic=ready[0].origin.topic,
+                partition=ready[0].origin.partition,
+                offset=ready[0].origin.offset,
+            )
+
+    def succeed(self, runs: list[Run], done: Sequence[Run], result: Returned | Raised) -> None:
+        """They are done; with `commit="manual"` not before the handler says so, which may be now."""
+        if self._agent.commit == "manual" and not _has(result, ConsumeStatus.COMMIT):
+            for run in done:
+                runs.remove(run)
+                run.call = None
+            uncommitted().extend(done)
+            return
+        for run in done:
+            run.succeeded = True
+            run.rule(DONE)
+        self._remember(done)
+
+    def conclude_earlier(self, runs: list[Run], result: Returned | Raised) -> bool:
+        """With `commit="manual"` the handler says of what succeeded before whether it is done, or comes again with this; then `True`.
+
+        Source: RocketMQ `ProcessQueue.commit`, `ProcessQueue.rollback`.
+        """
+        if self._agent.commit != "manual" or not (_has(result, ConsumeStatus.COMMIT) or _has(result, ConsumeStatus.ROLLBACK)):
+            return False
+        earlier = uncommitted()
+        concluded = [*earlier]
+        earlier.clear()
+        runs += concluded
+        if _has(result, ConsumeStatus.COMMIT):
+            for run in concluded:
+                run.succeeded = True
+                run.rule(DONE)
+            self._remember(concluded)
+            return False
+        self._roll_back([run for run in runs if run.stage is Stage.ADMITTED and run.began])
+        return True
+
+    def _roll_back(self, back: Sequence[Run]) -> None:
+        """They come again, at no attempt, after the time of a suspension."""
+        in_place = cast(RetryInPlace, self._agent.in_place)
+        for run in back:
+            run.error = ConsumeStatus.ROLLBACK.value
+            self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error)
+            if self._leases is not None:
+                self._leases.give_back(run)
+            run.forget_claim()
+            run.postpone(self._worker.monotonic() + float(in_place.delay), "its handler rolled back")
+
+    def log_outcomes(self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Exception], *, batch: int) -> None:
+        """One line for what comes back, with the reason that a person needs; and what the first of them raised, for whoever debugs."""
+        log_broken_policy(self._agent.name, broken)
+        if raised:
+            log.debug("what the handler raised", handler=self._agent.name, raised=next(iter(raised.values())))
+        back = [run for run in decided if isinstance(run.disposition, Later | Suspended)]
+        if not back:
+            return
+        first = back[0]
+        failure = first.disposition.failure if isinstance(first.disposition, Later | Suspended) else None
+        delay = None if first.send_back is None else first.send_back.delay
+        if isinstance(first.disposition, Suspended):
+            delay = first.disposition.delay
+        # Where nothing was raised, the failure's text is ours: what was returned, and what should have been.
+        text = f"{failure.error}: {failure.message}" if failure is not None and first not in raised else first.error
+        log.warning(
+            "messages come back later",
+            handler=self._agent.name,
+            messages=len(back),
+            batch=batch,
+            topic=first.origin.topic,
+            partition=first.origin.partition,
+            offset=first.origin.offset,
+            attempt=first.reconsume_times + 1,
+            delay=delay,
+            error=text,
+            at=None if failure is None else failure.at,
+        )
+
+    def _remember(self, ruled: Sequence[Run]) -> None:
+        if self._leases is not None:
+            for run in ruled:
+                if run.succeeded and run.ids is not None:
+                    self._leases.remember_successes(run.ids)
+
+
+def _has(result: Returned | Raised, status: ConsumeStatus) -> bool:
+    return isinstance(result, Returned) and result.value is status

@@ -1,0 +1,70 @@
+"""Work: the messages of one batch on their way through the handler, in one task or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.run import Run
+from ackwise.middleware.settlement import Assignment
+
+__all__ = ["Work", "parts_of", "running", "uncancel"]
+
+
+@dataclass(slots=True)
+class Work:
+    """The messages of one batch on their way through the handler."""
+
+    runs: list[Run]
+    ready: Sequence[Run]
+    queue: deque[Any]
+    """What has not begun: messages, or parts of the batch."""
+    assignment: Assignment
+    call: HandlerCall
+    calls: list[HandlerCall] = field(default_factory=list)
+    """Those that are waited for."""
+    batch: Batch[Any] | None = None
+    """What a handler of batches has now."""
+    raised: dict[Run, BaseException] = field(default_factory=dict)
+    broken: list[Exception] = field(default_factory=list)
+
+    def goes_on(self, call: HandlerCall) -> bool:
+        """Whether `call` may begin with something."""
+        return not (self.assignment.cut_off or self.call.called_off or call.is_abandoned) and self.call.stopped is None
+
+
+def running(calls: Sequence[HandlerCall]) -> list[asyncio.Task[None]]:
+    """The tasks that have not ended. Raises what one raised that has: an error in our own machinery."""
+    tasks = [call.task for call in calls if call.task is not None]
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
+    return [task for task in tasks if not task.done()]
+
+
+def uncancel(call: HandlerCall) -> None:
+    """What its handler was cancelled for is over, and the task goes on."""
+    if call.task is not None:
+        while call.task.cancelling():
+            call.task.uncancel()
+
+
+def parts_of(ready: Sequence[Run]) -> Iterator[list[Run]]:
+    """`ready` in order, in parts that are as large as each message in them allows."""
+    part: list[Run] = []
+    size, limit = 0, sys.maxsize
+    for run in ready:
+        limit = min(limit, run.at_most or limit)
+        if part and size + len(run) > limit:
+            yield part
+            part, size, limit = [], 0, run.at_most or sys.maxsize
+        part.append(run)
+        size += len(run)
+    if part:
+        yield part
