@@ -135,6 +135,8 @@ class Flag(enum.IntFlag):
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
     """Two records had its coordinates, since the topic was made anew: its events mix both."""
+    TIMED_OUT = 16384
+    """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
 
 
 class ExitCode(enum.IntEnum):
@@ -220,6 +222,7 @@ FLAG_MEANINGS: Final = {
     Flag.REWOUND: "the group went back behind it after it had committed past it",
     Flag.PROVISIONAL: "events that would mend it may still come",
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
+    Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {

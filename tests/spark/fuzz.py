@@ -12,7 +12,7 @@ from ackwise.middleware.events import EventCode
 
 __all__ = ["universe"]
 
-_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTA"
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAIIOOZZ"
 
 
 def universe(number: int) -> History:
