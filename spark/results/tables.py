@@ -108,9 +108,10 @@ def late_rows(unpublished: DataFrame) -> DataFrame:
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     """Count the messages of each kind, as `count`, for the driver to add up.
 
-    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the last
-    `attempt`, and how often it failed and stayed `in_place`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the milliseconds that a retry was
-    late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins add few kinds.
+    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the last `attempt`,
+    and how often it failed and stayed `in_place`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the
+    milliseconds that a retry was late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins
+    add few kinds.
     """
     bucket = F.floor((F.col("reported_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
