@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ackwise.middleware.batch import Batch as Batch
+    from ackwise.middleware.breaker import Breaker as Breaker
     from ackwise.middleware.disposition import CONSUME_LATER as CONSUME_LATER
     from ackwise.middleware.disposition import CONSUME_SUCCESS as CONSUME_SUCCESS
     from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from ackwise.middleware.errors import Unavailable as Unavailable
     from ackwise.middleware.events import Event as Event
     from ackwise.middleware.events import EventCode as EventCode
+    from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
+    from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
@@ -56,6 +59,9 @@ __all__ = [
     "Dedup",
     "Transactional",
     "Events",
+    "Breaker",
+    "RateLimit",
+    "Broadcasting",
     "Event",
     "EventCode",
     "Exponential",
@@ -91,6 +97,9 @@ _HOMES = {
     "DeadLetter": "ackwise.middleware.policies",
     "Dedup": "ackwise.middleware.policies",
     "Events": "ackwise.middleware.policies",
+    "Breaker": "ackwise.middleware.breaker",
+    "RateLimit": "ackwise.middleware.limits",
+    "Broadcasting": "ackwise.middleware.policies",
     "Transactional": "ackwise.middleware.policies",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",

@@ -59,10 +59,18 @@ class Admission:
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
     def prepare(self, runs: list[Run]) -> BaseException | None:
+        """As `decode`; and what the rate of the handler does not let begin now is withheld."""
+        stopped = self.decode(runs)
+        if stopped is None:
+            self._worker.flow.limit(self._agent.name, runs)
+        return stopped
+
+    def decode(self, runs: list[Run]) -> BaseException | None:
         """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
         unidentified: list[tuple[Run, BaseException]] = []
         broken: list[Exception] = []
         stopped = None
+        settling = _come_up(runs)
         for run in [run for run in runs if run.stage is Stage.FETCHED and not run.prepared]:
             self._refuse_raw_names(runs, run)
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
@@ -76,6 +84,8 @@ class Admission:
                 stopped = self._identify(runs, run, unidentified, broken)
         self._log_unidentified(unidentified)
         log_broken_policy(self._agent.name, broken)
+        if stopped is None:
+            self._worker.flow.judge(self._agent.name, runs, settling)
         return stopped
 
     def _refuse_raw_names(self, runs: list[Run], run: Run) -> None:
@@ -449,3 +459,11 @@ class Admission:
                 run.rule(Done() if run.succeeded else Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 run.rule(Done() if run.succeeded else Duplicate(stale=True))
+
+
+def _come_up(runs: Sequence[Run]) -> list[Run]:
+    """What was withheld is as it was fetched. Returns those of `runs` that are decided, and not for the first time here."""
+    for run in runs:
+        if run.stage is Stage.WITHHELD:
+            run.stage, run.disposition = Stage.FETCHED, None
+    return [run for run in runs if run.stage is not Stage.FETCHED]

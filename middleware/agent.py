@@ -40,6 +40,11 @@ class Agent:
     order: Order = "none"  #: what runs one after the other
     order_by: Callable[[Message[Any]], object] | None = None  #: finds the key of a message for the order `key`; `None`: the record's
     in_place: RetryInPlace | None = None  #: how a message comes back where there is an order; `None` without one
+    max_messages: Annotated[
+        int | None,
+        "unsettled messages of all its partitions in a worker, which share them",
+    ] = None
+    max_bytes: Annotated[int | None, "the same in bytes"] = None
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
 

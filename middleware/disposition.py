@@ -22,6 +22,7 @@ __all__ = [
     "Dead",
     "Disposition",
     "Done",
+    "Dropped",
     "Duplicate",
     "Failure",
     "Later",
@@ -142,7 +143,15 @@ class Dead:
     failure: Failure | None = None
 
 
-Disposition = Done | Duplicate | Later | Suspended | Dead
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """It failed, and is not sent anywhere: every instance gets everything, and another one may do better. No handler can ask for it."""
+
+    reason: str
+    failure: Failure | None = None
+
+
+Disposition = Done | Duplicate | Later | Suspended | Dead | Dropped
 DONE: Final = Done()
 
 

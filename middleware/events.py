@@ -44,6 +44,7 @@ class EventCode(enum.IntEnum):
     CLAIM_LOST = 10
     REDELIVERED = 11
     STALE = 12
+    DROPPED = 13
     LATE_SUCCESS = 19
     COMMITTED = 20
     ASSIGNED = 21

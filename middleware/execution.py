@@ -290,7 +290,7 @@ class Execution:
             if slots is not None:
                 await slots.acquire()
             try:
-                if not (work.queue and work.goes_on(call)):
+                if not (work.queue and work.goes_on(call)) or self._worker.flow.is_paused(self._agent.name, work.queue[0].place):
                     return
                 run = work.queue.popleft()
                 if not self.begin(work.runs, [run], call):

@@ -186,7 +186,7 @@ def _before_the_first_that_waits(runs: Sequence[Run]) -> list[Run]:
     """In order, up to one whose dead letter is not there yet."""
     passable = []
     for run in runs:
-        if run.stage is Stage.RULED:
+        if run.stage in (Stage.RULED, Stage.WITHHELD):
             break
         passable.append(run)
     return passable

@@ -70,7 +70,7 @@ class Pipeline:
     def find_order(self, runs: list[Run]) -> None:
         """Find the keys of `runs` for the order `key`. A message whose function raises has the key of its record."""
         if self.agent.order_by is not None:
-            self._admission.prepare(runs)  # what stops the app does so again once it is taken
+            self._admission.decode(runs)  # what stops the app does so again once it is taken
         for run in runs:
             if run.order_keys is None and run.stage is Stage.FETCHED:
                 run.order_keys = [record.key for record in run.records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["DeadLetter", "Dedup", "Events", "KeyFunction", "Transactional"]
+__all__ = ["Broadcasting", "DeadLetter", "Dedup", "Events", "KeyFunction", "Transactional"]
 
 KeyFunction = Callable[[Message[Any]], str | bytes | None]
 
@@ -159,6 +160,38 @@ class DeadLetter:
     """Messages that can't be consumed go to `topic`."""
 
     topic: Annotated[str | None, "where messages go that can't be consumed; `<group>.dlq` unless set"] = None
+
+
+#: As long as leaves room for a group's name in front of it; the characters are those that are legal in it.
+_INSTANCE: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Broadcasting:
+    """Every instance gets every message: RocketMQ's BROADCASTING. `instance` is the name of this one, the same after a restart.
+
+    What fails is dropped, with an event and a count: nothing is sent back, and nothing is a dead letter. The positions of an instance
+    are committed in the group `group@instance`, or kept in `offsets_file`; then no group is joined. An instance that is new begins
+    at the end of the topics, unless the app says `start="earliest"`. Raises `ConfigurationError` for a name that can't be used.
+    """
+
+    instance: Annotated[str, "name of this instance, of which no other has the same; turns Broadcasting on"]
+    offsets_file: Annotated[
+        str | os.PathLike[str] | None,
+        "local file for the positions of this instance, which then joins no group; without it they are committed to Kafka",
+    ] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.instance, str) or not _INSTANCE.fullmatch(self.instance):
+            raise ConfigurationError(
+                f"instance of Broadcasting is {self.instance!r}; use up to 100 letters, digits, '.', '_' "
+                "and '-', such as the name of its host"
+            )
+        file = self.offsets_file
+        if file is not None:
+            if not isinstance(file, str | os.PathLike) or not os.fspath(file):
+                raise ConfigurationError(f"offsets_file of Broadcasting is {file!r}; give the path of a file, or leave it out")
+            object.__setattr__(self, "offsets_file", os.fspath(file))
 
 
 @dataclass(frozen=True)

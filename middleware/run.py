@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
@@ -42,6 +42,8 @@ class Taker(Protocol):
 class Stage(enum.IntEnum):
     """How far a message has come. Settling resumes at the step that failed; only SETTLED moves the watermark."""
 
+    WITHHELD = -1
+    """Neither claimed nor run nor published now: its rate is spent, or the breaker keeps its dead letter. It comes up again as FETCHED."""
     FETCHED = 0
     ADMITTED = 1
     """May run: its claim is granted, or it needs none."""
@@ -88,6 +90,8 @@ class Run:
         self.stage = Stage.FETCHED
         self.prepared = False  #: decoded, and the keys are known
         self.passed = False  #: the watermark knows that it is settled
+        self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
+        self.paid = False  #: its rate lets it begin
         self.in_place = 0  #: attempts that failed and were followed by no copy
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1

@@ -28,4 +28,4 @@ def hold_back(runs: list[Run], leases: Leases | None, now: float) -> None:
 
 
 def _is_unfinished(run: Run) -> bool:
-    return run.stage is Stage.FETCHED or (run.stage is Stage.RULED and not isinstance(run.disposition, Done | Duplicate))
+    return run.stage in (Stage.WITHHELD, Stage.FETCHED) or (run.stage is Stage.RULED and not isinstance(run.disposition, Done | Duplicate))

@@ -9,7 +9,7 @@ from typing import Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
-from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Duplicate, Failure, Later, Reason, Suspended
+from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Dropped, Duplicate, Failure, Later, Reason, Suspended
 from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import batch_limit, outcome_of, sent_back_of
@@ -34,6 +34,9 @@ PUBLISH_AGAIN = 5.0
 
 #: The dispositions of what is published: a copy or a dead letter.
 _COPIED: Final = (Later, Dead)
+
+#: The dispositions of what ran and failed.
+_FAILED: Final = (Later, Dead, Dropped)
 
 #: The stages that settling goes through.
 _UNDER_WAY: Final = (Stage.RULED, Stage.PUBLISHED, Stage.RECORDED)
@@ -78,6 +81,8 @@ class Settlement:
         ruled = [run for run in runs if run.stage in _UNDER_WAY and (due is None or run.not_before <= due)]
         ruled.sort(key=_first)  # what fell out of a run stands behind it; dead letters go out in the order of their offsets
         if ruled:
+            if self._worker.dropping is not None and not assignment.cut_off:  # else it is delivered again, and may do better
+                self._worker.dropping.drop(self._agent.name, ruled)
             await self._confirm(ruled)
             await self.publish(ruled, assignment)
             await self._record_outcomes(ruled)
@@ -258,7 +263,7 @@ class Settlement:
         record, handler = self._worker.record, self._agent.name
         duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
         how = _UNPROTECTED if run.unprotected else None
-        if run.exec_ids is not None and isinstance(run.disposition, _COPIED):
+        if run.exec_ids is not None and isinstance(run.disposition, _FAILED):
             record(EventCode.FAILED, handler, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=how)
         match run.disposition:
             case Done():
@@ -272,6 +277,8 @@ class Settlement:
                 record(EventCode.SENT_BACK, handler, run, level=back.level, due_ms=due, error=run.error)
             case Dead(reason):
                 record(EventCode.DEAD_LETTERED, handler, run, error=reason)
+            case Dropped(reason):
+                record(EventCode.DROPPED, handler, run, error=reason)
             case Suspended() | None:
                 pass  # it is not published, and its attempt is told where it is suspended
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink, RunEvents, RunSink, explode
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
@@ -63,8 +65,10 @@ class Worker:
     dedup: Dedup | Transactional | None = None
     leases: Leases | None = None
     sink: EventSink | None = None
+    dropping: Dropping | None = None  #: what fails is dropped; without it, it is published
     clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less
     isolation: Isolation = field(default_factory=Isolation)
+    flow: FlowControl = field(default_factory=FlowControl)
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     exec_ids: ExecIds = field(default_factory=ExecIds)

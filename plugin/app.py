@@ -17,7 +17,9 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import Order, RetryInPlace
+from ackwise.middleware.pausing import Target, target_of
 from ackwise.plugin.around import Middleware, wrap
+from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
@@ -67,6 +69,7 @@ class App:
         self._config = read_config() if config is None else config
         self.settings = self._config.host_settings(group, brokers=brokers, **settings)
         self._slots = Slots(self._config)
+        self._says_start = "start" in settings or "start" in self._config.of()
         self._agents: list[Agent] = []
         self._is_started = False
         self._host: AiokafkaHost | None = None
@@ -100,6 +103,8 @@ class App:
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> HandlerOf[T]: ...
     @overload
     def agent(
@@ -115,6 +120,8 @@ class App:
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> Callable[[HandlerT], HandlerT]: ...
     def agent(
         self,
@@ -129,6 +136,8 @@ class App:
         order: Order = "none",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
     ) -> Any:
         """Register a handler of `topics`; the handler itself is returned unchanged. A plain `def` runs in a thread.
 
@@ -143,7 +152,10 @@ class App:
 
         `order="key"`: messages with the same key (the record's, or what `order_by` returns of the message; `None` has no order) run
         one after the other. `order="partition"`: all of a partition do. With either a message that fails runs again in place, as
-        `in_place=RetryInPlace(…)` says, and what must not overtake it waits. Raises `ConfigurationError`.
+        `in_place=RetryInPlace(…)` says, and what must not overtake it waits.
+
+        `max_messages` and `max_bytes` are what all its partitions together may have in hand in a worker, each at least one message.
+        Raises `ConfigurationError`.
         """
 
         if topics and callable(topics[0]):
@@ -168,6 +180,8 @@ class App:
                 order=order,
                 order_by=order_by,
                 in_place=in_place,
+                max_messages=max_messages,
+                max_bytes=max_bytes,
             )
             self._check(agent)
             self._agents.append(agent)
@@ -206,11 +220,37 @@ class App:
 
         Raises `ConfigurationError` for what only shows when all is known, as the start does.
         """
-        return explain(self.settings, self._slots, self.agents(), self._config)
+        return explain(self._placed(), self._slots, self.agents(), self._config, origins=self._origins())
 
     def group(self) -> Group:
         """What this app needs of Kafka and of this machine, for those who look after it. Raises `ConfigurationError` as `explain` does."""
-        return group_of(self.settings, self._slots, self.agents())
+        return group_of(self._placed(), self._slots, self.agents())
+
+    def _placed(self) -> HostSettings:
+        """The settings as they hold, now that it is known whether every instance has a group of its own."""
+        broadcasting = self._slots.broadcasting
+        return self.settings if broadcasting is None else placed(self.settings, broadcasting, says_start=self._says_start)
+
+    def _origins(self) -> Mapping[str, str]:
+        return {} if self._slots.broadcasting is None or self._says_start else {"start": "Broadcasting"}
+
+    async def pause(self, what: str) -> None:
+        """Begin nothing more of a handler (`"bill"`) or of a partition (`"orders/3"`) in this process; may be called before the start.
+
+        What a handler has begun comes to its end. Nothing of the rest is lost, and no attempt is counted; where everything of a
+        partition is paused, it is not fetched either. `ackwise pause` does it in every worker. Raises `ConfigurationError`.
+        """
+        if self._slots.pausing.pause(self._target(what), "code"):
+            log.info("paused from code, it begins nothing more", group=self.settings.group, paused=what)
+
+    async def resume(self, what: str) -> None:
+        """Take back a `pause` of this process; what a command has paused stays so. Raises `ConfigurationError`."""
+        if self._slots.pausing.resume(self._target(what), "code"):
+            log.info("resumed from code", group=self.settings.group, resumed=what)
+
+    def _target(self, what: str) -> Target:
+        topics = {topic for agent in self._agents for topic in agent.topics}
+        return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
@@ -273,7 +313,7 @@ class App:
         if self._is_started:
             raise ConfigurationError("this app was started before; make a new one")
         agents = self.agents()
-        host = self._host = self._slots.host(self.settings, agents)
+        host = self._host = self._slots.host(self._placed(), agents)
         self._is_started = True
         await host.run(stop)
 
@@ -300,7 +340,7 @@ def _timeout(given: float | str, order: Order) -> float:
 
 
 def _refuse_unknown(settings: Mapping[str, object]) -> None:
-    known = sorted({field.name for field in dataclasses.fields(HostSettings)} - {"group"})
+    known = sorted({field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"})
     for name in settings.keys() - set(known):
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"

@@ -19,6 +19,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import ORDERS, RetryInPlace
 from ackwise.plugin.threads import Threaded
@@ -131,6 +132,9 @@ def check_agent(agent: Agent) -> None:
     if at_a_time is not None and (isinstance(at_a_time, bool) or not isinstance(at_a_time, int) or at_a_time < 1):
         raise ConfigurationError(f"concurrency of agent {agent.name!r} is {at_a_time!r}; it must be a whole number, 1 or more")
     _check_order(agent)
+    for what, threshold in (("max_messages", agent.max_messages), ("max_bytes", agent.max_bytes)):
+        if threshold is not None:
+            check_threshold(f"{what} of agent {agent.name!r}", threshold)
     for topic in agent.topics:
         if agent.topics.count(topic) > 1:
             raise ConfigurationError(f"agent {agent.name!r} names topic {topic!r} twice; name it once")
@@ -164,7 +168,7 @@ def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> N
     Raises `ConfigurationError`.
     """
     for topic in agent.topics:
-        if topic in (f"{group}.retry", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+        if topic in (f"{group}.retry", f"{group}.control", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
             raise ConfigurationError(
                 f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
             )

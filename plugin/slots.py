@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.journey import longest_delay
+from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.log import Log
-from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.pausing import Pausing
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
@@ -31,14 +36,20 @@ __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events | Breaker | RateLimit | Broadcasting
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting)
+
+#: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
+_BACK: Final = (ConsumeLater, DeadLetter)
+
+#: In broadcasting each failure is the last: no message is sent back.
+_NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
-    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…)), a middleware "
-    "(async def mw(message, call_next)) or an observer (def observe(event))"
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…), Breaker(…), RateLimit(…), Broadcasting(…)), a "
+    "middleware (async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -52,6 +63,7 @@ class Slots:
         self._config = config or Config()
         self.arounds: list[Around] = []
         self.observers: list[Observer] = []
+        self.pausing = Pausing()  #: by code, in this process
         self._policies: dict[type, Policy] = {}
 
     def use(self, thing: object) -> None:
@@ -78,7 +90,9 @@ class Slots:
 
     @property
     def later(self) -> ConsumeLater:
-        """How messages come back."""
+        """How messages come back; in broadcasting they don't."""
+        if self.broadcasting is not None:
+            return _NEVER
         return self._config.later(self._get(ConsumeLater))
 
     @property
@@ -104,9 +118,34 @@ class Slots:
         """What is exported; off unless used or set."""
         return self._config.events(self._get(Events))
 
+    @property
+    def breaker(self) -> Breaker:
+        """When a handler is stopped; on for values that can't be decoded."""
+        return self._config.breaker(self._get(Breaker))
+
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        """How many messages a handler may begin in a second; off unless used or set."""
+        return self._config.rate_limit(self._get(RateLimit))
+
+    def flow_control(self, *, first_wait: float | None = None) -> FlowControl:
+        """The flow control of a new worker. `first_wait`, in seconds, is that of a breaker which nobody has used.
+
+        Raises `ConfigurationError`.
+        """
+        breaker = self.breaker
+        if first_wait is not None and self._get(Breaker) is None:
+            breaker = dataclasses.replace(breaker, first_wait=first_wait)
+        return FlowControl(self.pausing, breaker=breaker, rate_limit=self.rate_limit)
+
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)
         return policy if isinstance(policy, slot) else None
+
+    @property
+    def broadcasting(self) -> Broadcasting | None:
+        """Whether every instance gets everything, and what this one is called; off unless used or set."""
+        return self._config.broadcasting(self._get(Broadcasting))
 
     def open_store(self) -> ClaimStore | None:
         """The claim store of `Dedup`, not yet connected. Raises `ConfigurationError`, also for one that would forget too early."""
@@ -132,6 +171,8 @@ class Slots:
 
     def check(self, agents: Sequence[Agent]) -> None:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
+        if self.broadcasting is not None:
+            self._check_broadcasting()
         for agent in agents:
             if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
                 raise ConfigurationError(
@@ -149,12 +190,31 @@ class Slots:
                     "leave one of them out"
                 )
 
+    def _check_broadcasting(self) -> None:
+        """Refuse beside it what would keep a message from an instance, and what is about messages that come back."""
+        if self.dedup is not None or self.transactional is not None:
+            name = "Dedup" if self.dedup is not None else "Transactional"
+            raise ConfigurationError(
+                f"Broadcasting and {name} are both on: every instance gets every message, and {name} would let one of them run it; "
+                "leave one of them out"
+            )
+        for kind, table in zip(_BACK, ("consume_later", "dead_letter"), strict=True):
+            if kind in self._policies:
+                raise ConfigurationError(
+                    f"Broadcasting drops what fails, and {kind.__name__} was used, which would do nothing; leave it out"
+                )
+            for name, given in self._config.of(table).items():
+                raise ConfigurationError(
+                    f"Broadcasting drops what fails, and {table}.{name} is set by {given.source}, which would do nothing; leave it out"
+                )
+
     def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> AiokafkaHost:
         """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
 
         Raises `ConfigurationError`.
         """
-        from ackwise.plugin.host.host import AiokafkaHost  # the Kafka client is imported by those who run it
+        from ackwise.plugin.broadcast.models import model_of  # the Kafka client is imported by those who run it
+        from ackwise.plugin.host.host import AiokafkaHost
 
         self.check(agents)
         store, inbox = self.open_store(), self.open_inbox()
@@ -167,7 +227,9 @@ class Slots:
             store=store,
             inbox=inbox,
             sink=self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics]),
+            flow=self.flow_control(),
             consumer=consumer,
+            model=model_of(settings, self.broadcasting),
         )
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
@@ -184,6 +246,8 @@ class Slots:
         if not isinstance(events.sink, str | os.PathLike):
             return events.sink
         facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
+        if (broadcasting := self.broadcasting) is not None:
+            facts["instance"] = broadcasting.instance
         if (dedup := self.dedup) is not None:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
         if (keyed := self.dedup or self.transactional) is not None:

@@ -48,9 +48,10 @@ class Verdict(enum.IntEnum):
     PENDING = 12
     SKIPPED_BY_SEEK = 13
     DEAD_LETTERED = 14
-    SKIPPED = 15
-    DUPLICATE_SUPPRESSED = 16
-    EXACTLY_ONCE = 17
+    DROPPED = 15
+    SKIPPED = 16
+    DUPLICATE_SUPPRESSED = 17
+    EXACTLY_ONCE = 18
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -180,7 +181,14 @@ LOSSES: Final = frozenset(
 )
 #: The message has an outcome, and nothing is to come.
 ENDED: Final = frozenset(
-    {Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED, Verdict.DUPLICATE_SUPPRESSED}
+    {
+        Verdict.EXACTLY_ONCE,
+        Verdict.MULTI_EXECUTED,
+        Verdict.DEAD_LETTERED,
+        Verdict.DROPPED,
+        Verdict.SKIPPED,
+        Verdict.DUPLICATE_SUPPRESSED,
+    }
 )
 #: Anomalies that events which come late may mend: what ran twice, stays so.
 MENDABLE: Final = ANOMALIES - {Verdict.MULTI_EXECUTED}
@@ -203,6 +211,7 @@ MEANINGS: Final = {
     Verdict.PENDING: "received, and not begun",
     Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
+    Verdict.DROPPED: "failed, and dropped by an instance that broadcasts",
     Verdict.SKIPPED: "skipped on purpose",
     Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
     Verdict.EXACTLY_ONCE: "run with success, once",
@@ -242,6 +251,8 @@ ACTIONS: Final = {
         "Look at the dead-letter topic, mend the cause, and send again what should still be done; with the same dedup key it would be "
         "dropped as a duplicate, so give it another one, or wait until the store's retention is over."
     ),
+    Verdict.DROPPED: "This instance goes on without them: mend the cause, and bring the instance up to date in your own way, such as by a "
+    "restart that loads everything anew.",
 }
 FLAG_ACTIONS: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",

@@ -21,6 +21,7 @@ from ackwise.middleware.events import Event
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.store import ClaimStore
 from ackwise.plugin.app import App
+from ackwise.plugin.broadcast.models import model_of
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observed
@@ -49,6 +50,9 @@ _REQUESTS: Final[dict[tuple[str, When], CrashPoint]] = {
     ("OffsetCommit", "before"): "before the commit",
     ("OffsetCommit", "after"): "after the commit",
 }
+
+#: Seconds that the breaker withholds the dead letter of a first value: a test need not wait for those in production.
+_FIRST_WAIT: Final = 0.1
 
 #: How the worker of a test differs from one in production: it joins, notices and commits sooner.
 _QUICK: Final[dict[str, Any]] = {"commit_interval": 0.1, "session_timeout": 6.0, "clock_skew": 0.0, "drain_timeout": 5.0}
@@ -243,6 +247,8 @@ class TestApp:
     def _host(self, group: Group) -> AiokafkaHost:
         life, slots = self._life, group.slots
         settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
+        if group.settings.instance:  # else what a test writes before this instance has begun would be passed over
+            settings["start"] = "earliest"
 
         def take(event: Event) -> None:
             if not life.is_over.is_set():
@@ -256,7 +262,9 @@ class TestApp:
             dedup=group.dedup,
             store=None if self._store is None else MortalStore(self._store, life),
             inbox=slots.open_inbox(),
+            flow=slots.flow_control(first_wait=_FIRST_WAIT),
             sink=Observed([*slots.observers, take], None),
+            model=model_of(group.settings, slots.broadcasting),
             clock=self.clock,
         )
 

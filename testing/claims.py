@@ -10,14 +10,14 @@ from ackwise.testing.fate import Place, place_of
 
 __all__ = ["assert_no_loss", "assert_order", "assert_run_once"]
 
-_ENDS: Final = frozenset({EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED, EventCode.STALE, EventCode.DEAD_LETTERED})
+_ENDS: Final = frozenset({EventCode.SUCCEEDED, EventCode.DUP_SUPPRESSED, EventCode.STALE, EventCode.DEAD_LETTERED, EventCode.DROPPED})
 
 #: Messages that are named in a failure.
 _NAMED: Final = 10
 
 
 def assert_no_loss(sent: Iterable[tuple[str, int, int]], events: Iterable[Event], *, waiting: Iterable[tuple[str, int, int]] = ()) -> None:
-    """Each message in `sent` (topic, partition, offset) was done, suppressed as a duplicate or made a dead letter, or is in `waiting`.
+    """Each message in `sent` (topic, partition, offset) was done, suppressed as a duplicate, dead-lettered or dropped, or is in `waiting`.
 
     Raises `AssertionError`, which names those that were not and how far they came.
     """

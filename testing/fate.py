@@ -9,7 +9,7 @@ from ackwise.middleware.events import Event, EventCode
 
 __all__ = ["Fate", "Place", "fate_of", "place_of"]
 
-Kind = Literal["done", "duplicate", "later", "dead"]
+Kind = Literal["done", "duplicate", "later", "dead", "dropped"]
 
 _KINDS: Final[dict[EventCode, Kind]] = {
     EventCode.SUCCEEDED: "done",
@@ -17,6 +17,7 @@ _KINDS: Final[dict[EventCode, Kind]] = {
     EventCode.STALE: "duplicate",
     EventCode.SENT_BACK: "later",
     EventCode.DEAD_LETTERED: "dead",
+    EventCode.DROPPED: "dropped",
 }
 
 
@@ -33,13 +34,15 @@ class Fate:
     """What became of one message in one attempt."""
 
     kind: Kind
-    """`done`: the handler succeeded. `duplicate`: not run, its key was done before. `later`: a copy comes back. `dead`: a dead letter."""
+    """`done`: the handler succeeded. `duplicate`: not run, its key was done before. `later`: a copy comes back. `dead`: a dead letter.
+
+    `dropped`: it failed, and in broadcasting nothing is sent back."""
     place: Place
     handler: str
     attempt: int
     """1 for the first delivery."""
     error: str | None = None
-    """The class of what the handler raised, or why it is a dead letter."""
+    """The class of what the handler raised, or why it is a dead letter, or dropped."""
     level: int | None = None
     """The delay level of a copy; 0 without a delay."""
     due: float | None = None

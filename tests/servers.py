@@ -110,6 +110,13 @@ class RawKafka:
         assert [code for _, code, _ in response.topic_errors] == [0]
         return name
 
+    async def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until nobody names it."""
+        await self._admin.delete_topics([topic])
+        async with asyncio.timeout(30):
+            while topic in await self.topics():  # noqa: ASYNC110  # the broker tells nobody
+                await asyncio.sleep(0.05)
+
     async def alter(self, topic: str, **config: object) -> None:
         """Set these settings of a topic, and no others."""
         configs = {key.replace("_", "."): str(value) for key, value in config.items()}

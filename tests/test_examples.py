@@ -110,6 +110,18 @@ async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_se
 
 
 @pytest.mark.kafka
+async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "invoices")
+    ann = [{"id": f"a{number}", "customer": "ann", "amount": 1} for number in range(14)]
+    await write(raw_kafka, "invoices", *ann, {"id": "b0", "customer": "bob", "amount": 1})
+    async with running("limits.py", tmp_path, raw_kafka) as worker:
+        billed = await worker.lines(15)
+        await worker.stop()
+    assert sorted(line.split()[1] for line in billed) == sorted([*(f"a{number}" for number in range(14)), "b0"])
+    assert billed.index("billed b0 bob 1") <= 10  # ann's burst, and what was billed beside it; four of hers wait
+
+
+@pytest.mark.kafka
 async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "payments")
     await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})
@@ -142,6 +154,41 @@ async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp
         (dead,) = await worker.lines(1)
         await worker.stop()
     assert dead == "dead visits/0/2 rejected {('visits', 'SUCCEEDED'): 2, ('visits', 'DEAD_LETTERED'): 1}"
+
+
+@pytest.mark.kafka
+async def test_evict_reaches_every_instance_and_after_a_kill_goes_on_where_it_was(
+    raw_kafka: RawKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(raw_kafka, "prices")
+    monkeypatch.setenv("ACKWISE_START", "earliest")  # a new instance would begin at the end
+    monkeypatch.setenv("ACKWISE_SESSION_TIMEOUT", "6s")
+    monkeypatch.setenv("ACKWISE_COMMIT_INTERVAL", "0")
+
+    @asynccontextmanager
+    async def instance(name: str, file: str | None) -> AsyncIterator[Running]:
+        with monkeypatch.context() as of_it:
+            of_it.setenv("ACKWISE_BROADCASTING__INSTANCE", name)
+            if file is not None:
+                of_it.setenv("ACKWISE_BROADCASTING__OFFSETS_FILE", file)
+            async with running("evict.py", tmp_path, raw_kafka) as worker:
+                yield worker
+
+    both = [("web-1", None), ("web-2", "web-2.offsets")]
+    await write(raw_kafka, "prices", {"article": "apple"}, {"article": ""}, {"article": "fig"})
+    async with instance(*both[0]) as one, instance(*both[1]) as two:
+        assert [await worker.lines(2) for worker in (one, two)] == [["evicted apple", "had no fig"]] * 2
+        await write(raw_kafka, "prices", {"article": "pear"})
+        assert [await worker.lines(1) for worker in (one, two)] == [["evicted pear"]] * 2
+    await write(raw_kafka, "prices", {"article": "plum"})  # both were killed
+    for which in both:
+        async with instance(*which) as again:
+            seen = await again.lines(1)
+            while seen[-1] != "had no plum":  # what was killed before its commit comes first, once more
+                seen += await again.lines(1)
+            assert await again.stop() == ""
+        assert seen in (["had no plum"], ["evicted pear", "had no plum"])
+    assert (tmp_path / "web-2.offsets").exists()
 
 
 @pytest.mark.kafka

@@ -16,6 +16,7 @@ from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
+from ackwise.plugin.cli.pause import pause, resume
 from ackwise.plugin.cli.plan import HELP as PLAN_HELP
 from ackwise.plugin.cli.plan import apply
 from ackwise.plugin.cli.plan import show as show_plan
@@ -87,6 +88,8 @@ def new_app() -> typer.Typer:
     _add(app, "demo", demo)
     _add(app, "explain", explain)
     _add(app, "doctor", doctor)
+    _add(app, "pause", pause)
+    _add(app, "resume", resume)
     topics = typer.Typer(cls=_Group, help=TOPICS_HELP, no_args_is_help=True)
     _add(topics, "check", check)
     _add(topics, "create", create)

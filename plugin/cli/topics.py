@@ -59,7 +59,7 @@ async def _review(group: Group) -> list[TopicReview]:
     from ackwise.plugin.group.topicplan import review_topics
     from ackwise.plugin.group.topics import read_topics
 
-    found = await read_topics(group.settings, {*group.sources, *group.names.all})
+    found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
     return review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
 
 
@@ -74,7 +74,7 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
             "worker, which makes them all"
         )
     todo = {review.topic: review.todo for review in before if review.todo != "nothing"}
-    stamped = [review.topic for review in before if review.advice is not None]
+    stamped = [review.topic for review in before if review.role == "delay" and review.advice is not None]
     if not (todo or stamped) or "mend" in todo.values():
         return before, {}
     # `never` holds for workers, and who calls this command has made up their mind.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition
@@ -17,11 +17,13 @@ __all__ = [
     "has_left_the_group",
     "has_stopped_fetching",
     "has_stopped_sending",
+    "hear_assignments",
     "idle_wait",
     "keep_awake",
     "leader_of",
     "look_for_topics",
     "missing_topics",
+    "partitions_of",
     "position_of",
     "positions_of",
     "rejoin_if_broken",
@@ -64,6 +66,29 @@ def missing_topics(consumer: Any) -> list[str]:
     """The topics that `consumer` is subscribed to and whose partitions it does not know."""
     cluster = consumer._client.cluster
     return sorted(topic for topic in consumer.subscription() if not cluster.partitions_for_topic(topic))
+
+
+def partitions_of(consumer: Any, topics: Iterable[str]) -> set[TopicPartition]:
+    """The partitions of `topics`, as far as the client knows them."""
+    cluster = consumer._client.cluster
+    return {TopicPartition(topic, partition) for topic in topics for partition in cluster.partitions_for_topic(topic) or ()}
+
+
+def hear_assignments(consumer: Any, hear: Callable[[], None]) -> None:
+    """Call `hear` whenever `consumer`, which is in no group, has taken the partitions of its topics, and taken them anew.
+
+    aiokafka tells no listener of that, and forgets all positions each time.
+    """
+    coordinator = consumer._coordinator
+    assign = coordinator.assign_all_partitions
+
+    def assign_and_tell(check_unknown: bool = False) -> None:
+        before = consumer._subscription.subscription.assignment
+        assign(check_unknown)
+        if consumer._subscription.subscription.assignment is not before:
+            hear()
+
+    coordinator.assign_all_partitions = assign_and_tell
 
 
 def look_for_topics(consumer: Any) -> asyncio.Future[bool]:

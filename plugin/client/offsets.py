@@ -57,6 +57,8 @@ class Standing(NamedTuple):
     committed: Committed | None
     start: int
     end: int
+    is_new: bool = False
+    """It was made since its group began to read the topic: nothing of it was passed over on purpose."""
 
 
 class Reach(NamedTuple):

@@ -62,7 +62,7 @@ async def topics(group: Group) -> list[Finding]:
     """Whether the topics of the group are there and fit."""
     if group.settings.create_topics == "broker":
         return [Finding("topics", "ok", "they are left to the broker's auto-creation, and were not looked at")]
-    found = await read_topics(group.settings, {*group.sources, *group.names.all})
+    found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
     reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
     return judge_topics(reviews, are_created=group.settings.create_topics == "auto")
 
@@ -73,7 +73,11 @@ def judge_topics(reviews: Sequence[TopicReview], *, are_created: bool) -> list[F
     for fault in (fault for review in reviews for fault in review.faults):
         found, _, advice = fault.rpartition("; ")
         findings.append(Finding("topics", "problem", found, advice))
-    absent = [review.topic for review in reviews if review.todo in ("create", "extend")]
+    if any(review.role == "control" and review.todo == "create" for review in reviews) and not are_created:
+        advice = "run ackwise topics create; workers start without it"
+        findings.append(Finding("topics", "warning", "the control topic is missing, ackwise pause reaches no worker", advice))
+    findings += [Finding("topics", "warning", *_parted(review.advice)) for review in reviews if review.role == "control" and review.advice]
+    absent = [review.topic for review in reviews if review.todo in ("create", "extend") and (are_created or review.role != "control")]
     if absent:
         found = f"{len(absent)} are missing or too narrow, {absent[0]} first"
         if are_created:
@@ -83,9 +87,22 @@ def judge_topics(reviews: Sequence[TopicReview], *, are_created: bool) -> list[F
     return findings or [Finding("topics", "ok", f"all {len(reviews)} are there and fit")]
 
 
+def _parted(sentence: str) -> tuple[str, str]:
+    found, _, advice = sentence.rpartition("; ")
+    return found, advice
+
+
 async def membership(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read the group and that of its relay, and who is in them."""
-    return [await _membership(admin, name) for name in (group.settings.group, group.names.relay_group)]
+    return [await _membership(admin, name) for name in _groups(group)]
+
+
+def _groups(group: Group) -> list[str]:
+    """Those that its worker joins: that of the relay only where something is sent back."""
+    policy = group.slots.broadcasting
+    if policy is not None:
+        return [group.settings.group] if policy.offsets_file is None else []
+    return [group.settings.group, group.names.relay_group]
 
 
 async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
@@ -108,7 +125,8 @@ async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:
 async def records(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read what a worker reads, and whether records of the sources claim to be from the future."""
     sources = await _partitions(admin, group.sources)
-    ours = await _partitions(admin, [group.names.retry, *group.names.delays])
+    needed = [topic for topic in group.names.all if topic != group.names.dead_letter]
+    ours = await _partitions(admin, [*needed, group.names.control] if needed else [])
     if not sources and not ours:
         return [Finding("reading", "ok", "there is no topic yet to read")]
     settings = group.settings

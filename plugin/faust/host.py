@@ -129,6 +129,11 @@ class FaustHost:
                     f"middleware {around.name!r} takes a {around.kind}, and no handler function of this app does, so it would never run; "
                     "the agents of Faust are loops: write it into those"
                 )
+        if self.slots.broadcasting is not None:
+            raise ConfigurationError(
+                "Broadcasting gives every instance a group of its own, and Faust's group, tables and web page go by the id of the app; use "
+                "the App of Ackwise, or give the Faust app of each instance an id of its own and leave Broadcasting out"
+            )
         if self.slots.transactional is not None:
             raise ConfigurationError(
                 "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "
@@ -232,6 +237,7 @@ class FaustHost:
             dedup=self.slots.dedup,
             store=store,
             sink=sink,
+            flow=self.slots.flow_control(),
         )
         async with AsyncExitStack() as opened:
             await opened.enter_async_context(member.opened(None, others=[agent.name for agent in self._declared.agents]))

@@ -27,10 +27,11 @@ class Budget:
         """Whether partitions take no more than one batch each."""
         return self.used > self.limit
 
-    def room(self, held: int, *, is_empty: bool) -> int:
-        """The bytes that a partition which holds `held` may take; if it `is_empty`, it always takes a batch."""
-        room = min(LANE_BYTES - held, self.limit - self.used)
-        return max(room, BATCH_BYTES) if is_empty else room
+    def room(self, held: int, *, is_empty: bool, most: int | None = None) -> int:
+        """The bytes that a partition which holds `held` of `most` may take; if it `is_empty`, it always takes a batch."""
+        most = LANE_BYTES if most is None else most
+        room = min(most - held, self.limit - self.used)
+        return max(room, min(most, BATCH_BYTES)) if is_empty else room
 
 
 def size_of(record: Any) -> int:

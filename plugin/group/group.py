@@ -40,7 +40,7 @@ def group_of(settings: HostSettings, slots: Slots, agents: Sequence[Agent], *, m
     """
     return Group(
         settings=settings,
-        names=TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic),
+        names=TopicNames.of(settings, slots.later.levels, dead_letter=slots.dead_letter.topic),
         sources=tuple(sorted({topic for agent in agents for topic in agent.topics})),
         made=frozenset(made),
         levels=slots.later.levels,

@@ -14,6 +14,8 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace
+from ackwise.middleware.flowcontrol import FlowControl
+from ackwise.middleware.limits import Thresholds
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.progress import MAP_SPAN, Finished, holds, is_of
@@ -21,6 +23,7 @@ from ackwise.middleware.run import Run, Stage, Taker, count, in_order, pick, ran
 from ackwise.middleware.watermark import Watermark
 from ackwise.plugin.group.backlog import MAX_MESSAGES, Backlog, Fresh, InSequence
 from ackwise.plugin.group.budget import LANE_BYTES, Budget, size_of
+from ackwise.plugin.group.parking import Parking
 
 __all__ = ["MAX_MESSAGES", "MAX_SPAN", "MOST_IN_PLACE", "Lane", "Told"]
 
@@ -68,7 +71,9 @@ class Lane:
         in_order: bool = False,
         overlapping: bool = False,
         agent: str | None = None,
+        handler: str | None = None,
         budget: Budget | None = None,
+        flow: FlowControl | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -77,12 +82,14 @@ class Lane:
         `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
+        `handler` takes everything that it has, if one does; `flow` says what is paused.
         """
         self.topic = topic
         self.partition = partition
         self.place = TopicPartition(topic, partition)
         self.role = role
         self.agent = agent
+        self.handler = handler
         self.position = position  #: the next offset that the broker is asked for
         self.generation = generation
         self.told: Told | None = None  #: what the broker has accepted, with what stands beside it
@@ -97,6 +104,7 @@ class Lane:
         self.task: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()  #: who holds it admits a batch
         self.capacity = MAX_MESSAGES  #: messages in hand above which it takes no more
+        self.thresholds = Thresholds()  #: what the settings say of that
         self.bytes = 0  #: raw bytes in hand
         self.budget = budget or Budget(2**63)
         self._overlapping = overlapping
@@ -106,6 +114,8 @@ class Lane:
         self._clock = clock
         self._wall = wall
         self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
+        self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog)
+        self._in_order = in_order
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
@@ -222,13 +232,28 @@ class Lane:
         share, in_hand = 1.0 if self._full_since is None else 0.5, self.in_hand - self._backlog.waiting
         if self._overflowed_at is not None and 2 * self.bytes <= self._overflowed_at:
             self._overflowed_at = None
-        has_bytes = self.bytes > LANE_BYTES * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.is_spent)
-        has_much = in_hand > self.capacity * share or self._backlog.failed >= MOST_IN_PLACE
-        if not (has_much or has_bytes or self.watermark.span > max(self.max_span, 2 * self.capacity) * share):
+        capacity, most_bytes, most_span = self._bounds
+        has_bytes = self.bytes > most_bytes * share or self._overflowed_at is not None or (in_hand > 0 and self.budget.is_spent)
+        has_much = in_hand > capacity * share or self._backlog.failed >= MOST_IN_PLACE
+        if not (has_much or has_bytes or self.watermark.span > most_span * share or self._parking.is_shut):
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
         return self._full_since is not None
+
+    @property
+    def _bounds(self) -> tuple[int, int, int]:
+        """The messages, the bytes and the span of offsets that it may have in hand. Nobody counts the span of what is in order (F04)."""
+        capacity = self.thresholds.messages or self.capacity
+        span = max(self.max_span, 2 * capacity)
+        if self.thresholds.span is not None and not self._in_order:
+            span = min(span, self.thresholds.span)
+        return capacity, self.thresholds.bytes or LANE_BYTES, span
+
+    def look_again(self) -> None:
+        """Something was resumed, here or elsewhere."""
+        self._parking.look_again()
+        self._wake.set()
 
     def overflow(self) -> None:
         """Not all that was fetched had room: it is full until half of its bytes are done."""
@@ -319,7 +344,7 @@ class Lane:
                     await self._wait()
                 elif (pipeline := batch[0].pipeline) is None:
                     self._alarm(batch)
-                else:
+                elif batch := self._parking.admit(batch):
                     self._running.append(batch)
                     if self._overlaps(pipeline):
                         self._begin(pipeline, batch)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
@@ -20,9 +22,12 @@ from aiokafka.structs import OffsetAndMetadata
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
+from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
 from ackwise.middleware.leases import Leases
+from ackwise.middleware.limits import Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
@@ -37,10 +42,11 @@ from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
-from ackwise.plugin.group.budget import Budget
+from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
+from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.keyed import ByKey
-from ackwise.plugin.group.lane import Lane, Told
+from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -118,12 +124,13 @@ class Member:
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
+        flow: FlowControl | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`. `clock`: epoch seconds, by which copies are due."""
         self.settings = settings
         self.later = later
-        self.names = TopicNames(settings.group, later.levels, dead_letter=dead_letter.topic)
+        self.names = TopicNames.of(settings, later.levels, dead_letter=dead_letter.topic)
         self.sink = sink
         self.clock = clock
         self.offsets: OffsetsStore | None = None  #: where the offsets of the sources are kept beside the broker
@@ -138,7 +145,9 @@ class Member:
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.budget = Budget(settings.max_buffered_bytes)
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
-        self._agents = agents
+        self.flow = flow or FlowControl()
+        self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
+        self._handlers = {topic: agent.name for agent in agents for topic in agent.topics}
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
@@ -167,8 +176,9 @@ class Member:
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
-            opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
-            await self.insist(publisher.start)
+            if self.names.all:  # else nothing is ever published
+                opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
+                await self.insist(publisher.start)
             self._build_pipelines(publisher)
             yield
         log.info("stopped", group=group)
@@ -238,6 +248,8 @@ class Member:
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
+            flow=self.flow,
+            dropping=None if self.names.all else Dropping(),
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
         )
@@ -261,6 +273,9 @@ class Member:
     async def working(self, client: Client) -> AsyncIterator[None]:
         """With what goes on beside the handlers: leases, regular commits, looks at the broker. At its end no task is left."""
         self._client = client
+        unlisten = self.flow.listen(self._look_again)
+        if self.names.all:  # an instance that broadcasts has no topic for commands
+            self.keep(Control(self.settings, self.names, self.flow).follow, "control")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:
@@ -268,6 +283,7 @@ class Member:
         try:
             yield
         finally:
+            unlisten()
             self._tasks.expect_end()
             self.abandon_lanes()
             await self._tasks.end(within=_AT_LEAST)
@@ -381,7 +397,9 @@ class Member:
             in_order=any(pipeline.agent.order == "partition" for pipeline in readers),
             overlapping=overlapping,
             agent=agent,
+            handler=agent or (self._handlers.get(topic) if role == "source" else None),
             budget=self.budget,
+            flow=self.flow,
         )
 
     def add_lanes(self, partition: TopicPartition, lanes: tuple[Lane, ...], *, from_commit: int | None, metadata: str = "") -> None:
@@ -397,6 +415,7 @@ class Member:
             lane.told = None if from_commit is None else Told(from_commit)
         found = decode(metadata)
         self._commits.resume(lanes, found)
+        self._share_thresholds()
         for lane in lanes:
             task = lane.start()
             task.add_done_callback(partial(self._has_ended, lane))
@@ -434,6 +453,26 @@ class Member:
         for start, end in sorted({gap for lane in lanes for gap in lane.offer(records, proved=bool(proved))}):
             self.record(Event(EventCode.GAP, *partition, start, range_end=end, proved=proved))
         self.record(Event(EventCode.RECEIVED_RANGE, *partition, records[0].offset, range_end=records[-1].offset + 1))
+
+    def _share_thresholds(self) -> None:
+        """What an agent may have in hand is that of all its partitions, which share it."""
+        settings, of_agents = self.settings, Counter(lane.handler for lane in _each_of(self.lanes) if lane.role == "source")
+        agents = {name: pipeline.agent for name, pipeline in getattr(self, "pipelines", {}).items()}
+        for lane in _each_of(self.lanes):
+            agent = agents.get(lane.handler or "") if lane.role == "source" else None
+            messages, size = (None, None) if agent is None else (agent.max_messages, agent.max_bytes)
+            partitions = of_agents[lane.handler]
+            lane.thresholds = Thresholds(
+                share_of(messages, partitions) or _unless(settings.partition_messages, MAX_MESSAGES),
+                share_of(size, partitions) or _unless(settings.partition_bytes, LANE_BYTES),
+                settings.partition_span,
+            )
+
+    def _look_again(self) -> None:
+        """Something may begin that might not before."""
+        for lane in _each_of(self.lanes):
+            lane.look_again()
+        self.has_moved.set()
 
     def _progressed(self, lane: Lane) -> None:
         self.has_moved.set()
@@ -521,6 +560,7 @@ class Member:
                 self.record(Event(EventCode.REVOKED, *partition, passed(its_lanes)))
                 for lane in its_lanes:
                     lane.cut()
+        self._share_thresholds()
 
     async def _release(self, lanes: Collection[Lane], *, within: float) -> None:
         if not await ended(self.give_back(lanes), within=within):
@@ -549,15 +589,32 @@ class Member:
 
     async def give_back(self, lanes: Iterable[Lane]) -> None:
         """Release what these lanes hold in the store, so that the next owner never waits for a lease."""
+        unsettled = [run for lane in lanes for run in lane.unsettled()]
+        withheld = self._give_up_letters(unsettled)
         if self.leases is None:
+            if withheld:
+                await self._flush_events()
             return
-        for run in (run for lane in lanes for run in lane.unsettled()):
+        for run in unsettled:
             self.leases.give_back(run)
         try:
             await self.leases.flush()
         except StoreUnavailable as error:
             log.warning("claims could not be released, the next owner waits for their leases", group=self.settings.group, error=said(error))
         await self._flush_events()
+
+    def _give_up_letters(self, unsettled: Iterable[Run]) -> bool:
+        """What a breaker withholds is undecided: its failure is told, and the next owner decides. Returns whether there was any."""
+        letters = [run for run in unsettled if is_withheld_letter(run)]
+        for run in letters:
+            handler = "" if run.pipeline is None else run.pipeline.agent.name
+            self.worker.record(EventCode.FAILED, handler, run, error=run.error)
+        return bool(letters)
+
+
+def _unless(value: int, default: int) -> int | None:
+    """`value`, if somebody has set it: a lane may hold more than that where its agent takes more at a time."""
+    return None if value == default else value
 
 
 def _each_of(drained: _Lanes) -> list[Lane]:

@@ -98,7 +98,7 @@ class Positions:
         """Retry topics begin at their earliest record, or retries that were sent before would be missed."""
         if standing.committed is not None:
             return standing.committed.offset
-        earliest = partition.topic == self._member.names.retry or self._member.settings.start == "earliest"
+        earliest = partition.topic == self._member.names.retry or standing.is_new or self._member.settings.start == "earliest"
         return standing.start if earliest else standing.end
 
     def _within_log(self, partition: TopicPartition, position: int, standing: Standing) -> int | None:
@@ -107,7 +107,7 @@ class Positions:
         A log that ends before what was read lost its end, or was made anew: whatever it has may be new, and is read. RocketMQ's
         consumer goes to the end (`correctLogicOffset`), which would lose what was written meanwhile.
         """
-        _, start, end = standing
+        start, end = standing.start, standing.end
         if start <= position <= end:
             self._looks.pop(partition, None)
             return position

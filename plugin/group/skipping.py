@@ -69,16 +69,20 @@ async def skip(group: Group, passage: Passage, *, execute: bool) -> Skipped:
     Raises `ConfigurationError` if it is more than what can't be read, or if the group has members, and another `AckwiseError` if
     the brokers or the database do not answer.
     """
+    if (policy := group.slots.broadcasting) is not None and policy.offsets_file is not None:
+        raise ConfigurationError(
+            f"{group.settings.group!r} keeps its positions in {policy.offsets_file}, which no command changes; take the file away to begin "
+            "at the end of the topics, as a new instance does"
+        )
     if passage.topic in group.names.delays:
         raise ConfigurationError(
             f"{passage.topic!r} is a delay topic, read by the relay in group {group.names.relay_group!r}; stop all workers, and move "
             f"that group to {passage.last + 1} on partition {passage.partition} with kafka-consumer-groups.sh --reset-offsets. "
             "What is passed there is found by `ackwise reconcile` as lost retries, if the app has Events"
         )
-    if passage.topic not in (*group.sources, group.names.retry):
-        raise ConfigurationError(
-            f"group {group.settings.group!r} reads no topic {passage.topic!r}; it reads {', '.join([*group.sources, group.names.retry])}"
-        )
+    read = [*group.sources, *([group.names.retry] if group.names.all else [])]
+    if passage.topic not in read:
+        raise ConfigurationError(f"group {group.settings.group!r} reads no topic {passage.topic!r}; it reads {', '.join(read)}")
     partition = TopicPartition(passage.topic, passage.partition)
     async with connected(group.settings) as admin, _reader(group) as consumer:
         await _require_no_members(admin, group)

@@ -8,6 +8,7 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import DelayLevels
+from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["TopicNames"]
 
@@ -40,11 +41,31 @@ class TopicNames:
             raise ConfigurationError(
                 f"dead-letter topic {self.dead_letter!r} is a retry topic of group {group!r}: its messages would come back; choose another"
             )
+        if self.dead_letter == self.control:
+            raise ConfigurationError(f"dead-letter topic {self.dead_letter!r} is the control topic of group {group!r}; choose another")
+
+    @classmethod
+    def none(cls, group: str) -> TopicNames:
+        """Of an instance that broadcasts: nothing is sent back there, so its group has no topics."""
+        names = object.__new__(cls)
+        for field, value in {"group": group, "retry": "", "dead_letter": "", "delays": ()}.items():
+            object.__setattr__(names, field, value)
+        return names
+
+    @classmethod
+    def of(cls, settings: HostSettings, levels: DelayLevels, *, dead_letter: str | None = None) -> TopicNames:
+        """Those of the group of `settings`. Raises `ConfigurationError`."""
+        return cls.none(settings.group) if settings.instance else cls(settings.group, levels, dead_letter=dead_letter)
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every topic of the group."""
-        return (self.retry, self.dead_letter, *self.delays)
+        """Every topic of the group that messages go to; none where it broadcasts."""
+        return (self.retry, self.dead_letter, *self.delays) if self.retry else ()
+
+    @property
+    def control(self) -> str:
+        """Where commands to all workers of the group are."""
+        return f"{self.group}.control"
 
     @property
     def relay_group(self) -> str:

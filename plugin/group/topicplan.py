@@ -44,7 +44,7 @@ class TopicReview(NamedTuple):
     """One topic that a group needs, and what is to be done about it."""
 
     topic: str
-    role: Literal["source", "retry", "dead letter", "delay"]
+    role: Literal["source", "retry", "dead letter", "delay", "control"]
     wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
     found: Topic | None
     todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
@@ -60,6 +60,7 @@ class TopicPlan(NamedTuple):
     like: Topic
     dead_letter: str
     delays: tuple[str, ...] = ()
+    control: str | None = None  #: to create as well, if that is allowed; a worker starts without it
 
     def retention(self, topic: str) -> int:
         """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
@@ -76,6 +77,7 @@ def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str,
     `longest_delay` is in seconds. Raises `ConfigurationError` for what only the user can change.
     """
     reviews = review_topics(names, sources, found, longest_delay=longest_delay)
+    *reviews, control = reviews
     for fault in (fault for review in reviews for fault in review.faults):
         raise ConfigurationError(fault)
     return TopicPlan(
@@ -84,11 +86,12 @@ def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str,
         like=_like([found[source] for source in sources], longest_delay),
         dead_letter=names.dead_letter,
         delays=names.delays,
+        control=names.control if control.todo == "create" else None,
     )
 
 
 def review_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> list[TopicReview]:
-    """Every topic of the group and every one that it reads, held against what it must be; the sources come first.
+    """Every topic of the group and every one that it reads, held against what it must be; the sources come first, the control topic last.
 
     `longest_delay` is in seconds.
     """
@@ -97,6 +100,7 @@ def review_topics(names: TopicNames, sources: Collection[str], found: Mapping[st
     return [
         *(_source(source, found.get(source)) for source in sorted(sources)),
         *(_ours(topic, names, found.get(topic), like, longest_delay) for topic in names.all),
+        _control(names.control, found.get(names.control)),
     ]
 
 
@@ -122,6 +126,15 @@ def _ours(topic: str, names: TopicNames, there: Topic | None, like: Topic | None
     faults = (*_of_size(topic, there, like), *(_of_retention(topic, there, longest_delay) if waits else ()))
     todo: Final = "mend" if faults else "extend" if there.partitions < like.partitions else "nothing"
     return TopicReview(topic, role, wanted, there, todo, faults, _of_clock(topic, there) if role == "delay" else None)
+
+
+def _control(topic: str, there: Topic | None) -> TopicReview:
+    if there is None:
+        return TopicReview(topic, "control", None, None, "create")
+    advice = None
+    if there.cleanup_policy != "compact":
+        advice = f"topic {topic!r} forgets what is paused, since it is not compacted; set its cleanup.policy to compact"
+    return TopicReview(topic, "control", None, there, "nothing", (), advice)
 
 
 def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:

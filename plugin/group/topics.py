@@ -59,7 +59,7 @@ async def ensure_topics(
     auto-creation (`"broker"`, which also checks partition counts only: such brokers may not tell more).
     Raises `ConfigurationError`, and `Unavailable` if the brokers do not answer.
     """
-    for topic in sorted(set(sources) & set(names.all)):
+    for topic in sorted(set(sources) & {*names.all, names.control}):
         raise ConfigurationError(f"an agent consumes {topic!r}, a topic of its own group {names.group!r}; consume it in another group")
     async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
         if settings.create_topics == "broker":
@@ -164,15 +164,17 @@ async def _await_plan(
     """Other workers start at the same time, and brokers learn of a new topic one by one: look until it is so."""
     deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
     while True:
-        found = await _look(admin, {*sources, *names.all})
+        found = await _look(admin, {*sources, *names.all, names.control})
         if not found.keys() >= set(made) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_LOOK_AGAIN)
             continue
         plan = plan_topics(names, sources, found, longest_delay=longest_delay)
-        if not plan.create and not plan.extend:
+        if not plan.create and not plan.extend and (plan.control is None or settings.create_topics == "never"):
             return
         if settings.create_topics == "never":
             _refuse(plan)
+        if plan.control is not None and not await _create_control(admin, plan.control, plan.like) and not plan.create and not plan.extend:
+            return
         await _create(admin, plan)
         await _extend(admin, plan)
         await asyncio.sleep(_LOOK_AGAIN)
@@ -261,6 +263,19 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
                     f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {like.partitions} partitions and "
                     f"max.message.bytes={like.max_message_bytes}, or allow this client to"
                 )
+
+
+async def _create_control(admin: AIOKafkaAdminClient, topic: str, like: Topic) -> bool:
+    """Create the control topic. Returns whether to look again: a worker starts without it as well."""
+    if not await _has_controller(admin):
+        return True
+    config = {"cleanup.policy": "compact", "min.insync.replicas": str(like.min_insync_replicas)}
+    response: Any = await admin.create_topics([NewTopic(topic, 1, like.replication, topic_configs=config)])
+    for _, code, *message in response.topic_errors:
+        if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER) and not _may_pass(code):
+            log.warning("the control topic can't be created, ackwise pause reaches no worker", topic=topic, error=_why(code, *message))
+            return False
+    return True
 
 
 async def _extend(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:

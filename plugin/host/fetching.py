@@ -311,7 +311,8 @@ class Fetching:
             self._return(partition, lanes[0])
             return
         lane = lanes[0]
-        kept = _fitting(records, lane.budget.room(lane.bytes, is_empty=not lane.in_hand), at_least=0 if lane.in_hand else 1)
+        room = lane.budget.room(lane.bytes, is_empty=not lane.in_hand, most=lane.thresholds.bytes)
+        kept = _fitting(records, room, at_least=0 if lane.in_hand else 1)
         if kept:
             self._member.offer(partition, records[:kept], proved=True)
         if kept < len(records):  # fetched again once there is room

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
@@ -27,11 +28,11 @@ from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.client.bounded import answer, until
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import missing_topics
-from ackwise.plugin.client.offsets import ask
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member, StoppedWhileStarting
 from ackwise.plugin.host.fetching import Fetching
+from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
 from ackwise.plugin.relay.relay import DelayRelay
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
@@ -77,16 +78,28 @@ class AiokafkaHost:
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
+        flow: FlowControl | None = None,
         consumer: AIOKafkaConsumer | None = None,
+        model: MessageModel | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `flow` what is paused and limited.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
-        by which copies are due.
+        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group.
         """
+        self._model = model or Clustering(settings)
         self._member = Member(
-            settings, agents, later=later, dead_letter=dead_letter, dedup=dedup, store=store, inbox=inbox, sink=sink, clock=clock
+            settings,
+            agents,
+            later=later,
+            dead_letter=dead_letter,
+            dedup=dedup,
+            store=store,
+            inbox=inbox,
+            sink=sink,
+            flow=flow,
+            clock=clock,
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
@@ -171,12 +184,12 @@ class AiokafkaHost:
             await member.insist(self._connect)
         else:
             self._consumer = self._users_own
-        opening = Opening(member, self._consumer, partial(ask, self._consumer, member.settings.group))
+        opening = Opening(member, self._consumer, partial(self._model.ask, self._consumer))
         member.missing_topics = partial(missing_topics, self._consumer)
         fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
         try:
-            async with member.working(self._consumer), self._relaying():
-                self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
+            async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying():
+                self._model.join(member, self._consumer, self._topics, opening)
                 member.keep(opening.keep, "assignment")
                 await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
@@ -214,7 +227,7 @@ class AiokafkaHost:
         settings = self._member.settings
         return {
             "bootstrap_servers": settings.brokers,
-            "group_id": settings.group,
+            "group_id": self._model.group_id,
             "client_id": settings.client_id,
             "enable_auto_commit": False,
             "fetch_max_wait_ms": _FETCH_WAIT,
@@ -230,6 +243,9 @@ class AiokafkaHost:
     async def _relaying(self) -> AsyncIterator[None]:
         """With the relay, which ends beside the drain, and not after it."""
         member = self._member
+        if not member.names.all:  # nothing is ever sent back
+            yield
+            return
         relay = DelayRelay.of(member)
         relaying = member.spawn(relay.run(member.stop), "relay")
         try:
@@ -238,21 +254,3 @@ class AiokafkaHost:
             member.stop.set()
             left = member.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
             await asyncio.wait({relaying}, timeout=max(_LEAVE_TIMEOUT, left))
-
-
-class _Listener(ConsumerRebalanceListener):
-    """aiokafka logs and swallows what a listener raises; a partition without a lane would then never be consumed."""
-
-    def __init__(self, member: Member, opening: Opening) -> None:
-        self._member = member
-        self._opening = opening
-
-    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
-        self, revoked: Iterable[TopicPartition]
-    ) -> None:
-        await asyncio.wait({self._member.spawn(self._opening.give_up(revoked), "revoke")})
-
-    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # aiokafka awaits it
-        self, assigned: Iterable[TopicPartition]
-    ) -> None:
-        self._opening.note(assigned)

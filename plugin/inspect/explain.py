@@ -12,13 +12,15 @@ from types import MappingProxyType
 from typing import Final
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import FIRST, SHARE, WINDOW, Breaker
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.ordering import Order
-from ackwise.middleware.policies import Dedup, Transactional
+from ackwise.middleware.policies import Broadcasting, Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.handler import name_of
 from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
+from ackwise.plugin.inspect.instance import failures_of_instance
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
@@ -76,24 +78,29 @@ def explain(
     `origins` says where settings come from that the host decided, such as those that Faust has itself.
     Raises `ConfigurationError` for an entry that can't be used, or a group whose topics can't be called so.
     """
-    names = TopicNames(settings.group, slots.later.levels, dead_letter=slots.dead_letter.topic)
+    names = TopicNames.of(settings, slots.later.levels, dead_letter=slots.dead_letter.topic)
     return Explanation(
         group=settings.group,
         chain=tuple(_chain(settings, slots, agents)),
         settings=tuple(_settings(settings, slots, agents, names, config, origins)),
         topics=tuple(_topics(names, agents)),
-        failures=failures(settings, slots, agents, names),
+        failures=(*failures(settings, slots, agents, names), *failures_of_instance(settings, slots)),
         warnings=tuple(_warnings(slots)),
         refusals=tuple(_refusals(slots, agents, config)),
     )
 
 
 def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Iterator[ChainLink]:
+    if (broadcasting := slots.broadcasting) is not None:
+        yield ChainLink("fetch", "broadcasting", f"every instance gets everything; this one is {broadcasting.instance}")
     for agent in agents:
         yield ChainLink("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
     yield ChainLink("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
+    yield ChainLink("admit", "breaker", _breaker(slots.breaker))
+    if (limit := slots.rate_limit) is not None:
+        yield ChainLink("admit", "rate", f"{limit.rate} for each {'key' if limit.key else 'handler'}, {limit.most} at once; the rest waits")
     if (transactional := slots.transactional) is None:
-        yield ChainLink("admit", "dedup", _dedup(slots.dedup))
+        yield ChainLink("admit", "dedup", _dedup(slots.dedup) if broadcasting is None else "off: every instance runs every message")
     else:
         kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
         yield ChainLink("admit", "transaction", f"begins in {kept}")
@@ -101,20 +108,27 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
     for agent in agents:
         yield ChainLink("execute", agent.name, "loop over a stream" if agent.kind == "stream" else f"handler that takes a {agent.kind}")
-    yield ChainLink("settle", "copies", "published, acknowledged by all in-sync replicas")
+    if broadcasting is None:
+        yield ChainLink("settle", "copies", "published, acknowledged by all in-sync replicas")
+    else:
+        yield ChainLink("settle", "failures", "dropped, with an event and a count; nothing is sent back")
     if transactional is not None:
         yield ChainLink("settle", "transaction", "commits what the handler wrote and what is done")
     events = slots.events
     yield ChainLink(
         "settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}"
     )
-    if transactional is None:
+    if transactional is None and broadcasting is None:
         yield ChainLink("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
-    yield ChainLink(
-        "commit", "offsets", "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}"
-    )
+    when = "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}"
+    yield ChainLink("commit", "offsets", when if broadcasting is None else f"{when}, {_kept(broadcasting, settings)}")
     for observer in slots.observers:
         yield ChainLink("observe", name_of(observer), "sees every event, decides nothing")
+
+
+def _kept(broadcasting: Broadcasting, settings: HostSettings) -> str:
+    file = broadcasting.offsets_file
+    return f"in group {settings.group}" if file is None else f"to the file {os.fspath(file)}, in no group"
 
 
 def _portion(agent: Agent) -> str:
@@ -128,6 +142,12 @@ _IN_ORDER: Final[dict[Order, str]] = {
     "key": ", equal keys one after the other",
     "partition": ", one after the other",
 }
+
+
+def _breaker(breaker: Breaker) -> str:
+    values = [f"the first {FIRST} values, or {SHARE:.0%} of the last {WINDOW}, can't be decoded"] if breaker.undecodable else []
+    raised = [f"as many calls raise {', '.join(kind.__name__ for kind in breaker.errors)}"] if breaker.errors else []
+    return f"stops a handler if {' or if '.join([*values, *raised])}" if values or raised else "off"
 
 
 def _dedup(dedup: Dedup | Transactional | None) -> str:
@@ -162,20 +182,19 @@ def _settings(
     options = config.of("client_options")
     for name, value in shown_options(settings.client_options).items():
         yield Setting(f"client_options.{name}", value, options[name].source if name in options else origins.get("client_options", "code"))
-    later = slots.later
-    yield from _of_table(("consume_later",), later, config)
-    for name, policy in (("retry", later.retry), *((f"on {kind.__name__}", policy) for kind, policy in later.on.items())):
-        yield Setting(f"consume_later.{name}", _policy(policy), "default" if policy is None else "code")
-    if later.unless:
-        yield Setting("consume_later.unless", ", ".join(kind.__name__ for kind in later.unless), "code")
-    for setting in _of_table(("dead_letter",), slots.dead_letter, config):
-        yield replace(setting, value=names.dead_letter)
+    if slots.broadcasting is None:
+        yield from _settings_of_copies(slots, names, config)
+    else:
+        yield from _of_table(("broadcasting",), slots.broadcasting, config)
     for table, policy_of_keys in (("dedup", slots.dedup), ("transactional", slots.transactional)):
         if policy_of_keys is not None:
             yield from _of_table((table,), policy_of_keys, config)
             yield Setting(f"{table}.key", _key(policy_of_keys), "default" if policy_of_keys.key is None else "code")
     if slots.events is not None:
         yield from _of_table(("events",), slots.events, config)
+    yield from _of_table(("breaker",), slots.breaker, config)
+    if slots.rate_limit is not None:
+        yield from _of_table(("rate_limit",), slots.rate_limit, config)
     for agent in agents:
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
@@ -195,6 +214,17 @@ def _of_table(table: tuple[str, ...], holder: object, config: Config) -> Iterato
             value = getattr(holder, name)
             source = given[name].source if name in given else _source_in_code(entry, value)
             yield Setting(dotted((*table, name)), spelled(value) if _is_plain(value) else _text(value), source)
+
+
+def _settings_of_copies(slots: Slots, names: TopicNames, config: Config) -> Iterator[Setting]:
+    later = slots.later
+    yield from _of_table(("consume_later",), later, config)
+    for name, policy in (("retry", later.retry), *((f"on {kind.__name__}", policy) for kind, policy in later.on.items())):
+        yield Setting(f"consume_later.{name}", _policy(policy), "default" if policy is None else "code")
+    if later.unless:
+        yield Setting("consume_later.unless", ", ".join(kind.__name__ for kind in later.unless), "code")
+    for setting in _of_table(("dead_letter",), slots.dead_letter, config):
+        yield replace(setting, value=names.dead_letter)
 
 
 def _is_plain(value: object) -> bool:
@@ -223,10 +253,13 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     for agent in agents:
         for topic in agent.topics:
             yield TopicUse(topic, f"source of {agent.name}")
+    if not names.all:
+        return
     yield TopicUse(names.retry, "copies that are due, read beside the sources")
     for topic in names.delays:
         yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
     yield TopicUse(names.dead_letter, "dead letters")
+    yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")
 
 
 def _warnings(slots: Slots) -> Iterator[str]:

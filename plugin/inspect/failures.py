@@ -51,6 +51,7 @@ class FailurePath:
 _COPY_IS_THERE: Final = "once the copy is acknowledged"
 _DEAD_LETTER_IS_THERE: Final = "once the dead letter is acknowledged"
 _AT_ONCE: Final = "at once"
+_DROPPED: Final = "dropped, with an event and a count"
 _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
@@ -70,6 +71,7 @@ class _Failures:
         self._later = slots.later
         self._dedup = slots.dedup
         self._transactional = slots.transactional
+        self._broadcasts = slots.broadcasting is not None
         self._agents = agents
         kinds = {agent.kind for agent in agents}
         self._has_batches = "batch" in kinds
@@ -86,7 +88,8 @@ class _Failures:
         yield from self._of_messages()
         yield from self._of_surroundings()
         yield from self._of_claims()
-        yield from self._of_workers()
+        if not self._broadcasts:
+            yield from self._of_workers()
 
     def _of_handlers(self) -> Iterator[FailurePath]:
         if self._transactional is not None and self._has_batches:
@@ -114,7 +117,7 @@ class _Failures:
         """A handler with an order."""
         delay, limit = float(in_place.delay), in_place.max_reconsume_times
         then = f"suspended in place, and what {_FOLLOWS[agent.order]} waits behind it"
-        ends = f"{self._names.dead_letter}, {Reason.MAX_RECONSUME_TIMES}" if in_place.on_dead == "go on" else ""
+        ends = f"{self._names.dead_letter or 'dropped'}, {Reason.MAX_RECONSUME_TIMES}" if in_place.on_dead == "go on" else ""
         after = (
             f"{format_duration(delay)} × {limit}" if ends else f"{format_duration(delay)} × {limit}, then every {spelled(LONGEST_DELAY)}"
         )
@@ -177,18 +180,21 @@ class _Failures:
         keyed = self._dedup or self._transactional
         if keyed is not None and keyed.key is not None:
             yield self._ruled("the key function raises", lambda batch: Raised(RuntimeError()))
+        if self._broadcasts:
+            return
         yield self._dead("a copy for a handler that is gone", Reason.NO_HANDLER, attempts=None)
         yield self._dead("a record on the retry topic that is no copy of this group", Reason.FOREIGN_COPY, attempts=None)
         yield self._dead("a copy that the brokers refuse as too large", Reason.TOO_LARGE, then="dead letter, cut until it fits")
 
     def _of_surroundings(self) -> Iterator[FailurePath]:
         back_off = f"{spelled(FIRST_WAIT)}, doubling to {spelled(LONGEST_WAIT)}"
-        yield self._held(
-            "the brokers do not acknowledge a copy or dead letter",
-            "held; it is sent again, nothing is run again",
-            f"every {spelled(PUBLISH_AGAIN)}",
-            "once it is acknowledged",
-        )
+        if not self._broadcasts:
+            yield self._held(
+                "the brokers do not acknowledge a copy or dead letter",
+                "held; it is sent again, nothing is run again",
+                f"every {spelled(PUBLISH_AGAIN)}",
+                "once it is acknowledged",
+            )
         yield self._held("a commit fails", "nothing; the next commit makes it good", self._commit_interval, "with the next commit")
         if self._dedup is not None:
             yield from self._of_store(self._dedup, back_off)
@@ -298,6 +304,8 @@ class _Failures:
         return FailurePath(when, "comes back", after or delays_in_words(delays), delays, travelled.attempts, ends, _COPY_IS_THERE)
 
     def _dead(self, when: str, reason: str, *, attempts: int | None = 1, then: str = "dead letter at once") -> FailurePath:
+        if self._broadcasts:
+            return FailurePath(when, _DROPPED, "", (), attempts, "", _AT_ONCE)
         return FailurePath(when, then, "", (), attempts, f"{self._names.dead_letter}, {reason}", _DEAD_LETTER_IS_THERE)
 
     def _held(self, when: str, then: str, after: str, offset: str = _NOT_YET) -> FailurePath:

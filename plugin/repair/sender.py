@@ -33,7 +33,12 @@ class Sender:
     """Finds the keys of messages as a worker does, and sends copies of those that may be sent."""
 
     def __init__(self, group: Group, title: Title, with_review: bool) -> None:
-        """Raises `ConfigurationError` for a store that can't be used."""
+        """Raises `ConfigurationError` for a store that can't be used, and for an app that broadcasts."""
+        if not group.names.all:
+            raise ConfigurationError(
+                f"{group.settings.group!r} broadcasts and has no retry topic, so nothing can be sent to this instance alone; bring it up "
+                "to date in your own way, such as by a restart that loads everything anew"
+            )
         self._group = group
         self._plan_id = title.plan_id
         self._with_review = with_review

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.limits import RateLimit
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
@@ -130,6 +132,18 @@ class Config:
         """`Events` as it holds; an entry `events.sink` turns it on. Raises `ConfigurationError`."""
         return self._optional(Events, used, "events", "sink")
 
+    def breaker(self, used: Breaker | None) -> Breaker:
+        """`Breaker` as it holds."""
+        return self._changed(used or Breaker(), "breaker")
+
+    def rate_limit(self, used: RateLimit | None) -> RateLimit | None:
+        """`RateLimit` as it holds; an entry `rate_limit.rate` turns it on. Raises `ConfigurationError`."""
+        return self._optional(RateLimit, used, "rate_limit", "rate")
+
+    def broadcasting(self, used: Broadcasting | None) -> Broadcasting | None:
+        """`Broadcasting` as it holds; an entry `broadcasting.instance` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Broadcasting, used, "broadcasting", "instance")
+
     def sourced(self, *table: str) -> AbstractContextManager[None]:
         """Around what may refuse the entries of `table`: the sentence then also says where those that it names were set."""
         return _sourced(self.of(*table), table)
@@ -161,9 +175,10 @@ class Config:
             return self._changed(used, table)
         if given and switch not in given:
             name, (_, source) = next(iter(given.items()))
+            kind = table.title().replace("_", "")
             raise ConfigurationError(
-                f"{table}.{name} is set by {source}, and this app does not use {table.title()}; "
-                f"use({table.title()}(…)) in the code, or set {table}.{switch} as well"
+                f"{table}.{name} is set by {source}, and this app does not use {kind}; "
+                f"use({kind}(…)) in the code, or set {table}.{switch} as well"
             )
         return _made(policy, given, (table,)) if given else None
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.limits import RateLimit
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.settings.redaction import shown_url
@@ -182,6 +184,9 @@ def _all() -> dict[tuple[str, ...], SettingEntry]:
             *_of_fields(("dedup",), Dedup),
             *_of_fields(("transactional",), Transactional),
             *_of_fields(("events",), Events),
+            *_of_fields(("breaker",), Breaker),
+            *_of_fields(("rate_limit",), RateLimit),
+            *_of_fields(("broadcasting",), Broadcasting),
             *_of_fields(("agents", _ANY), Agent),
             SettingEntry(("client_options", _ANY), str, None, options.meaning),
         )

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, TypedDict, get_args
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.limits import check_threshold
 from ackwise.plugin.settings.addresses import parse_brokers
 from ackwise.plugin.settings.redaction import shown_options
 
@@ -52,7 +53,11 @@ class HostSettings:
     max_buffered_bytes: Annotated[int, "bytes of fetched messages in a worker; above it each partition takes at most 1 MiB at a time"] = (
         512 * 2**20
     )
+    partition_messages: Annotated[int, "fetched and unsettled messages of a partition, above which its fetching pauses"] = 1000
+    partition_bytes: Annotated[int, "the same in bytes"] = 100 * 2**20
+    partition_span: Annotated[int | None, "the same in offsets, from the first unsettled one"] = None
     client_id: Annotated[str, "name of the Kafka clients"] = "ackwise"
+    instance: str = ""  #: of `Broadcasting`, whose own group is `group@instance`; `group` is that one then
     client_options: Annotated[
         Mapping[str, object], "option of every Kafka client, such as `security_protocol`, `sasl_mechanism`, `sasl_plain_password`"
     ] = field(default_factory=dict)
@@ -66,11 +71,20 @@ class HostSettings:
         for name in ("commit_interval", "revoke_timeout", "drain_timeout", "start_timeout", "session_timeout", "clock_skew"):
             object.__setattr__(self, name, parse_duration(getattr(self, name), what=name))
         parse_brokers(self.brokers)
-        _check_group(self.group)
+        if self.instance:
+            group = self.group.removesuffix(f"@{self.instance}")
+            _check_group(group)
+            object.__setattr__(self, "group", f"{group}@{self.instance}")
+        else:
+            _check_group(self.group)
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
         _check_client_options(self.client_options)
         _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
+        check_threshold("partition_messages", self.partition_messages)
+        check_threshold("partition_bytes", self.partition_bytes)
+        if self.partition_span is not None:
+            check_threshold("partition_span", self.partition_span)
         if self.revoke_timeout > REBALANCE_TIMEOUT / 2:
             raise ConfigurationError(
                 f"revoke_timeout is {self.revoke_timeout:g} s; it must be at most {REBALANCE_TIMEOUT / 2:g} s, half of the rebalance "
@@ -93,6 +107,9 @@ class LoopSettings(TypedDict, total=False):
     start_timeout: float | str
     clock_skew: float | str
     max_buffered_bytes: int
+    partition_messages: int
+    partition_bytes: int
+    partition_span: int | None
 
 
 class AppSettings(LoopSettings, total=False):

@@ -93,7 +93,8 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, or if nobody produced them.",
+        help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, if nobody produced them, or if an "
+        "instance that broadcasts dropped them.",
     ),
 ]
 PlanProvisional = Annotated[

@@ -64,6 +64,7 @@ _OUTCOMES: Final = (
     *SUCCESSES,
     EventCode.SENT_BACK,
     EventCode.DEAD_LETTERED,
+    EventCode.DROPPED,
     EventCode.DUP_SUPPRESSED,
     EventCode.SKIPPED,
     EventCode.STALE,
@@ -177,7 +178,7 @@ def _is_one_of(writers: Collection[int]) -> Column:
 def _state() -> list[Column]:
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(*SUCCESSES), is_any(EventCode.SENT_BACK)
     outcome = success | is_any(EventCode.FAILED)
-    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED)
+    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)

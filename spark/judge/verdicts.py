@@ -18,6 +18,8 @@ from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, Lo
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
+#: It has an end here, whatever becomes of other records of its key.
+_DONE = (*SUCCESSES, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED)
 #: Any missing event of the group may be about them: another worker may have run them since, or a copy of them.
 _ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 
@@ -58,7 +60,7 @@ def judge(
             *("record_ts", "dedup_hash"),
             F.coalesce("ok_ts", "last_ts").alias("reported_ts"),
             F.coalesce("sx_max", "ox_max").alias("exec_id"),
-            (_has(*SUCCESSES) | _has(EventCode.DEAD_LETTERED) | _has(EventCode.SKIPPED)).alias("is_done"),
+            _has(*_DONE).alias("is_done"),
             (_has(*SUCCESSES) & ~_no_success_was_claimed()).alias("ran_under_claim"),
             F.when(~is_plain, F.struct(*(name for name in states.columns if name not in ("mk", "offset")))).alias("state"),
         )
@@ -143,6 +145,7 @@ def _verdict(as_of: int, grace: int) -> Column:
     base = (
         F.when(_has(*SUCCESSES), F.when(several, _lit(Verdict.MULTI_EXECUTED)).otherwise(_lit(Verdict.EXACTLY_ONCE)))
         .when(_has(EventCode.DEAD_LETTERED), _lit(Verdict.DEAD_LETTERED))
+        .when(_has(EventCode.DROPPED), _lit(Verdict.DROPPED))
         .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
         .when(rank == RANKS[EventCode.REDELIVERED], retrying)
         .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))

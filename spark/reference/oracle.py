@@ -27,7 +27,7 @@ Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 _FOREVER: Final = 2**62
 _PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6}
 _SUCCESSES: Final = (E.SUCCEEDED, E.LATE_SUCCESS)
-_DONE: Final = {*_SUCCESSES, E.DEAD_LETTERED, E.SKIPPED}
+_DONE: Final = {*_SUCCESSES, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
 _OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
 
 
@@ -436,6 +436,8 @@ class _Court:
             verdict = Verdict.MULTI_EXECUTED if several else Verdict.EXACTLY_ONCE
         elif E.DEAD_LETTERED in of:
             verdict = Verdict.DEAD_LETTERED
+        elif E.DROPPED in of:
+            verdict = Verdict.DROPPED
         elif E.SKIPPED in of:
             verdict = Verdict.SKIPPED
         elif rank == _PROGRESS[E.REDELIVERED]:
@@ -475,7 +477,7 @@ class _Court:
 
     def _flags(self, verdict: Verdict, of: Mapping[int, list[Event]], events: list[Event], attempt: int, past: bool) -> Flag:
         claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, *_SUCCESSES, E.FAILED)]
-        settled = {_attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED) for e in of.get(code, [])}
+        settled = {_attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED) for e in of.get(code, [])}
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
         two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK} & of.keys()))

@@ -248,8 +248,10 @@ class RunReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code: anomalies come before missing events; with `strict`, a doubt is an anomaly."""
-        if self.anomalies or (self.config.strict and (self.ambiguous or self.repeated or self.orphaned)):
+        """The exit code: anomalies come before missing events; with `strict`, a doubt and a dropped message are anomalies."""
+        if self.anomalies or (
+            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.verdicts.get(Verdict.DROPPED))
+        ):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
 

@@ -24,6 +24,7 @@ _RULES: Final = {
     Verdict.PENDING: "it was fetched, nothing has become of it, and the group has not committed past it",
     Verdict.SKIPPED_BY_SEEK: "the group committed past it, nobody fetched it, and a worker jumped over it",
     Verdict.DEAD_LETTERED: "its dead letter was acknowledged, and no run of it succeeded",
+    Verdict.DROPPED: "it failed, and its instance broadcasts, where nothing is sent back; no run of it succeeded",
     Verdict.SKIPPED: "it was passed over on purpose, and no run of it succeeded",
     Verdict.DUPLICATE_SUPPRESSED: "it was not run, since another record of its key was done, or is on its way",
     Verdict.EXACTLY_ONCE: "a run of it succeeded, and by the events no other did under a claim",
@@ -45,6 +46,7 @@ _ADVICE: Final = {
         "Look at the dead letter, mend the cause, and send it again if it should still be done; with the same dedup key it would be "
         "dropped as a duplicate, so give it another one, or wait until the store's retention is over."
     ),
+    Verdict.DROPPED: "Mend the cause, and bring this instance up to date in your own way; the other instances have outcomes of their own.",
 }
 _FLAG_ADVICE: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver it again: unless it is found done when you ask again, send the origin record again.",

@@ -270,6 +270,8 @@ def _in_words(event: Event, run: str) -> str:
             what = f"sent back{_due(event)}"
         case E.DEAD_LETTERED:
             what = f"dead letter{f': {error}' if error else ''}"
+        case E.DROPPED:
+            what = f"dropped{f': {error}' if error else ''}"
         case E.DUP_SUPPRESSED:
             what = "not run: the store says that its key was done"
         case E.IN_FLIGHT_ELSEWHERE:

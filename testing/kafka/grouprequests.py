@@ -145,6 +145,8 @@ class GroupRequests:
 
     async def _describe_groups(self, asked: Asked, refused: int) -> Answer:
         groups = [self._cluster.groups.get(name) or ConsumerGroup(name) for name in asked.body["groups"]]
+        if refused:
+            return {"groups": [{**group.described(), "error_code": refused, "state": "", "members": []} for group in groups]}
         return {"groups": [{**group.described(), **({} if group.name in self._cluster.groups else {"state": "Dead"})} for group in groups]}
 
     async def _delete_groups(self, asked: Asked, refused: int) -> Answer:

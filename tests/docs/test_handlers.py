@@ -60,6 +60,14 @@ async def test_the_negative_amount_alone_is_dead(here: types.ModuleType) -> None
     assert [orders.ruling(0), orders.ruling(1)] == [None, Dead("negative amount")]
 
 
+async def test_a_changed_price_is_gone_from_the_cache_of_this_instance(here: types.ModuleType) -> None:
+    run("docs/how-to/broadcasting.md", here)
+    assert here.app.explain().group == "prices-cache@web-1"
+    for _ in range(2):
+        await here.evict(message(0, {"article": "apple"}))
+    assert here.cache == {}
+
+
 async def test_the_session_is_committed_only_if_the_handler_succeeded(here: types.ModuleType) -> None:
     run("docs/how-to/middleware.md", here)
 

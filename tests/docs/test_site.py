@@ -29,9 +29,11 @@ GUARANTEES = [
     "docs/guarantees/nothing-is-lost.md",
     "docs/guarantees/progress.md",
     "docs/guarantees/tried.md",
+    "docs/how-to/broadcasting.md",
     "docs/how-to/dead-letters.md",
     "docs/how-to/dedup.md",
     "docs/how-to/delays.md",
+    "docs/how-to/limits.md",
     "docs/how-to/transactional.md",
     "docs/reconcile.md",
 ]

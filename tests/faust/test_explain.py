@@ -12,7 +12,7 @@ import faust
 import pytest
 from rich.console import Console
 
-from ackwise import Batch, ConfigurationError, ConsumeLater, Dedup, Events, Transactional
+from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Transactional
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
 from ackwise.plugin.faust.host import FaustHost
@@ -98,6 +98,14 @@ def test_a_policy_that_agents_of_faust_can_t_take_is_said() -> None:
     app.agent(app.topic("orders"), name="bill")(loop)
     (said,) = app.ackwise.explain().refusals
     assert said.startswith("Transactional gives handlers a connection")
+
+
+def test_an_app_of_faust_can_t_broadcast() -> None:
+    app: Any = App("shop", env={})
+    app.use(Broadcasting("web-1"))
+    app.agent(app.topic("orders"), name="bill")(loop)
+    (said,) = app.ackwise.explain().refusals
+    assert said.startswith("Broadcasting gives every instance a group of its own")
 
 
 @pytest.mark.parametrize("read", [lambda app: app.channel(), lambda app: app.topic(pattern="orders.*")])

@@ -15,10 +15,10 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import BUDGET, Copy, dead_letter, retry_copy, shrink
 
 REPOSITORY = Path(__file__).parents[2]
-ROW = re.compile(r"(?<![A-Za-z0-9])[AWSDPK]\d\d(?![A-Za-z0-9])")
+ROW = re.compile(r"(?<![A-Za-z0-9])[ABWSDPK]\d\d(?![A-Za-z0-9])")
 
-#: Rows of parts that Ackwise does not have: consume timeout, arbitrary timers, renewal policies, an offset store of its own.
-ELSEWHERE = {"A21", "A22", "A29", "D11", "D12", "D13", "P10", "W09", "W10", "W11"}
+#: Rows of parts that Ackwise does not have: consume timeout, arbitrary timers, renewal policies.
+ELSEWHERE = {"A21", "A22", "A29", "D11", "D12", "D13", "P10"}
 
 
 def cells(document: str, columns: int) -> list[list[str]]:

@@ -179,6 +179,10 @@ case("24 a dead letter", "0:RCFX W=1", {0: DEAD})
 
 case("25 a dead letter, run after all", "0:RCX 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RESCUED_FROM_DLQ})
 
+case("25b dropped by an instance that broadcasts", "0:RFG W=1", {0: Verdict.DROPPED}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
+
+case("25c dropped, and run after a kill before the commit", "0:RFG 0:RS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
+
 case("26 skipped", "0:RK W=1", {0: SKIPPED})
 
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
@@ -584,3 +588,5 @@ case("93k committed past while it waited in place", "0:RCI 1:CS W=2", {0: LOST, 
 case("93l dead in place, and the dead letter's writer died before the commit", verdicts={0: DEAD}, without={0: CLEAN}).say(
     "w1", "0:RCICFX", ago=7200
 ).say("w2", "0:RD W=1")
+
+case("91k dropped by an instance that broadcasts, and then a late success", "0:ROGZ W=1", {0: ONCE}, flags={0: LATE}, without={0: MAYBE})

@@ -12,7 +12,7 @@ from ackwise.middleware.events import EventCode
 
 __all__ = ["universe"]
 
-_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAIIOOZZ"
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAGIIOOZZ"
 
 
 def universe(number: int) -> History:

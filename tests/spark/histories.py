@@ -32,6 +32,7 @@ LETTERS: Final = {
     "D": EventCode.DUP_SUPPRESSED,
     "E": EventCode.IN_FLIGHT_ELSEWHERE,
     "K": EventCode.SKIPPED,
+    "G": EventCode.DROPPED,
     "L": EventCode.CLAIM_LOST,
     "T": EventCode.STALE,
     "A": EventCode.REDELIVERED,

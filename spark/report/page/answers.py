@@ -79,7 +79,9 @@ def _sentence(clause: str) -> str:
 
 def _dead(report: RunReport) -> list[str]:
     dead = report.verdicts.get(Verdict.DEAD_LETTERED, 0)
-    return [f"{messages(dead)} in the dead-letter topic: not lost, and not done."] if dead else []
+    dropped = report.verdicts.get(Verdict.DROPPED, 0)
+    found = [f"{messages(dead)} in the dead-letter topic: not lost, and not done."] if dead else []
+    return found + ([f"{messages(dropped)} dropped by an instance that broadcasts: not done there."] if dropped else [])
 
 
 def _late(report: RunReport) -> int:

@@ -23,7 +23,7 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
             return "bad" if kind is Flag.COMMITTED_PAST else "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED) else "plain"
         case Verdict.EXACTLY_ONCE:
             return "good"
-        case Verdict.DEAD_LETTERED:
+        case Verdict.DEAD_LETTERED | Verdict.DROPPED:
             return "doubt"
         case Verdict():
             return "bad" if kind in ANOMALIES else "doubt" if kind in INCONCLUSIVE else "plain"

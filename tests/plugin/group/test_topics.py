@@ -51,6 +51,7 @@ def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours() -> No
         ("billing", "..", "is not a legal topic name"),
         ("billing", "", "is not a legal topic name"),
         ("billing", "billing.delay.1h", "its messages would come back"),
+        ("billing", "billing.control", "is the control topic of group 'billing'"),
     ],
 )
 def test_names_that_kafka_or_the_group_can_t_live_with_are_refused(group: str, dead_letter: str | None, sentence: str) -> None:
@@ -63,7 +64,8 @@ def plan(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> Any
 
 
 def everything(topic: Topic = FITTING, **changes: Any) -> dict[str, Topic]:
-    return {"orders": SOURCE} | dict.fromkeys(NAMES.all, topic._replace(**changes))
+    control = FITTING._replace(partitions=1, cleanup_policy="compact")
+    return {"orders": SOURCE, NAMES.control: control} | dict.fromkeys(NAMES.all, topic._replace(**changes))
 
 
 def test_a_source_that_does_not_exist_is_named() -> None:
@@ -125,6 +127,7 @@ def test_every_topic_that_a_group_needs_is_reviewed_sources_first() -> None:
         ("billing.dlq", "dead letter"),
         ("billing.delay.1s", "delay"),
         ("billing.delay.1h", "delay"),
+        ("billing.control", "control"),
     ]
     assert {line.todo for line in lines.values()} == {"nothing"}
 
@@ -240,7 +243,7 @@ async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
         yield group
 
 
-WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3}
+WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3, ".control": 1}
 
 
 async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(group: Group) -> None:

@@ -350,7 +350,7 @@ def test_an_app_may_be_given_its_configuration(folder: Path) -> None:
 
 
 def test_every_field_of_the_settings_but_the_group_is_an_entry() -> None:
-    names = {field.name for field in dataclasses.fields(HostSettings)} - {"group"}
+    names = {field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"}
     assert names == {path[0] for path in ENTRIES if len(path) == 1} | {"client_options"}
 
 

@@ -78,4 +78,6 @@ def test_an_option_that_not_every_client_takes_is_refused_with_the_nearest_that_
 
 
 def test_the_keywords_of_an_app_are_the_settings_of_its_host() -> None:
-    assert AppSettings.__annotations__.keys() | {"brokers", "group"} == {field.name for field in dataclasses.fields(HostSettings)}
+    assert AppSettings.__annotations__.keys() | {"brokers", "group", "instance"} == {
+        field.name for field in dataclasses.fields(HostSettings)
+    }

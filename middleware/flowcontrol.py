@@ -1,0 +1,224 @@
+"""Flow control of one worker: what is paused, what the breakers have stopped, what the rates let begin. Its owner is the host's member."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ackwise.middleware.breaker import Breaker, Circuit, Position
+from ackwise.middleware.disposition import Dead, Reason, Reject
+from ackwise.middleware.exceptiongroups import leaves
+from ackwise.middleware.limits import Limiter, RateLimit
+from ackwise.middleware.log import Log
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.pausing import Pausing
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run, Stage
+
+__all__ = ["PAUSED", "FlowControl", "is_withheld_letter"]
+
+log = Log()
+
+#: Why a batch of a paused handler, or of a paused partition, is held.
+PAUSED = "it is paused"
+
+#: Seconds after which what is paused is looked at again, were nobody to say that it is resumed.
+_LOOK_AGAIN = 60.0
+
+_WITHHELD = "the breaker withholds its dead letter"
+
+
+class FlowControl:
+    """What each lane asks before it offers a batch, and what admission asks of values that it could not decode. `clock` is monotonic."""
+
+    def __init__(
+        self,
+        pausing: Pausing | None = None,
+        *,
+        breaker: Breaker | None = None,
+        rate_limit: RateLimit | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pausing = pausing or Pausing()
+        self._is_known = True  #: what a command has paused; until then nothing begins
+        self._listeners: list[Callable[[], None]] = []
+        self._breaker = breaker
+        self._rate_limit = rate_limit
+        self._clock = clock
+        self._limiters: dict[str, Limiter] = {}
+        self._undecodable: dict[str, Circuit] = {}
+        self._failing: dict[str, Circuit] = {}
+        self._stopped: frozenset[str] = frozenset()  #: handlers; most of the time there is none
+
+    # What lanes ask.
+
+    def held_until(self, handler: str, partition: TopicPartition) -> float | None:
+        """When a batch of `handler` that may not begin now may ask again, monotonic seconds; `None`: it may begin."""
+        if not self._is_known or self.pausing.is_paused(handler, partition):
+            return self._clock() + _LOOK_AGAIN
+        if not self._stopped:
+            return None
+        now = self._clock()
+        for circuit in self._circuits(handler):
+            if (until := circuit.held_until(now)) is not None:
+                return until
+        return None
+
+    def is_paused(self, handler: str, partition: TopicPartition) -> bool:
+        """Whether not even the rest of a batch of `handler` may begin."""
+        if handler in self._stopped and (circuit := self._failing.get(handler)) is not None and circuit.position is Position.OPEN:
+            return True
+        return self.pausing.is_paused(handler, partition)
+
+    def is_shut(self, handler: str | None, partition: TopicPartition) -> bool:
+        """Whether nothing more is to be fetched of `partition`, whose messages are all of `handler` if that is given."""
+        if self.pausing.is_paused(handler, partition):
+            return True
+        return bool(self._stopped) and handler is not None and any(each.is_shut(self._clock()) for each in self._circuits(handler))
+
+    def await_control(self) -> None:
+        """Let nothing begin until `know_control`: a command may have paused it."""
+        self._is_known = False
+
+    def know_control(self) -> None:
+        """What a command has paused is known."""
+        if not self._is_known:
+            self._is_known = True
+            self.has_changed()
+
+    # What admission asks.
+
+    def judge(self, handler: str, runs: list[Run], settling: Sequence[Run]) -> None:
+        """Count what could be decoded of `runs` and what could not, and withhold the dead letters of those where the breaker says so.
+
+        `settling` are those of `runs` that were decided before.
+        """
+        if self._breaker is None or not self._breaker.undecodable:
+            return
+        circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(self._breaker, withholds=True))
+        decided = set(settling)
+        undecided = [run for run in runs if run not in decided] if decided else runs
+        recovered = [run for run in undecided if run.counted == "bad" and run.prepared]
+        fresh = [*recovered, *(run for run in undecided if not run.counted)]
+        bad = [run for run in undecided if _is_undecodable(run)]
+        now = self._clock()
+        if not fresh and not bad:
+            return
+        if bad or recovered:
+            news = circuit.count(_in_order(fresh), now, recovered=bool(recovered))
+        else:
+            news = circuit.count_good(sum(map(len, fresh)), now)
+        for run in fresh:
+            run.counted = "bad" if _is_undecodable(run) else "good"
+        if news:
+            self._has_moved(handler, circuit, "values that can't be decoded")
+        until = circuit.withheld_until(now) if bad else None
+        if until is not None:
+            for run in bad:
+                _withhold(run, until)
+
+    def limit(self, handler: str, runs: list[Run]) -> None:
+        """Withhold what the rate of `handler` does not let begin now."""
+        if self._rate_limit is not None:
+            limiter = self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self._rate_limit, handler))
+            limiter.admit(runs, self._clock())
+
+    # What is called around handlers.
+
+    def guarded(self, handler: str, call: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
+        """`call`, counted where the breaker looks at what handlers raise; else `call` itself."""
+        if self._breaker is None or not self._breaker.errors:
+            return call
+        kinds, circuit = self._breaker.errors, self._failing.setdefault(handler, Circuit(self._breaker, withholds=False))
+
+        async def guarded(argument: Any) -> object:
+            try:
+                result = await call(argument)
+            except BaseException as error:
+                if (is_bad := _is_failure(error, kinds)) is not None and circuit.count([(is_bad, 1)], self._clock()):
+                    self._has_moved(handler, circuit, type(error).__name__)
+                raise
+            if circuit.count_good(1, self._clock()):
+                self._has_moved(handler, circuit, "what it raises")
+            return result
+
+        return guarded
+
+    # What people ask.
+
+    def resume(self, handler: str, *, dead: bool) -> None:
+        """Somebody says that `handler` may go on: it tries at once, and with `dead` the withheld dead letters go."""
+        now = self._clock()
+        for circuit in self._circuits(handler):
+            moved = circuit.let_go() if dead else circuit.try_now(now)
+            if moved:
+                self._has_moved(handler, circuit, "an operator")
+        self.has_changed()
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when something may begin that might not before, until what this returns is called."""
+        self._listeners.append(listener)
+        unlisten = self.pausing.listen(self.has_changed)
+
+        def end() -> None:
+            self._listeners.remove(listener)
+            unlisten()
+
+        return end
+
+    def has_changed(self) -> None:
+        """Tell those who listen."""
+        for listener in list(self._listeners):
+            listener()
+
+    @property
+    def stopped(self) -> dict[str, Position]:
+        """The handlers that a breaker has stopped."""
+        circuits = [*self._undecodable.items(), *self._failing.items()]
+        return {name: circuit.position for name, circuit in circuits if circuit.position in (Position.OPEN, Position.HALF_OPEN)}
+
+    def _circuits(self, handler: str) -> list[Circuit]:
+        return [circuits[handler] for circuits in (self._undecodable, self._failing) if handler in circuits]
+
+    def _has_moved(self, handler: str, circuit: Circuit, why: str) -> None:
+        was_stopped, self._stopped = handler in self._stopped, frozenset(self.stopped)
+        if circuit.position is Position.OPEN and self._breaker is not None:
+            log.error(
+                "the breaker has stopped a handler, its messages wait and nothing is lost",
+                handler=handler,
+                why=why,
+                retry_in=self._breaker.rest,
+            )
+        elif circuit.position is Position.CLOSED and was_stopped:
+            log.info("the breaker lets a handler go on", handler=handler, why=why)
+        self.has_changed()
+
+
+def is_withheld_letter(run: Run) -> bool:
+    """Whether `run` would be a dead letter, and a breaker keeps it."""
+    return run.stage is Stage.WITHHELD and isinstance(run.disposition, Dead)
+
+
+def _withhold(run: Run, until: float) -> None:
+    failure = run.disposition.failure if isinstance(run.disposition, Dead) else None
+    run.error = Reason.UNDECODABLE if failure is None else failure.error
+    run.stage = Stage.WITHHELD
+    run.postpone(until, _WITHHELD)
+
+
+def _is_undecodable(run: Run) -> bool:
+    return run.stage is Stage.RULED and isinstance(run.disposition, Dead) and run.disposition.reason == Reason.UNDECODABLE
+
+
+def _in_order(runs: Sequence[Run]) -> list[tuple[bool, int]]:
+    """Whether each message of `runs` is bad, in the order of their offsets."""
+    return [(bad, 1) for _, bad in sorted((offset, _is_undecodable(run)) for run in runs for offset in run.offsets)]
+
+
+def _is_failure(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool | None:
+    """Whether all that was raised is of `kinds`; `None`: it is a ruling of the handler, or nobody's failure, and says nothing."""
+    raised = list(leaves(error))
+    if any(isinstance(leaf, Reject | ConsumeLater) or not isinstance(leaf, (Exception, *kinds)) for leaf in raised):
+        return None
+    return all(isinstance(leaf, kinds) for leaf in raised)

@@ -1,0 +1,1 @@
+"""Broadcasting: every instance gets every message, and keeps positions of its own."""

@@ -1,0 +1,96 @@
+"""Own file: an instance that broadcasts takes all partitions, is in no group, and keeps its positions in a local file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from ackwise.plugin.broadcast.newpartitions import NewPartitions
+from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
+from ackwise.plugin.client.internals import hear_assignments
+from ackwise.plugin.client.offsets import Asked, Committed, Standing, reaches
+from ackwise.plugin.group.member import Client, Member
+from ackwise.plugin.group.topics import connected
+from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["OwnFile"]
+
+
+class OwnFile:
+    """The model of an instance whose positions are in the file `path`."""
+
+    group_id: str | None = None
+
+    def __init__(self, settings: HostSettings, path: Path) -> None:
+        self._group = settings.group
+        self._path = path
+        self._file: OffsetsFile
+        self._new = NewPartitions()
+
+    @asynccontextmanager
+    async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
+        """See `MessageModel.opened`. Raises `ConfigurationError` if the file is another's, damaged or in use."""
+        cluster: list[str | None] = []
+
+        async def name_cluster() -> None:
+            async with connected(member.settings) as admin:
+                cluster.append((await admin.describe_cluster()).get("cluster_id"))
+
+        await member.insist(name_cluster)
+        file = self._file = OffsetsFile(self._path, self._group, cluster[-1])
+        file.open()
+        try:
+            self._new = NewPartitions({partition.topic for partition in file.positions})
+            yield _FileClient(consumer, file)
+        finally:
+            await file.close()
+
+    async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
+        """See `MessageModel.ask`. The file says what was committed."""
+        return await self._new.ask(partial(self._ask, consumer), partitions)
+
+    async def _ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:
+        known, unknown = await reaches(consumer, partitions)
+        positions = self._file.positions
+        return Asked({partition: Standing(positions.get(partition), *reach) for partition, reach in known.items()}, unknown)
+
+    def join(self, member: Member, consumer: AIOKafkaConsumer, topics: Sequence[str], opening: Opening) -> None:
+        """See `MessageModel.join`. All partitions are this instance's, those that are made later too."""
+        hear_assignments(consumer, partial(_take, member, consumer, opening))
+        consumer.subscribe([*topics])
+
+
+def _take(member: Member, consumer: Any, opening: Opening) -> None:
+    """The client has all partitions there are, and no positions: lanes that go on keep theirs, the others are opened or given up."""
+    assigned = consumer.assignment()
+    for partition, lanes in member.lanes.items():
+        if partition in assigned:
+            consumer.seek(partition, lanes[0].position)
+    if gone := member.lanes.keys() - assigned:
+        member.spawn(opening.give_up(gone), "revoke")
+    opening.note(assigned - member.lanes.keys())
+
+
+class _FileClient:
+    """Takes the commits of a member, and asks the brokers for the rest. See `Client`."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, file: OffsetsFile) -> None:
+        self._file = file
+        self.beginning_offsets = consumer.beginning_offsets
+        self.end_offsets = consumer.end_offsets
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], /) -> object:
+        """Return once they are on the disk. Raises `OSError`."""
+        await self._file.commit(_committed(offsets))
+        return None
+
+
+def _committed(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, Committed]:
+    return {partition: Committed(offset, metadata) for partition, (offset, metadata) in offsets.items()}

@@ -1,0 +1,102 @@
+"""`ackwise pause` and `ackwise resume`: tell every worker of a group to begin nothing more of a handler or a partition, and to go on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.cli.waiting import wait_for
+
+if TYPE_CHECKING:
+    from ackwise.middleware.controlrecord import ControlRecord
+    from ackwise.middleware.pausing import Target as Paused
+    from ackwise.plugin.group.group import Group
+
+__all__ = ["pause", "resume"]
+
+_What = typer.Argument(metavar="WHAT", help="A handler, such as [bold]bill[/bold], or a partition, such as [bold]orders/3[/bold].")
+
+
+def pause(
+    target: Target,
+    what: Annotated[str | None, _What] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Let every worker of the group begin nothing more of a handler or of a partition. Without WHAT, show what is paused.
+
+    What was begun comes to its end, nothing is lost, and no attempt is counted. Workers that start later are paused too, until
+    [bold]ackwise resume[/bold] says otherwise.
+
+    Exit code 0: told. 2: there is no such handler or partition, there is no control topic, or the brokers do not answer.
+    """
+    group = find_app(target).group()
+    if what is None:
+        _show(group, as_json)
+        return
+    _tell(group, what, paused=True, dead=False, as_json=as_json)
+
+
+def resume(
+    target: Target,
+    what: Annotated[str, _What],
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Let the dead letters go that a breaker withholds, until a value can be decoded again.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a sentence.")] = False,
+) -> None:
+    """Take back [bold]ackwise pause[/bold], and let a handler that a breaker has stopped try at once.
+
+    What an app has paused from its own code stays paused there.
+
+    Exit code 0: told. 2: there is no such handler or partition, there is no control topic, or the brokers do not answer.
+    """
+    _tell(find_app(target).group(), what, paused=False, dead=dead, as_json=as_json)
+
+
+def _tell(group: Group, what: str, *, paused: bool, dead: bool, as_json: bool) -> None:
+    from ackwise.plugin.group.control import write_control
+
+    named = _named(group, what, dead=dead)
+    wait_for(write_control(group.settings, group.names, named, paused=paused, dead=dead))
+    if as_json:
+        typer.echo(json.dumps({"group": group.settings.group, "what": what, "paused": paused, "dead": dead}))
+        return
+    done = "paused" if paused else "resumed, and withheld dead letters go" if dead else "resumed"
+    to_stdout().print(f"{escape(what)} of group {escape(group.settings.group)} is {done}; workers read it at once", soft_wrap=True)
+
+
+def _named(group: Group, what: str, *, dead: bool) -> Paused:
+    from ackwise.middleware.errors import ConfigurationError
+    from ackwise.middleware.pausing import target_of
+
+    named = target_of(what, handlers=[agent.name for agent in group.agents], topics=[*group.sources, group.names.retry])
+    if dead and named.handler is None:
+        raise ConfigurationError(f"{what!r} is a partition, and a breaker stops handlers; name the handler with --dead")
+    return named
+
+
+def _show(group: Group, as_json: bool) -> None:
+    from ackwise.plugin.group.control import read_control
+
+    found = wait_for(read_control(group.settings, group.names))
+    paused = sorted((record for record in found.values() if record.paused), key=lambda record: str(record.target))
+    if as_json:
+        typer.echo(json.dumps({"paused": [{"what": str(record.target), "at_ms": record.at_ms} for record in paused]}))
+    elif not paused:
+        to_stdout().print("nothing is paused by command")
+    else:
+        table = new_table("paused", "since")
+        for record in paused:
+            table.add_row(escape(str(record.target)), _since(record))
+        to_stdout().print(table)
+
+
+def _since(record: ControlRecord) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(record.at_ms / 1000, UTC).isoformat(timespec="seconds")

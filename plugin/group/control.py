@@ -1,0 +1,192 @@
+"""Control topic: `ackwise pause` and `ackwise resume` write to it, and every worker of the group reads all of it, in no group.
+
+What it says is a wish of an operator and no record of what is done: where it can't be read, workers go on as they know it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, decode, encode
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.flowcontrol import FlowControl
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.pausing import Target
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.client.opening import opened
+from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.group.topics import connected
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["Control", "read_control", "write_control"]
+
+log = Log()
+
+#: Seconds that a worker which starts waits at most to learn what is paused; then it begins all the same.
+KNOWN_WITHIN: Final = 3.0
+
+#: Seconds until a topic that is missing is looked for again, and until a broker that failed is asked again.
+_LOOK_AGAIN, _READ_AGAIN = 30.0, 5.0
+
+#: Milliseconds that the broker keeps a fetch which finds nothing: whatever is written ends it at once.
+_FETCH_WAIT: Final = 5_000
+
+#: Where all of it is: a later word about something must not overtake an earlier one.
+_PARTITION: Final = 0
+
+#: Seconds for a command to read or write.
+_TIMEOUT: Final = 30.0
+
+
+class Control:
+    """What a worker knows of its control topic. It tells `flow`."""
+
+    def __init__(self, settings: HostSettings, names: TopicNames, flow: FlowControl) -> None:
+        self._settings = settings
+        self._names = names
+        self._flow = flow
+        self._has_read = False
+        self._throttle = LogThrottle()
+
+    async def follow(self) -> None:
+        """Read what there is, and whatever comes, for ever. Nothing begins until that is known, for a few seconds at most."""
+        self._flow.await_control()
+        deadline = asyncio.get_running_loop().call_later(KNOWN_WITHIN, self._give_up_waiting)
+        try:
+            while True:
+                try:
+                    await self._read()
+                except (KafkaError, OSError) as error:
+                    if self._throttle.is_due():
+                        log.warning(
+                            "the control topic can't be read, ackwise pause does not reach this worker",
+                            topic=self._names.control,
+                            error=said(error),
+                            retry_in=_READ_AGAIN,
+                        )
+                    await asyncio.sleep(_READ_AGAIN)
+        finally:
+            deadline.cancel()
+            self._flow.know_control()
+
+    def _give_up_waiting(self) -> None:
+        if not self._has_read:
+            log.info("what is paused by command is not known yet, the worker begins", topic=self._names.control)
+        self._flow.know_control()
+
+    async def _read(self) -> None:
+        async with _reading(self._settings, self._names.control) as (consumer, partitions):
+            if not partitions:
+                log.debug("there is no control topic, ackwise pause does not reach this worker", topic=self._names.control)
+                self._flow.know_control()
+                await asyncio.sleep(_LOOK_AGAIN)
+                return
+            ends = await consumer.end_offsets(partitions)
+            while True:
+                if not self._has_read and await _is_read(consumer, ends):
+                    self._has_read = True
+                    self._flow.know_control()
+                fetched = await consumer.getmany(timeout_ms=_FETCH_WAIT if self._has_read else 100)
+                self._throttle.reset()
+                for records in fetched.values():
+                    for record in records:
+                        self._take(record)
+
+    def _take(self, record: Any) -> None:
+        try:
+            self._obey(decode(record.key, record.value))
+        except UnreadableControl as error:
+            log.warning("a control record is passed over", topic=self._names.control, offset=record.offset, error=said(error))
+
+    def _obey(self, record: ControlRecord) -> None:
+        target = str(record.target)
+        if record.paused:
+            if self._flow.pausing.pause(record.target, "command"):
+                log.info("paused by command, it begins nothing more", group=self._settings.group, paused=target)
+            return
+        if self._flow.pausing.resume(record.target, "command"):
+            log.info("resumed by command", group=self._settings.group, resumed=target)
+        if self._has_read and record.target.handler is not None:  # what was said before this worker began is not about it
+            self._flow.resume(record.target.handler, dead=record.dead)
+
+
+async def read_control(settings: HostSettings, names: TopicNames) -> dict[Target, ControlRecord]:
+    """The last word about everything that was ever paused. Raises `ConfigurationError` without a control topic, and `Unavailable`."""
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            await _require_topic(settings, names)
+            async with _reading(settings, names.control) as (consumer, partitions):
+                ends, found = await consumer.end_offsets(partitions), dict[Target, ControlRecord]()
+                while not await _is_read(consumer, ends):
+                    for records in (await consumer.getmany(timeout_ms=100)).values():
+                        for record in records:
+                            try:
+                                read = decode(record.key, record.value)
+                            except UnreadableControl:
+                                continue
+                            found[read.target] = read
+                return found
+    except (KafkaError, OSError) as error:
+        raise _away(settings, names, error) from error
+
+
+async def write_control(settings: HostSettings, names: TopicNames, target: Target, *, paused: bool, dead: bool = False) -> None:
+    """Tell every worker. Returns once all replicas have it. Raises `ConfigurationError` without a control topic, and `Unavailable`."""
+    key, value = encode(ControlRecord(target, paused, dead, round(time.time() * 1000)))
+    options: dict[str, Any] = dict(settings.client_options)
+    producer = AIOKafkaProducer(bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            await _require_topic(settings, names)
+            async with opened(producer):
+                await producer.send_and_wait(names.control, value, key=key, partition=_PARTITION)
+    except (KafkaError, OSError) as error:
+        raise _away(settings, names, error) from error
+
+
+async def _require_topic(settings: HostSettings, names: TopicNames) -> None:
+    async with connected(settings) as admin:
+        if names.control not in await admin.list_topics():
+            raise ConfigurationError(
+                f"there is no topic {names.control!r} at {settings.brokers}, through which workers are told; run ackwise topics create"
+            )
+
+
+def _away(settings: HostSettings, names: TopicNames, error: BaseException) -> Unavailable:
+    return Unavailable(
+        f"the brokers {settings.brokers!r} do not take or give what is in {names.control!r} ({type(error).__name__}); see that they are "
+        "there, and that this client may read and write it"
+    )
+
+
+@asynccontextmanager
+async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, Sequence[TopicPartition]]]:
+    """A consumer at the beginning of `topic`, and its partitions; none if it is not there, which is asked without making it."""
+    options: dict[str, Any] = dict(settings.client_options)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=settings.brokers,
+        client_id=f"{settings.client_id}-control",
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=_FETCH_WAIT,
+        **options,
+    )
+    async with opened(consumer):
+        partitions = [TopicPartition(topic, _PARTITION)] if topic in await consumer.topics() else []
+        if partitions:
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning(*partitions)
+        yield consumer, partitions
+
+
+async def _is_read(consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
+    positions = [(await consumer.position(partition), end) for partition, end in ends.items()]
+    return all(position >= end for position, end in positions)

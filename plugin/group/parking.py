@@ -1,0 +1,62 @@
+"""Parking: what a lane has in hand for a handler that is paused, or that the breaker has stopped. It is held, and nobody begins it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ackwise.middleware.breaker import GRACE
+from ackwise.middleware.flowcontrol import PAUSED, FlowControl, is_withheld_letter
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.run import Run
+from ackwise.plugin.group.backlog import Backlog, is_decided
+
+__all__ = ["Parking"]
+
+
+class Parking:
+    """The paused messages of the lane of `place`, which are held in its `backlog`. `handler` takes everything that it has, if one does."""
+
+    def __init__(
+        self,
+        flow: FlowControl,
+        place: TopicPartition,
+        role: Literal["source", "retry"],
+        handler: str | None,
+        backlog: Backlog,
+    ) -> None:
+        self._flow = flow
+        self._place = place
+        self._handler = handler if role == "source" else None
+        self._backlog = backlog
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether nothing more is to be fetched. A partition of the retry topic has copies for others than one paused handler."""
+        return self._flow.is_shut(self._handler, self._place)
+
+    def admit(self, batch: list[Run]) -> list[Run]:
+        """Those of `batch`, all of one pipeline, that go on now: all, unless they are paused. What is decided needs no more user code."""
+        pipeline = batch[0].pipeline
+        if pipeline is None or all(map(is_decided, batch)):
+            return batch
+        until = self._flow.held_until(pipeline.agent.name, self._place)
+        if until is None:
+            return batch
+        decided = [run for run in batch if is_decided(run)]
+        self._set_aside([run for run in batch if not is_decided(run)], until)
+        return decided
+
+    def look_again(self) -> None:
+        """Something was resumed: what was set aside comes up at once."""
+        for run in self._backlog.held:
+            if run.why == PAUSED or is_withheld_letter(run):
+                run.not_before = 0.0
+
+    def _set_aside(self, runs: Sequence[Run], until: float) -> None:
+        for run in runs:
+            if is_withheld_letter(run):
+                run.not_before = until + GRACE
+            else:
+                run.postpone(max(until, run.not_before), PAUSED)
+        self._backlog.hold(runs)

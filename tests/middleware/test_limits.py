@@ -1,0 +1,138 @@
+"""Rates and thresholds. Time is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.limits import Bucket, Limiter, RateLimit, share_of
+from ackwise.middleware.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.run import Run, Stage, count
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def fetched(first: int, number: int) -> Run:
+    records = [Delivery("orders", 0, offset, 0, None, b"", (), Origin("orders", 0, offset, 0)) for offset in range(first, first + number)]
+    run = Run(ORDERS, records)
+    run.values, run.prepared = [record.offset for record in records], True
+    return run
+
+
+def begun(runs: list[Run]) -> list[int]:
+    return sorted(offset for run in runs if run.stage is Stage.FETCHED for offset in run.offsets)
+
+
+def come_up(runs: list[Run], now: float) -> None:
+    for run in runs:
+        if run.stage is Stage.WITHHELD and run.not_before <= now:
+            run.stage = Stage.FETCHED
+
+
+def test_a_bucket_begins_full_and_fills_at_its_rate() -> None:
+    bucket = Bucket(10.0, 5, 0.0)
+    assert (bucket.take(8, 0.0), bucket.take(1, 0.0), bucket.wait(1, 0.0)) == (5, 0, 0.1)
+    assert (bucket.take(8, 0.1), bucket.take(8, 100.0)) == (1, 5)
+
+
+def test_a_clock_that_goes_back_gives_nothing() -> None:
+    bucket = Bucket(10.0, 5, 10.0)
+    bucket.take(5, 10.0)
+    assert bucket.take(1, 0.0) == 0
+
+
+def test_what_the_rate_lets_begin_begins_in_order_and_the_rest_waits() -> None:
+    runs = [fetched(0, 7), fetched(7, 3)]
+    Limiter(RateLimit("10/s", burst=4), "bill").admit(runs, 0.0)
+    assert begun(runs) == [0, 1, 2, 3]
+    waiting = [run for run in runs if run.stage is Stage.WITHHELD]
+    assert count(waiting) == 6
+    assert sorted(run.not_before for run in waiting) == pytest.approx([0.1, 0.2])
+
+
+def test_over_a_minute_no_more_begin_than_the_rate_and_one_burst_and_none_is_forgotten() -> None:
+    limiter, runs, now = Limiter(RateLimit("5/s", burst=3), "bill"), [fetched(0, 400)], 0.0
+    while now < 60.0:
+        come_up(runs, now)
+        limiter.admit(runs, now)
+        now += 0.05
+    paid = sorted(offset for run in runs if run.paid for offset in run.offsets)
+    assert paid == [*range(len(paid))]
+    assert 295 <= len(paid) <= 303
+    assert count(runs) == 400
+
+
+def test_what_was_let_begin_is_not_counted_again() -> None:
+    runs = [fetched(0, 2)]
+    limiter = Limiter(RateLimit("1/s", burst=2), "bill")
+    limiter.admit(runs, 0.0)
+    limiter.admit(runs, 0.0)
+    assert begun(runs) == [0, 1]
+
+
+def test_what_is_not_decoded_or_decided_is_not_counted() -> None:
+    undecoded, decided, last = fetched(0, 1), fetched(1, 1), fetched(2, 1)
+    undecoded.prepared, decided.stage = False, Stage.RULED
+    runs = [undecoded, decided, last]
+    Limiter(RateLimit("1/s"), "bill").admit(runs, 0.0)
+    assert (undecoded.paid, decided.paid, last.paid, last.stage) == (False, False, True, Stage.FETCHED)
+
+
+def test_each_key_has_a_rate_of_its_own() -> None:
+    runs = [fetched(0, 6)]
+    limiter = Limiter(RateLimit("1/s", key=lambda message: message.value % 2), "bill")
+    limiter.admit(runs, 0.0)
+    assert begun(runs) == [0, 1]
+    assert sorted((run.first, run.not_before) for run in runs if run.stage is Stage.WITHHELD) == [(2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0)]
+    come_up(runs, 1.0)
+    limiter.admit(runs, 1.0)
+    assert begun(runs) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("key", [lambda message: 1 / 0, lambda message: []])
+def test_a_key_function_that_fails_costs_no_attempt_and_its_messages_share_one_rate(key: Callable[[Any], Any]) -> None:
+    runs = [fetched(0, 3)]
+    Limiter(RateLimit("1/s", key=key), "bill").admit(runs, 0.0)
+    assert begun(runs) == [0]
+    assert count(runs) == 3
+
+
+def test_buckets_of_keys_that_rest_are_forgotten() -> None:
+    limiter = Limiter(RateLimit("1000000/s", burst=1, key=lambda message: message.value), "bill")
+    limiter.admit([fetched(0, 10_001)], 0.0)
+    limiter.admit([fetched(20_000, 1)], 10.0)
+    assert len(limiter._buckets) <= 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "per_second", "most"), [("500/s", 500.0, 500), ("30/m", 0.5, 1), ("1000 / h", 1000 / 3600, 1), ("2.5/s", 2.5, 3)]
+)
+def test_a_rate_is_a_number_and_its_time(rate: str, per_second: float, most: int) -> None:
+    policy = RateLimit(rate)
+    assert policy.per_second == pytest.approx(per_second)
+    assert policy.most == most
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rate": "fast"}, "rate of RateLimit is 'fast'; write a number above 0 and its time"),
+        ({"rate": "0/s"}, "write a number above 0"),
+        ({"rate": "5/d"}, "write a number above 0 and its time"),
+        ({"rate": 500}, "rate of RateLimit is 500"),
+        ({"rate": "5/s", "burst": 0}, "burst of RateLimit is 0"),
+        ({"rate": "5/s", "burst": True}, "burst of RateLimit is True"),
+        ({"rate": "5/s", "key": "id"}, "key of RateLimit is 'id'"),
+    ],
+)
+def test_a_rate_that_could_not_work_is_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        RateLimit(**given)
+
+
+@pytest.mark.parametrize(("limit", "partitions", "share"), [(None, 4, None), (1000, 4, 250), (1, 10, 1), (10, 3, 3), (5, 0, 5)])
+def test_f06_partitions_share_what_an_agent_may_have_and_each_has_one(limit: int | None, partitions: int, share: int | None) -> None:
+    assert share_of(limit, partitions) == share

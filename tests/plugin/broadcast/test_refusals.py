@@ -1,0 +1,119 @@
+"""What can't go together with Broadcasting is refused with a sentence, at the start and by `explain`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ackwise import App, Broadcasting, ConsumeLater, DeadLetter, Dedup, Message, Transactional, reliable
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.settings.config import Config, Given, read_config
+from ackwise.testing import TestApp
+
+
+def app_of(*things: Any, config: Config | None = None, **settings: Any) -> App:
+    app = App("cache", brokers="nowhere:1", config=config or Config(), **settings)
+    app.use(*things)
+
+    @app.agent("changes")
+    async def evict(message: Message[bytes]) -> None:
+        if message.value == b"bad":
+            raise ValueError("bad")
+
+    return app
+
+
+async def refusal(app: App) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        await app.serve(asyncio.Event())
+    assert app.explain().refusals == (str(refused.value),) or "each would keep the keys" in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Dedup("memory://"), "Broadcasting and Dedup are both on: every instance gets every message"),
+        (Transactional("sqlite:///x.db"), "Broadcasting and Transactional are both on"),
+        (ConsumeLater(3), "Broadcasting drops what fails, and ConsumeLater was used, which would do nothing; leave it out"),
+        (DeadLetter("dead"), "Broadcasting drops what fails, and DeadLetter was used"),
+    ],
+    ids=["dedup", "transactional", "consume-later", "dead-letter"],
+)
+async def test_what_can_not_apply_is_refused(policy: Any, said: str) -> None:
+    assert said in await refusal(app_of(Broadcasting("web-1"), policy))
+
+
+async def test_so_is_what_a_file_sets() -> None:
+    config = Config({("consume_later", "max_reconsume_times"): Given(3, "ackwise.toml")})
+    assert "consume_later.max_reconsume_times is set by ackwise.toml" in await refusal(app_of(Broadcasting("web-1"), config=config))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a@b", "é", "a" * 101, None, 7], ids=repr)
+def test_a_name_that_can_not_be_part_of_a_group_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="instance of Broadcasting is"):
+        Broadcasting(name)
+
+
+@pytest.mark.parametrize("file", ["", 7], ids=repr)
+def test_a_file_without_a_path_is_refused(file: Any) -> None:
+    with pytest.raises(ConfigurationError, match="offsets_file of Broadcasting is"):
+        Broadcasting("web-1", offsets_file=file)
+
+
+def test_a_second_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Broadcasting was used twice"):
+        app_of(Broadcasting("web-1"), Broadcasting("web-2"))
+
+
+def test_a_loop_of_the_user_s_own_can_not_broadcast() -> None:
+    consumer: Any = object()
+    with pytest.raises(ConfigurationError, match=r"reliable\(\) can't broadcast: .*; use App"):
+        reliable(consumer, "changes", Broadcasting("web-1"))
+
+
+def test_the_instance_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    config = read_config(tmp_path, environ={"ACKWISE_BROADCASTING__INSTANCE": "web-7"})
+    explained = app_of(config=config).explain()
+    assert explained.group == "cache@web-7"
+    assert ("broadcasting.instance", "web-7", "ACKWISE_BROADCASTING__INSTANCE") in [
+        (setting.name, setting.value, setting.source) for setting in explained.settings
+    ]
+
+
+def test_explain_shows_the_mode_and_no_topics_of_its_own() -> None:
+    explained = app_of(Broadcasting("web-1", offsets_file=Path("web.offsets"))).explain()
+    assert [(use.topic, use.use) for use in explained.topics] == [("changes", "source of evict")]
+    assert ("commit", "offsets", "every 5s, to the file web.offsets, in no group") in [
+        (link.phase, link.what, link.how) for link in explained.chain
+    ]
+    raises = next(path for path in explained.failures if path.when == "the handler raises")
+    assert (raises.then, raises.ends, raises.attempts) == ("dropped, with an event and a count", "", 1)
+    assert not [path for path in explained.failures if "copy" in path.when or "dead letter" in path.then]
+
+
+@pytest.mark.parametrize(
+    ("settings", "begins", "source"),
+    [({}, "latest", "Broadcasting"), ({"start": "earliest"}, "earliest", "default")],
+    ids=["unsaid", "said"],
+)
+def test_a_new_instance_begins_at_the_end_unless_the_app_says_otherwise(settings: Any, begins: str, source: str) -> None:
+    (start,) = (each for each in app_of(Broadcasting("web-1"), **settings).explain().settings if each.name == "start")
+    assert (start.value, start.source) == (begins, source)
+
+
+async def test_the_kit_says_that_a_message_was_dropped() -> None:
+    async with TestApp(app_of(Broadcasting("web-1"))) as worker:
+        fates = [await worker.deliver("changes", value) for value in (b"good", b"bad")]
+    assert [(fate.kind, fate.error) for fate in fates] == [("done", None), ("dropped", "not-retried")]
+
+
+async def test_the_kit_lets_an_instance_die_before_its_commit_and_the_next_one_runs_it_again() -> None:
+    async with TestApp(app_of(Broadcasting("web-1"))) as worker:
+        await worker.deliver("changes", b"first")
+        worker.crash_at("after the handler")
+        fate = await worker.deliver("changes", b"second")
+    assert (fate.kind, worker.crashes) == ("done", 1)

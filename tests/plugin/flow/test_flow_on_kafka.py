@@ -1,0 +1,138 @@
+"""Breaker and commands on a real Kafka, as an operator sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.servers import RawKafka
+
+from ackwise import App, Breaker, Message
+from ackwise.plugin.settings.config import Config
+
+pytestmark = pytest.mark.kafka
+
+WORKER = """
+from ackwise import App
+
+app = App({group!r}, brokers={brokers!r})
+
+@app.agent({topic!r}, name="bill")
+async def bill(value: bytes) -> None: ...
+"""
+
+
+def app_on(raw: RawKafka, group: str, topic: str, ran: list[str], *policies: Breaker) -> App:
+    app = App(group, brokers=raw.bootstrap, config=Config(), commit_interval=0.0)
+    app.use(*policies)
+
+    @app.agent(topic, name="bill")
+    async def bill(message: Message[dict[str, str]]) -> None:
+        ran.append(message.value["id"])
+
+    return app
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(app.serve(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+async def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():  # noqa: ASYNC110  # what it waits for tells nobody
+            await asyncio.sleep(0.05)
+
+
+async def ackwise(folder: Path, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ackwise.plugin.cli", *arguments, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+@pytest.mark.slow
+async def test_a_lone_bad_first_value_in_a_quiet_worker_is_dead_ten_seconds_later(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"no order")
+    app = app_on(raw_kafka, group, topic, [])
+    async with serving(app):
+        begun = asyncio.get_running_loop().time()
+        await asyncio.sleep(5)  # its topics are there
+        async with asyncio.timeout(30):
+            while not (letters := await raw_kafka.records(f"{group}.dlq")):  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.2)
+        lasted = asyncio.get_running_loop().time() - begun
+    assert len(letters) == 1
+    assert 9.5 < lasted < 20  # with the time that it takes to join the group
+
+
+async def test_letters_that_are_withheld_when_a_worker_stops_are_decided_by_the_next_one(raw_kafka: RawKafka) -> None:
+    topic, group, ran = await raw_kafka.new_topic(), raw_kafka.new_group(), list[str]()
+    await raw_kafka.produce(topic, *[b"no order"] * 5)
+    async with serving(app_on(raw_kafka, group, topic, ran, Breaker(first_wait="1h"))):
+        await asyncio.sleep(4)
+    assert await raw_kafka.records(f"{group}.dlq") == []
+    async with serving(app_on(raw_kafka, group, topic, ran, Breaker(first_wait="1h"))):
+        await raw_kafka.produce(topic, b'{"id": "a"}')
+        await until(lambda: ran == ["a"])
+        async with asyncio.timeout(30):
+            while len(letters := await raw_kafka.records(f"{group}.dlq")) < 5:  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.1)
+    assert [dict(letter.headers)["ackwise-attempt"] for letter in letters] == [b"1"] * 5
+
+
+async def test_a_command_pauses_running_workers_and_those_that_start_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    topic, group, ran = await raw_kafka.new_topic(2), raw_kafka.new_group(), list[str]()
+    (tmp_path / "worker.py").write_text(WORKER.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
+    async with serving(app_on(raw_kafka, group, topic, ran)):
+        await raw_kafka.produce(topic, b'{"id": "a"}')
+        await until(lambda: ran == ["a"])
+        assert "bill of group" in await ackwise(tmp_path, "pause", "worker:app", "bill")
+        await asyncio.sleep(0.5)
+        await raw_kafka.produce(topic, b'{"id": "b"}')
+        await asyncio.sleep(2)
+        assert ran == ["a"]
+    async with serving(app_on(raw_kafka, group, topic, ran)):
+        await asyncio.sleep(6)
+        assert ran == ["a"]
+        paused = json.loads(await ackwise(tmp_path, "pause", "worker:app", "--json"))["paused"]
+        assert [each["what"] for each in paused] == ["bill"]
+        assert "resumed" in await ackwise(tmp_path, "resume", "worker:app", "bill")
+        await until(lambda: ran == ["a", "b"])
+        assert "nothing is paused by command" in await ackwise(tmp_path, "pause", "worker:app")
+
+
+async def test_a_worker_starts_where_the_control_topic_is_missing_and_the_command_says_so(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    topic, group, ran = await raw_kafka.new_topic(), raw_kafka.new_group(), list[str]()
+    (tmp_path / "worker.py").write_text(WORKER.format(group=group, brokers=raw_kafka.bootstrap, topic=topic))
+    await ackwise(tmp_path, "topics", "create", "worker:app")
+    await raw_kafka.delete(f"{group}.control")
+    app = App(group, brokers=raw_kafka.bootstrap, config=Config(), create_topics="never")
+
+    @app.agent(topic)
+    async def bill(value: bytes) -> None:
+        ran.append(value.decode())
+
+    async with serving(app):
+        await raw_kafka.produce(topic, b"a")
+        await until(lambda: ran == ["a"])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ackwise.plugin.cli", "pause", "worker:app", "bill", cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert f"there is no topic '{group}.control'" in " ".join(errors.decode().split())
