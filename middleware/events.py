@@ -45,6 +45,7 @@ class EventCode(enum.IntEnum):
     REDELIVERED = 11
     STALE = 12
     DROPPED = 13
+    CANCELLED = 14
     LATE_SUCCESS = 19
     COMMITTED = 20
     ASSIGNED = 21

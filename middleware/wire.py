@@ -30,6 +30,7 @@ __all__ = [
     "parse_copy",
     "retry_copy",
     "shrink",
+    "waiting_copy",
     "with_due",
 ]
 
@@ -43,6 +44,8 @@ HANDLER_LIMIT: Final = 1000
 _TOPIC_LIMIT, _REPLAY_ID_LIMIT, _DIGITS = 249, 256, 20
 
 _VERSION, _GROUP, _HANDLER, _DUE = "ackwise-version", "ackwise-group", "ackwise-handler", "ackwise-due"
+
+_COORDINATES: Final = ("ackwise-origin-topic", "ackwise-origin-partition", "ackwise-origin-offset", "ackwise-origin-timestamp")
 
 #: Characters of a reason that a copy carries: a handler may give any text as the reason of `batch.dead`.
 _REASON_LIMIT = 1000
@@ -161,6 +164,17 @@ def due_ms(headers: Headers, group: str) -> int:
         return block.number(_DUE)
     except (KeyError, ValueError) as error:
         raise ForeignCopy(f"its due time can't be read ({type(error).__name__}: {error})") from None
+
+
+def waiting_copy(headers: Headers, group: str) -> tuple[int, bytes]:
+    """When a copy is due, as `due_ms` returns and raises it, and the key by which it is cancelled.
+
+    The key is `topic/partition/offset/timestamp/replay id/handler` of the message, the replay id in hex: a record with equal
+    coordinates in a topic that was made anew, a replay, and another handler of the same record are not meant.
+    """
+    due, fields = due_ms(headers, group), _block(headers).fields
+    parts = [fields.get(name, b"") for name in _COORDINATES]
+    return due, b"/".join((*parts, fields.get("ackwise-replay-id", b"").hex().encode(), fields.get(_HANDLER, b"")))
 
 
 def with_due(headers: Headers, due: int) -> Headers:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ackwise.plugin.host.host import AiokafkaHost
+    from ackwise.plugin.relay.cancel import CancelAnswer
 
 __all__ = ["App", "Usable"]
 
@@ -251,6 +252,17 @@ class App:
     def _target(self, what: str) -> Target:
         topics = {topic for agent in self._agents for topic in agent.topics}
         return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
+
+    async def cancel(self, message_id: str) -> CancelAnswer:
+        """Cancel a message that waits to come back; `message_id` is `topic/partition/offset` of its first record.
+
+        Return "accepted": it does not come back. "too late": it is due, or came back already. "unknown": no message with that id
+        waits. The app need not run, and each call connects anew. Raises `ConfigurationError` for what is no id, and another
+        `AckwiseError` if the brokers do not answer: then it may be cancelled or not, and cancelling again says which.
+        """
+        from ackwise.plugin.relay.cancel import cancel  # the Kafka client is imported by those who run it
+
+        return (await cancel(self.group(), [message_id]))[message_id]
 
     def run(self) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.

@@ -168,7 +168,8 @@ def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> N
     Raises `ConfigurationError`.
     """
     for topic in agent.topics:
-        if topic in (f"{group}.retry", f"{group}.control", dead_letter or f"{group}.dlq") or topic.startswith(f"{group}.delay."):
+        own = (f"{group}.retry", f"{group}.cancel", f"{group}.control", dead_letter or f"{group}.dlq")
+        if topic in own or topic.startswith(f"{group}.delay."):
             raise ConfigurationError(
                 f"agent {agent.name!r} reads {topic!r}, a topic that group {group!r} writes itself; read it with another group"
             )

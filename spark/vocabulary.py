@@ -50,8 +50,9 @@ class Verdict(enum.IntEnum):
     DEAD_LETTERED = 14
     DROPPED = 15
     SKIPPED = 16
-    DUPLICATE_SUPPRESSED = 17
-    EXACTLY_ONCE = 18
+    CANCELLED = 17
+    DUPLICATE_SUPPRESSED = 18
+    EXACTLY_ONCE = 19
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -136,7 +137,9 @@ class Flag(enum.IntFlag):
     """Events that would mend it may still come: it is younger than files may be late."""
     RECREATED = 8192
     """Two records had its coordinates, since the topic was made anew: its events mix both."""
-    TIMED_OUT = 16384
+    RAN_CANCELLED = 16384
+    """It was cancelled while it waited, and ran all the same."""
+    TIMED_OUT = 32768
     """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
 
 
@@ -187,6 +190,7 @@ ENDED: Final = frozenset(
         Verdict.DEAD_LETTERED,
         Verdict.DROPPED,
         Verdict.SKIPPED,
+        Verdict.CANCELLED,
         Verdict.DUPLICATE_SUPPRESSED,
     }
 )
@@ -213,6 +217,7 @@ MEANINGS: Final = {
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
     Verdict.DROPPED: "failed, and dropped by an instance that broadcasts",
     Verdict.SKIPPED: "skipped on purpose",
+    Verdict.CANCELLED: "cancelled while it waited to come back",
     Verdict.DUPLICATE_SUPPRESSED: "a duplicate of one that was done, not run",
     Verdict.EXACTLY_ONCE: "run with success, once",
 }
@@ -231,6 +236,7 @@ FLAG_MEANINGS: Final = {
     Flag.REWOUND: "the group went back behind it after it had committed past it",
     Flag.PROVISIONAL: "events that would mend it may still come",
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
+    Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
@@ -258,6 +264,8 @@ FLAG_ACTIONS: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver them again: unless the next run of reconcile finds them done, send the origin records again.",
     Flag.AMBIGUOUS_EXEC: "Look up the effects of these messages in your own system, by their keys, and undo those that are there twice.",
     Flag.REPEATED: "They ran without a claim, so nothing could prevent it: turn deduplication on and give them a key.",
+    Flag.RAN_CANCELLED: "Undo their effects, if they should not be. What was answered “too late” may run; so may what a worker of an older "
+    "version brings back.",
 }
 LOGICAL_ACTIONS: Final = {
     LogicalVerdict.LOGICAL_DUPLICATE: "Undo the effects that were done again, if there are any. The table “logical” has the records.",

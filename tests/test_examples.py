@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -119,6 +120,22 @@ async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, t
         await worker.stop()
     assert sorted(line.split()[1] for line in billed) == sorted([*(f"a{number}" for number in range(14)), "b0"])
     assert billed.index("billed b0 bob 1") <= 10  # ann's burst, and what was billed beside it; four of hers wait
+
+
+async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "reminders")
+    due = time.time() + 15.0
+    async with running("reminder.py", tmp_path, raw_kafka) as worker:
+        await write(raw_kafka, "reminders", {"text": "at once", "at": 0}, {"text": "never", "at": due}, {"text": "in time", "at": due})
+        assert await worker.lines(1) == ["remember at once"]
+        environment = {**os.environ, "ACKWISE_BROKERS": raw_kafka.bootstrap}
+        command = [sys.executable, "reminder.py", "reminders/0/1", "reminders/0/7"]
+        called = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE)
+        said, _ = await called.communicate()
+        assert said.decode().splitlines() == ["reminders/0/1 accepted", "reminders/0/7 unknown"]
+        assert await worker.lines(1) == ["remember in time"]
+        assert time.time() >= due
+        assert await worker.stop() == ""
 
 
 @pytest.mark.kafka

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.cli.cancel import cancel
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
@@ -20,6 +21,7 @@ from ackwise.plugin.cli.pause import pause, resume
 from ackwise.plugin.cli.plan import HELP as PLAN_HELP
 from ackwise.plugin.cli.plan import apply
 from ackwise.plugin.cli.plan import show as show_plan
+from ackwise.plugin.cli.relay import relay
 from ackwise.plugin.cli.run import run
 from ackwise.plugin.cli.skip import skip
 from ackwise.plugin.cli.store import HELP as STORE_HELP
@@ -85,6 +87,8 @@ def new_app() -> typer.Typer:
     app = typer.Typer(name="ackwise", cls=_Root, help=_flowing(_HELP), rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback()(_root)
     _add(app, "run", run)
+    _add(app, "relay", relay)
+    _add(app, "cancel", cancel)
     _add(app, "demo", demo)
     _add(app, "explain", explain)
     _add(app, "doctor", doctor)

@@ -11,7 +11,10 @@ from ackwise.plugin.cli.logs import LogFormat, LogLevel, print_log
 from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 
-__all__ = ["run"]
+__all__ = ["LogFormatOption", "LogLevelOption", "run"]
+
+LogLevelOption = Annotated[LogLevel, typer.Option(help="What is logged to stderr.")]
+LogFormatOption = Annotated[LogFormat, typer.Option(help="How: a text, or a JSON object per line.")]
 
 #: Seconds after the drain within which the process is gone.
 _EXIT_WITHIN: Final = 2.0
@@ -22,8 +25,8 @@ _SAID: Final = 2
 
 def run(
     target: Target,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = "info",
-    log_format: Annotated[LogFormat, typer.Option(help="How: a text, or a JSON object per line.")] = "text",
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Run the handlers of an app until SIGINT or SIGTERM; it drains and commits before it leaves.
 

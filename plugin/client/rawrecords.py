@@ -58,14 +58,18 @@ async def read_raw(consumer: Any, partition: TopicPartition, position: int) -> R
     return RawRecords(records, reading.next_fetch_offset)
 
 
-async def fetch_raw(consumer: Any, partition: TopicPartition, position: int) -> RawBatches:
-    """What the broker has from `position` on, not parsed. Raises `KafkaError`, or `TimeoutError`."""
+async def fetch_raw(consumer: Any, partition: TopicPartition, position: int, *, wait_ms: int | None = None) -> RawBatches:
+    """What the broker has from `position` on, not parsed; it may wait for so many milliseconds until there is something.
+
+    By default that is as long as the client's own fetches wait. Raises `KafkaError`, or `TimeoutError`.
+    """
     fetcher, client = consumer._fetcher, consumer._client
     node = client.cluster.leader_for_partition(partition)
     if node in (None, -1):
         raise StaleMetadata(partition)
     topics = [(partition.topic, [(partition.partition, position, fetcher._max_partition_fetch_bytes)])]
-    request = FetchRequest(fetcher._fetch_max_wait_ms, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
+    wait_ms = fetcher._fetch_max_wait_ms if wait_ms is None else wait_ms
+    request = FetchRequest(wait_ms, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
     async with asyncio.timeout(_TIMEOUT):
         answer = await client.send(node, request)
     ((_, ((_, code, _, *more),)),) = answer.topics

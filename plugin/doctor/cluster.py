@@ -17,8 +17,9 @@ from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.topicplan import TopicReview, review_topics
 from ackwise.plugin.group.topics import read_topics
 from ackwise.plugin.settings.addresses import Address
+from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["cluster", "judge_addresses", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
+__all__ = ["cluster", "judge_addresses", "judge_relay", "judge_requests", "judge_times", "judge_topics", "membership", "records", "topics"]
 
 #: Requests by Kafka's number for them: what a worker sends, and what it sends to make its topics.
 _TO_WORK: Final = {0: "Produce", 1: "Fetch", 2: "ListOffsets", 8: "OffsetCommit", 9: "OffsetFetch", 11: "JoinGroup"}
@@ -94,7 +95,8 @@ def _parted(sentence: str) -> tuple[str, str]:
 
 async def membership(admin: AIOKafkaAdminClient, group: Group) -> list[Finding]:
     """Whether this client may read the group and that of its relay, and who is in them."""
-    return [await _membership(admin, name) for name in _groups(group)]
+    found = [await _membership(admin, name) for name in _groups(group)]
+    return [*found[:1], *(judge_relay(group.settings, each) for each in found[1:])]
 
 
 def _groups(group: Group) -> list[str]:
@@ -103,6 +105,14 @@ def _groups(group: Group) -> list[str]:
     if policy is not None:
         return [group.settings.group] if policy.offsets_file is None else []
     return [group.settings.group, group.names.relay_group]
+
+
+def judge_relay(settings: HostSettings, membership: Finding) -> Finding:
+    """Whether somebody moves copies where no worker does; `membership` is the finding on the relay's group."""
+    if settings.relay == "inside" or membership.verdict != "ok" or not membership.found.startswith("0 "):
+        return membership
+    found = f"{membership.found}, and no worker is one (relay = apart)"
+    return Finding(membership.subject, "warning", found, "run ackwise relay MODULE:APP, or copies wait")
 
 
 async def _membership(admin: AIOKafkaAdminClient, group: str) -> Finding:

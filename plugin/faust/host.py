@@ -50,7 +50,7 @@ from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.inspect.state import State, look
 from ackwise.plugin.process.garbage import collect_rarely
-from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.slots import Slots
@@ -292,6 +292,8 @@ class FaustHost:
     def _begin_relay(self, member: Member) -> None:
         """From now on, since its topics are there."""
         self._is_relaying = True
+        if not relays_here(member.settings):
+            return
         stop = asyncio.Event()
         relay = DelayRelay.of(member)
         relaying = member.spawn(relay.run(stop), "relay")

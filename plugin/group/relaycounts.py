@@ -12,3 +12,4 @@ class DelayCounts:
     """Copies since the start of the worker."""
 
     cut: int = 0  #: those that were due later than `max_delay` allows
+    cancelled: int = 0  #: those that were dropped since their message was cancelled

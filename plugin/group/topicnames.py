@@ -20,7 +20,7 @@ _LONGEST: Final = 249
 
 @dataclass(frozen=True, slots=True, init=False)
 class TopicNames:
-    """What the topics of `group` are called: one for retries, one for dead letters, one per delay level, shortest first.
+    """What the topics of `group` are called: one for retries, for dead letters, for cancellations, one per delay level, shortest first.
 
     Raises `ConfigurationError` for a name that Kafka would refuse, and for a dead-letter topic that has another use.
     """
@@ -29,12 +29,14 @@ class TopicNames:
     retry: str
     dead_letter: str
     delays: tuple[str, ...]
+    cancel: str
 
     def __init__(self, group: str, levels: DelayLevels, *, dead_letter: str | None = None) -> None:
         object.__setattr__(self, "group", group)
         object.__setattr__(self, "retry", f"{group}.retry")
         object.__setattr__(self, "dead_letter", f"{group}.dlq" if dead_letter is None else dead_letter)
         object.__setattr__(self, "delays", tuple(f"{group}.delay.{name}" for name in levels.names()))
+        object.__setattr__(self, "cancel", f"{group}.cancel")
         for topic in self.all:
             _check_name(topic, group)
         if self.dead_letter in (self.retry, *self.delays):
@@ -43,6 +45,10 @@ class TopicNames:
             )
         if self.dead_letter == self.control:
             raise ConfigurationError(f"dead-letter topic {self.dead_letter!r} is the control topic of group {group!r}; choose another")
+        if self.dead_letter == self.cancel:
+            raise ConfigurationError(
+                f"dead-letter topic {self.dead_letter!r} is the cancel topic of group {group!r}, which is compacted; choose another"
+            )
 
     @classmethod
     def none(cls, group: str) -> TopicNames:
@@ -60,7 +66,7 @@ class TopicNames:
     @property
     def all(self) -> tuple[str, ...]:
         """Every topic of the group that messages go to; none where it broadcasts."""
-        return (self.retry, self.dead_letter, *self.delays) if self.retry else ()
+        return (self.retry, self.dead_letter, *self.delays, self.cancel) if self.retry else ()
 
     @property
     def control(self) -> str:

@@ -16,6 +16,9 @@ __all__ = ["APPEND_TIME", "TIMESTAMP_TYPE", "Demand", "Topic", "TopicPlan", "Top
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 APPEND_TIME: Final = "LogAppendTime"
 
+#: Bytes of the largest cancellation: names of a topic and a handler, numbers, a replay id in hex.
+_CANCELLATION: Final = 4096
+
 #: Bytes; Kafka keeps message sizes in a signed 32-bit number.
 _LARGEST: Final = 2**31 - 1
 
@@ -44,7 +47,7 @@ class TopicReview(NamedTuple):
     """One topic that a group needs, and what is to be done about it."""
 
     topic: str
-    role: Literal["source", "retry", "dead letter", "delay", "control"]
+    role: Literal["source", "retry", "dead letter", "delay", "cancel", "control"]
     wanted: Demand | None  #: `None` for a source, and for all as long as there is no source to measure them by
     found: Topic | None
     todo: Literal["nothing", "create", "extend", "mend"]  #: only the user can mend
@@ -61,14 +64,28 @@ class TopicPlan(NamedTuple):
     dead_letter: str
     delays: tuple[str, ...] = ()
     control: str | None = None  #: to create as well, if that is allowed; a worker starts without it
+    cancel: str | None = None
+
+    def partitions(self, topic: str) -> int:
+        """How many a created topic has. Cancellations are few, and each relay reads all of them."""
+        return 1 if topic == self.cancel else self.like.partitions
+
+    def cleanup_policy(self, topic: str) -> str:
+        """How a created topic is cleaned."""
+        return "compact,delete" if topic == self.cancel else "delete"
 
     def retention(self, topic: str) -> int:
-        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever."""
-        return -1 if topic == self.dead_letter else self.like.retention_ms
+        """Milliseconds for which a created topic keeps its messages; dead letters wait for people, so they are kept for ever.
+
+        A cancellation outlives its copy, which is written anew with each hop.
+        """
+        if topic == self.dead_letter or self.like.retention_ms == -1:
+            return -1
+        return self.like.retention_ms * 2 if topic == self.cancel else self.like.retention_ms
 
     def timestamp_type(self, topic: str) -> str:
         """Whose clock a created topic's records carry. On delay topics a clock that is ahead must hold nobody up."""
-        return APPEND_TIME if topic in self.delays else "CreateTime"
+        return APPEND_TIME if topic in self.delays or topic == self.cancel else "CreateTime"
 
 
 def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> TopicPlan:
@@ -87,6 +104,7 @@ def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str,
         dead_letter=names.dead_letter,
         delays=names.delays,
         control=names.control if control.todo == "create" else None,
+        cancel=names.cancel,
     )
 
 
@@ -116,6 +134,8 @@ def _source(topic: str, there: Topic | None) -> TopicReview:
 
 
 def _ours(topic: str, names: TopicNames, there: Topic | None, like: Topic | None, longest_delay: float) -> TopicReview:
+    if topic == names.cancel:
+        return _cancel(topic, there, like, longest_delay)
     role: Final = "retry" if topic == names.retry else "dead letter" if topic == names.dead_letter else "delay"
     if like is None:
         return TopicReview(topic, role, None, there, "nothing" if there else "create")
@@ -135,6 +155,26 @@ def _control(topic: str, there: Topic | None) -> TopicReview:
     if there.cleanup_policy != "compact":
         advice = f"topic {topic!r} forgets what is paused, since it is not compacted; set its cleanup.policy to compact"
     return TopicReview(topic, "control", None, there, "nothing", (), advice)
+
+
+def _cancel(topic: str, there: Topic | None, like: Topic | None, longest_delay: float) -> TopicReview:
+    """The topic of cancellations: one partition is enough, and what is compacted there is meant to be."""
+    if like is None:
+        return TopicReview(topic, "cancel", None, there, "nothing" if there else "create")
+    wanted = Demand(1, _CANCELLATION, round(longest_delay * 1000))
+    if there is None:
+        return TopicReview(topic, "cancel", wanted, None, "create")
+    faults = []
+    if there.max_message_bytes < _CANCELLATION:
+        faults.append(
+            f"topic {topic!r} takes messages of at most {there.max_message_bytes} bytes; set its max.message.bytes to {_CANCELLATION}"
+        )
+    if "delete" in there.cleanup_policy and 0 <= there.retention_ms < longest_delay * 1000:
+        faults.append(
+            f"topic {topic!r} keeps cancellations for {format_duration(there.retention_ms / 1000)} and the longest delay is "
+            f"{format_duration(longest_delay)}; raise its retention.ms, or cancelled messages come back"
+        )
+    return TopicReview(topic, "cancel", wanted, there, "mend" if faults else "nothing", tuple(faults))
 
 
 def _like(sources: Sequence[Topic], longest_delay: float) -> Topic:

@@ -246,13 +246,18 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
     config = {
         "max.message.bytes": str(like.max_message_bytes),
         "retention.bytes": "-1",  # a size limit would delete copies that wait
-        "cleanup.policy": "delete",
         "min.insync.replicas": str(like.min_insync_replicas),
     }
     made = {
-        topic: config | {"retention.ms": str(plan.retention(topic)), TIMESTAMP_TYPE: plan.timestamp_type(topic)} for topic in plan.create
+        topic: config
+        | {
+            "retention.ms": str(plan.retention(topic)),
+            "cleanup.policy": plan.cleanup_policy(topic),
+            TIMESTAMP_TYPE: plan.timestamp_type(topic),
+        }
+        for topic in plan.create
     }
-    topics = iter([NewTopic(topic, like.partitions, like.replication, topic_configs=configs) for topic, configs in made.items()])
+    topics = iter([NewTopic(topic, plan.partitions(topic), like.replication, topic_configs=configs) for topic, configs in made.items()])
     while some := [*islice(topics, max(1, _PARTITIONS_AT_ONCE // like.partitions))]:
         response: Any = await admin.create_topics(some)
         for topic, code, *message in response.topic_errors:
@@ -260,7 +265,7 @@ async def _create(admin: AIOKafkaAdminClient, plan: TopicPlan) -> None:
                 raise Unavailable(f"topic {topic!r} can't be created now ({_why(code, *message)})")
             if code not in (_NO_ERROR, _TOPIC_EXISTS, _NOT_CONTROLLER):
                 raise ConfigurationError(
-                    f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {like.partitions} partitions and "
+                    f"topic {topic!r} can't be created ({_why(code, *message)}); create it with {plan.partitions(topic)} partitions and "
                     f"max.message.bytes={like.max_message_bytes}, or allow this client to"
                 )
 
@@ -314,7 +319,7 @@ async def _await_broker(admin: AIOKafkaAdminClient, names: TopicNames, sources: 
 def _compare(counts: Mapping[str, int], names: TopicNames, sources: Collection[str]) -> None:
     widest = max(sources, key=lambda source: counts[source])
     for topic in names.all:
-        if counts[topic] < counts[widest]:
+        if topic != names.cancel and counts[topic] < counts[widest]:
             raise ConfigurationError(
                 f"topic {topic!r} has {counts[topic]} partitions and {widest!r}, which it serves, has {counts[widest]}; "
                 "extend it, or set create_topics to 'auto'"

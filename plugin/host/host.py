@@ -34,7 +34,7 @@ from ackwise.plugin.group.member import Member, StoppedWhileStarting
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
-from ackwise.plugin.relay.relay import DelayRelay
+from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
 __all__ = ["AiokafkaHost"]
@@ -243,7 +243,7 @@ class AiokafkaHost:
     async def _relaying(self) -> AsyncIterator[None]:
         """With the relay, which ends beside the drain, and not after it."""
         member = self._member
-        if not member.names.all:  # nothing is ever sent back
+        if not member.names.all or not relays_here(member.settings):
             yield
             return
         relay = DelayRelay.of(member)

@@ -85,7 +85,7 @@ def explain(
         settings=tuple(_settings(settings, slots, agents, names, config, origins)),
         topics=tuple(_topics(names, agents)),
         failures=(*failures(settings, slots, agents, names), *failures_of_instance(settings, slots)),
-        warnings=tuple(_warnings(slots)),
+        warnings=tuple(_warnings(settings, slots)),
         refusals=tuple(_refusals(slots, agents, config)),
     )
 
@@ -258,11 +258,14 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     yield TopicUse(names.retry, "copies that are due, read beside the sources")
     for topic in names.delays:
         yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
+    yield TopicUse(names.cancel, "messages that are cancelled while they wait, read by the relay")
     yield TopicUse(names.dead_letter, "dead letters")
     yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")
 
 
-def _warnings(slots: Slots) -> Iterator[str]:
+def _warnings(settings: HostSettings, slots: Slots) -> Iterator[str]:
+    if settings.relay == "apart":
+        yield "no worker moves copies, they wait until ackwise relay runs"
     keyed = slots.dedup or slots.transactional
     if keyed is not None and keyed.id_header is not None and keyed.message_id_scope == "legacy":
         yield (

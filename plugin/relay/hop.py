@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ackwise.middleware.retry import DelayLevels
 
-__all__ = ["Move", "Wait", "latest_due", "next_hop", "written_at"]
+__all__ = ["Move", "Wait", "comes_back_from_here", "latest_due", "next_hop", "written_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,12 @@ def next_hop(now_ms: int, due: int, written_ms: int, level: int, levels: DelayLe
         return Move(0)
     fitting = levels.fitting((due - now_ms) / 1000)
     return Wait(due) if fitting is None else Move(fitting)
+
+
+def comes_back_from_here(due: int, written_ms: int, level: int, levels: DelayLevels) -> bool:
+    """Whether `next_hop` moves such a record to the retry topic when it is due, and to no other level before."""
+    left = due - written_ms - round(levels.delay(level) * 1000)
+    return left <= 0 or levels.fitting(left / 1000) is None
 
 
 def written_at(timestamp_ms: int, seen_ms: int) -> int:

@@ -1,6 +1,7 @@
 """The delay relay: moves copies from the delay topics to the retry topic when they are due.
 
-It is a service of every worker, in a consumer group of its own, and writes no events about messages.
+It is a service of every worker, or of processes of its own (`apart.py`), in a consumer group of its own. Of messages it records
+only that they were cancelled.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -20,14 +22,17 @@ from ackwise.middleware.retry import MAX_DELAY, DelayLevels
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.group.budget import Budget
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames
+from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.line import LONGEST_REST, DelayLine
 from ackwise.plugin.relay.member import DelayMember
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
-__all__ = ["DelayRelay"]
+__all__ = ["DelayRelay", "relays_here"]
 
 log = Log()
 
@@ -37,6 +42,9 @@ _LASTED: Final = 60.0
 
 #: Seconds until a head is looked at again by a clock that is not the machine's: a test moves it at any moment.
 _SET_BY_HAND: Final = 0.02
+
+#: Bytes of copies that are packed before they are due, over all lines.
+_PACKED: Final = 64 * 2**20
 
 #: Seconds for a membership to notice that it is cancelled.
 _CANCEL: Final = 3.0
@@ -57,7 +65,9 @@ class DelayRelay:
         sink: EventSink | None = None,
         clock: Callable[[], float] = time.time,
         longest_rest: float = LONGEST_REST,
+        cancellations: CancelTopic | None = None,
     ) -> None:
+        """`publisher` may be one that takes whole batches; what it and `cancellations` have open is closed when `run` ends."""
         self._settings = settings
         self._names = names
         self._levels = levels
@@ -67,21 +77,24 @@ class DelayRelay:
         self._sink = sink
         self._clock = clock
         self._longest_rest = longest_rest
+        self._cancellations = cancellations
+        self._budget = Budget(_PACKED)
         self._throttle = LogThrottle()
 
     @classmethod
     def of(cls, member: Member) -> DelayRelay:
-        """Return the relay beside `member`, whose pipelines are built."""
+        """Return the relay beside `member`."""
         return cls(
             member.settings,
             member.names,
             member.later.levels,
-            member.worker.publisher,
+            RecordBatches(member.settings),
             max_delay=member.later.max_delay,
             counts=member.delay_counts,
             sink=member.sink,
             clock=member.clock,
             longest_rest=LONGEST_REST if member.clock is time.time else _SET_BY_HAND,
+            cancellations=CancelTopic(member.settings, member.names.cancel),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -90,6 +103,7 @@ class DelayRelay:
         Whatever ends a membership, it begins anew and goes on from the last commit. Stopping takes bounded time, whatever hangs.
         """
         stopping = asyncio.create_task(stop.wait(), name="ackwise relay stop")
+        preparing = asyncio.create_task(self._prepare(), name="ackwise relay prepares")
         rest = _BEGIN_ANEW[0]
         try:
             while not stop.is_set():
@@ -103,6 +117,20 @@ class DelayRelay:
                 rest = min(2 * rest, _BEGIN_ANEW[1])
         finally:
             stopping.cancel()
+            preparing.cancel()
+            await asyncio.wait({preparing}, timeout=_CANCEL)
+            if isinstance(self._publisher, RecordBatches):
+                await self._publisher.stop()
+            if self._cancellations is not None:
+                await self._cancellations.close()
+
+    async def _prepare(self) -> None:
+        """Connect before something is due, which would be late by that; what fails here is done again when it is needed."""
+        with suppress(Exception):
+            if isinstance(self._publisher, RecordBatches):
+                await self._publisher.connect(self._names.retry)
+            if self._cancellations is not None:
+                await self._cancellations.read()
 
     async def _belong(self, stopping: asyncio.Task[Any]) -> BaseException | None:
         """One membership, from joining to leaving; returns what ended it, `None` if that was the stop.
@@ -175,7 +203,17 @@ class DelayRelay:
             clock_skew=self._settings.clock_skew,
             counts=self._counts,
             longest_rest=self._longest_rest,
+            cancellations=self._cancellations,
+            sink=self._sink,
+            budget=self._budget,
         )
+
+
+def relays_here(settings: HostSettings) -> bool:
+    """Whether a worker of these settings runs the relay itself; it is logged if it does not."""
+    if settings.relay == "apart":
+        log.info("this worker moves no copies, they wait until ackwise relay MODULE:APP runs", group=settings.group, relay=settings.relay)
+    return settings.relay == "inside"
 
 
 def _end_of(relaying: asyncio.Task[None]) -> BaseException:

@@ -30,6 +30,7 @@ _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 _CreateTopics = Literal["auto", "never", "broker"]
 _Start = Literal["earliest", "latest"]
+_Relay = Literal["inside", "apart"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,6 +51,7 @@ class HostSettings:
     start_timeout: Annotated[float, "wait of a start for absent brokers; 0 is for ever"] = 0.0
     session_timeout: Annotated[float, "time that a crashed worker keeps its partitions"] = 10.0
     clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
+    relay: Annotated[_Relay, "delay relay: inside of every worker, or apart, in `ackwise relay` alone"] = "inside"
     max_buffered_bytes: Annotated[int, "bytes of fetched messages in a worker; above it each partition takes at most 1 MiB at a time"] = (
         512 * 2**20
     )
@@ -79,6 +81,7 @@ class HostSettings:
             _check_group(self.group)
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
+        _check_choice("relay", self.relay, get_args(_Relay))
         _check_client_options(self.client_options)
         _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
         check_threshold("partition_messages", self.partition_messages)
@@ -106,6 +109,7 @@ class LoopSettings(TypedDict, total=False):
     drain_timeout: float | str
     start_timeout: float | str
     clock_skew: float | str
+    relay: _Relay
     max_buffered_bytes: int
     partition_messages: int
     partition_bytes: int

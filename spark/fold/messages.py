@@ -46,6 +46,7 @@ RANKS: Final = {
     EventCode.FAILED: 4,
     EventCode.SENT_BACK: 5,
     EventCode.REDELIVERED: 6,  # a copy was sent, whatever became of this attempt
+    EventCode.CANCELLED: 7,  # this attempt does not come
 }
 
 #: The reasons of dead letters, as numbers. All reasons of handlers are one: they may be any text, and contain data.
@@ -68,6 +69,7 @@ _OUTCOMES: Final = (
     EventCode.DUP_SUPPRESSED,
     EventCode.SKIPPED,
     EventCode.STALE,
+    EventCode.CANCELLED,
 )
 _BEGUN: Final = (EventCode.RECEIVED, EventCode.CLAIMED)
 

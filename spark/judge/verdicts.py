@@ -147,6 +147,7 @@ def _verdict(as_of: int, grace: int) -> Column:
         .when(_has(EventCode.DEAD_LETTERED), _lit(Verdict.DEAD_LETTERED))
         .when(_has(EventCode.DROPPED), _lit(Verdict.DROPPED))
         .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
+        .when(rank == RANKS[EventCode.CANCELLED], _lit(Verdict.CANCELLED))
         .when(rank == RANKS[EventCode.REDELIVERED], retrying)
         .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
         .when(rank == RANKS[EventCode.SENT_BACK], retrying)
@@ -193,6 +194,7 @@ def _flags() -> Column:
         Flag.NEG_LATENCY: F.col("ok_ts") < F.col("begun_ts"),
         Flag.REWOUND: (F.col("offset") >= F.col("rewound_from")) & (F.col("offset") < F.col("rewound_to")),
         Flag.RECREATED: _is_recreated(),
+        Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & _has(*SUCCESSES, EventCode.DEAD_LETTERED),
         Flag.TIMED_OUT: _has(TIMED_OUT, EventCode.LATE_SUCCESS),
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]

@@ -25,10 +25,10 @@ Message = tuple[Partition, str, int, int]  # partition, handler, dedup epoch, of
 Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _FOREVER: Final = 2**62
-_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6}
+_PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7}
 _SUCCESSES: Final = (E.SUCCEEDED, E.LATE_SUCCESS)
 _DONE: Final = {*_SUCCESSES, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
-_OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE}
+_OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE, E.CANCELLED}
 
 
 @dataclass
@@ -440,6 +440,8 @@ class _Court:
             verdict = Verdict.DROPPED
         elif E.SKIPPED in of:
             verdict = Verdict.SKIPPED
+        elif rank == _PROGRESS[E.CANCELLED]:
+            verdict = Verdict.CANCELLED
         elif rank == _PROGRESS[E.REDELIVERED]:
             verdict = retry
         elif E.DUP_SUPPRESSED in of or (E.STALE in of and E.SENT_BACK not in of):
@@ -496,6 +498,7 @@ class _Court:
             Flag.ATTEMPT_HOLE: len({_attempt(e) for e in events}) < attempt,
             Flag.NEG_LATENCY: bool(ok) and bool(begun) and min(ok) < min(begun),
             Flag.RECREATED: _is_recreated(events),
+            Flag.RAN_CANCELLED: E.CANCELLED in of and (_has_succeeded(of) or E.DEAD_LETTERED in of),
             Flag.TIMED_OUT: E.LATE_SUCCESS in of or any(_is_too_long(e) for e in of.get(E.FAILED, [])),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))

@@ -28,7 +28,7 @@ class Ending(StrEnum):
     """In flight, waiting for a copy, or not begun."""
     ANOMALY = "anomaly"
     OTHER = "other"
-    """Suppressed, skipped or unknown."""
+    """Suppressed, skipped, cancelled or unknown."""
 
 
 _ENDINGS: Final = {Verdict.EXACTLY_ONCE: Ending.DONE, Verdict.MULTI_EXECUTED: Ending.DONE, Verdict.DEAD_LETTERED: Ending.DEAD}

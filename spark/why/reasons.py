@@ -26,6 +26,7 @@ _RULES: Final = {
     Verdict.DEAD_LETTERED: "its dead letter was acknowledged, and no run of it succeeded",
     Verdict.DROPPED: "it failed, and its instance broadcasts, where nothing is sent back; no run of it succeeded",
     Verdict.SKIPPED: "it was passed over on purpose, and no run of it succeeded",
+    Verdict.CANCELLED: "it was cancelled while it waited, its copy was dropped when it was due, and no later attempt was seen",
     Verdict.DUPLICATE_SUPPRESSED: "it was not run, since another record of its key was done, or is on its way",
     Verdict.EXACTLY_ONCE: "a run of it succeeded, and by the events no other did under a claim",
 }
@@ -52,6 +53,7 @@ _FLAG_ADVICE: Final = {
     Flag.COMMITTED_PAST: "Nobody will deliver it again: unless it is found done when you ask again, send the origin record again.",
     Flag.AMBIGUOUS_EXEC: "It may have run more than once: look up its effect in your own system, by its key.",
     Flag.REPEATED: "It ran without a claim, so nothing could prevent it: turn deduplication on and give it a key.",
+    Flag.RAN_CANCELLED: "It was cancelled, and ran all the same: undo its effect, if it should not be.",
 }
 
 GAP_RULE: Final = "the broker has nothing at this offset: a transaction's marker, an aborted or a compacted record"

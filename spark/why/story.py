@@ -282,6 +282,8 @@ def _in_words(event: Event, run: str) -> str:
             what = f"{run} lost its claim to somebody else"
         case E.REDELIVERED:
             what = "sent again by a repair plan"
+        case E.CANCELLED:
+            what = "dropped when it was due: it was cancelled"
         case E.STALE:
             what = "dropped: a later copy of it is on its way"
         case E.LATE_SUCCESS:

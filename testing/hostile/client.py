@@ -10,7 +10,7 @@ of a process as a whole (`install_from_environment`).
 A call is named by who makes it and what it does. Who: `relay`, `topics` (the admin client), or `worker` for all others, consumer
 and producer alike. What: a request to a broker (`Fetch`, `ListOffsets`, `OffsetFetch`, `OffsetCommit`, `Heartbeat`, `JoinGroup`,
 `SyncGroup`, `LeaveGroup`, `FindCoordinator`, `Produce`, `Metadata`, `CreateTopics`, ...), or a step within the client: `drain` (what
-was fetched is taken), `commit`, `send` (a record), `close` (of the fetcher) and `leave` (of the coordinator).
+was fetched is taken), `commit`, `send` (a record, or a batch of them), `close` (of the fetcher) and `leave` (of the coordinator).
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ _STEPS: Final[tuple[tuple[type[Any], str, str, str], ...]] = (
     (GroupCoordinator, "commit_offsets", "commit", "_client"),
     (GroupCoordinator, "close", "leave", "_client"),
     (AIOKafkaProducer, "send_and_wait", "send", "client"),
+    (AIOKafkaProducer, "send_batch", "send", "client"),
 )
 
 

@@ -30,6 +30,7 @@ from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.taking import Taking
 from ackwise.plugin.group import member
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.recordbatches import RecordBatch, RecordBatches
 from ackwise.plugin.host import host
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -152,6 +153,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
     patch.setattr(delay, "AIOKafkaConsumer", TappedRelayConsumer)
     patch.setattr(member, "KafkaPublisher", TappedPublisher)
+    patch.setattr(delay, "RecordBatches", TappedBatches)
     fetch_committed = standing._fetch_committed
 
     async def tapped(coordinator: Any, group: str, partitions: Any) -> Any:
@@ -258,6 +260,27 @@ class TappedPublisher(KafkaPublisher):
         answers = await self._tap.through(sorted({_carries(copy) for copy in copies}), lambda: publish(copies), unavailable)
         for copy, answer in zip(copies, answers, strict=True):
             if answer is None:
+                self._tap.ledger.write_copy(copy.topic, dict(copy.headers))
+        return answers
+
+
+class TappedBatches(RecordBatches):
+    """The relay's real publisher, of whole batches."""
+
+    def __init__(self, settings: HostSettings) -> None:
+        super().__init__(settings)
+        self._tap = current.get()
+
+    async def send(self, batches: Sequence[RecordBatch]) -> list[PublishUnavailable | PublishRefused | None]:
+        send = super().send
+
+        def unavailable() -> list[PublishUnavailable | PublishRefused | None]:
+            return [PublishUnavailable("the test broke this call") for _ in batches]
+
+        sites = sorted({_carries(Copy(batch.topic, 0, None, None, ())) for batch in batches})
+        answers = await self._tap.through(sites, lambda: send(batches), unavailable)
+        for batch, answer in zip(batches, answers, strict=True):
+            for copy in batch.copies() if answer is None else ():
                 self._tap.ledger.write_copy(copy.topic, dict(copy.headers))
         return answers
 

@@ -100,7 +100,10 @@ async def test_topics_are_made_without_those_that_faust_makes(tmp_path: Path, ra
     group, source = raw_kafka.new_group(), await raw_kafka.new_topic(3)
     folder = Folder(tmp_path, group, raw_kafka.bootstrap, source)
     code, todo = folder.topics("check", group)
-    assert (code, todo) == (1, {source: "nothing", ".retry": "create", ".dlq": "create", ".delay.1s": "create", ".delay.1h": "create"})
+    assert (code, todo) == (
+        1,
+        {source: "nothing", ".retry": "create", ".dlq": "create", ".delay.1s": "create", ".delay.1h": "create", ".cancel": "create"},
+    )
     code, todo = folder.topics("create", group)
     assert (code, set(todo.values())) == (0, {"nothing"})
     assert f"{group}-inner" not in await raw_kafka.topics()

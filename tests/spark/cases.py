@@ -2,7 +2,7 @@
 
 One case is one group, so that all of them are judged by a single job. R C S F B X D E K L T A stand for received,
 claimed, succeeded, failed, sent back, dead-lettered, dup-suppressed, in flight elsewhere, skipped, claim lost, stale, sent
-again by a repair plan; I O Z for failed in place, failed as too long, succeeded late.
+again by a repair plan; I O Y for failed in place, failed as too long, succeeded late.
 Leases and grace are 600 s here, and so is the silence after which a writer counts as dead.
 """
 
@@ -23,6 +23,7 @@ __all__ = ["CASES", "CONFIG", "Case"]
 CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND, grace=600.0, lateness=60.0, writer_timeout=600.0, lease=600.0)
 
 ONCE, MULTI, DEAD, SKIPPED = Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED, Verdict.DEAD_LETTERED, Verdict.SKIPPED
+CANCELLED = Verdict.CANCELLED
 LOST, NEVER, UNKNOWN, SEEK = Verdict.LOST, Verdict.NEVER_SEEN, Verdict.UNKNOWN_EXPORT_GAP, Verdict.SKIPPED_BY_SEEK
 DUPLICATE, PHANTOM = Verdict.DUPLICATE_SUPPRESSED, Verdict.PHANTOM_SUPPRESSED
 IN_FLIGHT, STUCK, PENDING = Verdict.IN_FLIGHT, Verdict.STUCK, Verdict.PENDING
@@ -184,6 +185,19 @@ case("25b dropped by an instance that broadcasts", "0:RFG W=1", {0: Verdict.DROP
 case("25c dropped, and run after a kill before the commit", "0:RFG 0:RS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED})
 
 case("26 skipped", "0:RK W=1", {0: SKIPPED})
+
+case("26b cancelled while it waited", "0:RCFB 0@2:Z W=1", {0: CANCELLED}, without={0: Flag.RAN_CANCELLED})
+
+case("26c cancelled, and run all the same", "0:RCFB 0@2:Z 0@2:RCS W=1", {0: ONCE}, flags={0: Flag.RAN_CANCELLED})
+
+case("26d cancelled, and its record was delivered again after a crash", "0:RCFB 0@2:Z 0:T W=1", {0: CANCELLED})
+
+case("26e cancelled too late for a copy that is under way again", "0:RCFB 0@2:Z 0@3:RC W=1", {0: IN_FLIGHT})
+
+case("26f cancelled long ago, all topics drained since", verdicts={0: CANCELLED}).say("w1", "0:RCFB 0@2:Z W=1", ago=7200, level=3).drain(60)
+
+case("26g cancelled, and another record of its key was dropped as stale", verdicts={0: CANCELLED, 1: PHANTOM},
+     logical={"k": LogicalVerdict.PHANTOM}).say("w1", "0:CFB 0@2:Z 1:T W=2", key="k")  # fmt: skip
 
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
 
@@ -504,44 +518,44 @@ case("90i what it had committed", verdicts={5: ONCE}, without={5: MAYBE}).say("w
 LATE: Final = Flag.TIMED_OUT
 CLEAN: Final = MAYBE | Flag.REPEATED | Flag.UNCLAIMED | Flag.ATTEMPT_HOLE | Flag.NEG_LATENCY
 
-case("91 a late success whose copy its process completed", "0:RCOBZ 0@2:D W=1", {0: ONCE}, flags={0: LATE | Flag.DUP_AND_OK},
+case("91 a late success whose copy its process completed", "0:RCOBY 0@2:D W=1", {0: ONCE}, flags={0: LATE | Flag.DUP_AND_OK},
      without={0: CLEAN})  # fmt: skip
 
-case("91b a late success, and its copy ran elsewhere", "0:RCOB", {0: MULTI}, flags={0: LATE}).say("w2", "0@2:CS").say("w1", "0:Z W=1")
+case("91b a late success, and its copy ran elsewhere", "0:RCOB", {0: MULTI}, flags={0: LATE}).say("w2", "0@2:CS").say("w1", "0:Y W=1")
 
-case("91c the same without claims", "0:OBZ", {0: ONCE}, flags={0: LATE | Flag.REPEATED | Flag.UNCLAIMED}).say("w2", "0@2:S W=1")
+case("91c the same without claims", "0:OBY", {0: ONCE}, flags={0: LATE | Flag.REPEATED | Flag.UNCLAIMED}).say("w2", "0@2:S W=1")
 
-case("91d a late success, and its copy is under way", "0:RCOBZ W=1", {0: ONCE}, flags={0: LATE | Flag.RETRIED}, without={0: CLEAN},
+case("91d a late success, and its copy is under way", "0:RCOBY W=1", {0: ONCE}, flags={0: LATE | Flag.RETRIED}, without={0: CLEAN},
      copies={(1, CopyFate.OVERTAKEN): 1})  # fmt: skip
 
 case("91e a late success, and its copy is lost", verdicts={0: ONCE}, flags={0: LATE}, without={0: CLEAN}).say(
-    "w1", "0:RCOBZ W=1", ago=7200, level=3
+    "w1", "0:RCOBY W=1", ago=7200, level=3
 ).drain(60)
 
 case("91f a late success, and its copy was begun by a worker that died", verdicts={0: ONCE}, flags={0: LATE | MAYBE}).say(
-    "w1", "0:RCOBZ W=1", ago=3600
+    "w1", "0:RCOBY W=1", ago=3600
 ).say("w2", "0@2:C", ago=3500).add("w1", EventCode.HEARTBEAT)
 
-case("91g a dead letter that succeeded late", "0:RCOXZ W=1", {0: ONCE}, flags={0: LATE | Flag.RESCUED_FROM_DLQ}, without={0: CLEAN})
+case("91g a dead letter that succeeded late", "0:RCOXY W=1", {0: ONCE}, flags={0: LATE | Flag.RESCUED_FROM_DLQ}, without={0: CLEAN})
 
 case("91h a late success in a batch, and its mate in another run was done again", verdicts={0: ONCE, 1: ONCE},
-     logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say("w1", "0:COBZ 1:CS W=2", key="k")  # fmt: skip
+     logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say("w1", "0:COBY 1:CS W=2", key="k")  # fmt: skip
 
-case("91i suppressed by what succeeded late", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:COBZ 1:D W=2", key="k")
+case("91i suppressed by what succeeded late", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:COBY 1:D W=2", key="k")
 
-case("91j a late success told before its copy was sent", "0:RCZOB 0@2:D W=1", {0: ONCE}, flags={0: LATE}, without={0: CLEAN})
+case("91j a late success told before its copy was sent", "0:RCYOB 0@2:D W=1", {0: ONCE}, flags={0: LATE}, without={0: CLEAN})
 
 case("92 too long, and its copy done", "0:RCOB 0@2:RCS W=1", {0: ONCE}, flags={0: LATE | Flag.HAD_FAILURES}, without={0: CLEAN})
 
 case("92b the same, and then its worker was killed: the run that was given up may have succeeded", verdicts={0: ONCE, 1: ONCE},
-     flags={0: LATE | MAYBE, 1: LATE}, without={1: MAYBE}).say("w1", "0:RCOB 1:RCOBZ W=2", ago=7200).say("w2", "0@2:CS 1@2:D")  # fmt: skip
+     flags={0: LATE | MAYBE, 1: LATE}, without={1: MAYBE}).say("w1", "0:RCOB 1:RCOBY W=2", ago=7200).say("w2", "0@2:CS 1@2:D")  # fmt: skip
 
 case("92c the same of one that ended", verdicts={0: ONCE}, flags={0: LATE}, without={0: MAYBE}).say("w1", "0:RCOB W=1", ago=7200).add(
     "w1", EventCode.SESSION_END, at=NOW - 7000 * SECOND
 ).say("w2", "0@2:CS")
 
 case("92d two runs too long, and only the second is known to have succeeded", verdicts={0: ONCE}, flags={0: LATE | MAYBE}).say(
-    "w1", "0:RCOB 0@2:RCOBZ W=1", ago=7200
+    "w1", "0:RCOB 0@2:RCOBY W=1", ago=7200
 ).say("w2", "0@3:D")
 
 case("92e too long, and still to come", "0:RCOB W=1", {0: RETRYING}, flags={0: LATE}, without={0: MAYBE})
@@ -589,4 +603,7 @@ case("93l dead in place, and the dead letter's writer died before the commit", v
     "w1", "0:RCICFX", ago=7200
 ).say("w2", "0:RD W=1")
 
-case("91k dropped by an instance that broadcasts, and then a late success", "0:ROGZ W=1", {0: ONCE}, flags={0: LATE}, without={0: MAYBE})
+case("91k dropped by an instance that broadcasts, and then a late success", "0:ROGY W=1", {0: ONCE}, flags={0: LATE}, without={0: MAYBE})
+
+case("91l cancelled while its copy waited, and then a late success", "0:RCOB 0@2:Z 0:Y W=1", {0: ONCE},
+     flags={0: LATE | Flag.RAN_CANCELLED}, without={0: CLEAN})  # fmt: skip

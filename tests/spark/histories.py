@@ -38,7 +38,8 @@ LETTERS: Final = {
     "A": EventCode.REDELIVERED,
     "I": EventCode.FAILED,
     "O": EventCode.FAILED,
-    "Z": EventCode.LATE_SUCCESS,
+    "Y": EventCode.LATE_SUCCESS,
+    "Z": EventCode.CANCELLED,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
 _RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d+),(?P<end>\d+)\)$")
@@ -65,7 +66,7 @@ class History:
         """Events by `writer`, such as `0:RCS 1@2:RCF GAP[2,4) W=4`: offset, attempt, and a letter for each event.
 
         `ago` is seconds before `NOW`; without it, events follow each other shortly before. `C` begins a run, `S` and
-        `F` end the one that the writer began last, as do `I`, which tries again in place, and `O`, which took too long; `Z` succeeds late
+        `F` end the one that the writer began last, as do `I`, which tries again in place, and `O`, which took too long; `Y` succeeds late
         in the one that took too long.
         """
         if ago is not None:
@@ -153,7 +154,7 @@ class History:
                 self._exec_ids[writer] = self._exec_ids.get(writer, self._writer_id(writer) << 20) + 1
             values: dict[str, Any] = {"topic": self.topic, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
             values["dedup_hash"] = hash_of(key or f"{offset}")
-            if letter in "CSFLIOZ":
+            if letter in "CSFLIOY":
                 values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
             if letter == "I":
                 self._in_place[offset] = self._in_place.get(offset, 0) + 1
@@ -161,7 +162,7 @@ class History:
             if letter == "O":
                 self._given_up[writer, offset] = values["exec_id"]
                 values["error"] = "ConsumeTimeout"
-            if letter == "Z":
+            if letter == "Y":
                 values["exec_id"] = self._given_up.get((writer, offset), values["exec_id"])
             if attempt > 1:
                 values |= {"phys_topic": f"{self.group}.retry", "phys_partition": 0, "phys_offset": offset}

@@ -19,8 +19,10 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
             return "bad"
         case ProducedVerdict():
             return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "doubt"
+        case Flag.COMMITTED_PAST:
+            return "bad"
         case Flag():
-            return "bad" if kind is Flag.COMMITTED_PAST else "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED) else "plain"
+            return "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED, Flag.RAN_CANCELLED) else "plain"
         case Verdict.EXACTLY_ONCE:
             return "good"
         case Verdict.DEAD_LETTERED | Verdict.DROPPED:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,25 +90,29 @@ async def test_a_cluster_without_an_id_is_not_compared(tmp_path: Path) -> None:
     await file_at(path, cluster=None).close()
 
 
-def _hold(path: str, ready: Any, end: Any) -> None:
-    held = OffsetsFile(Path(path), "cache@web-1", None)
-    held.open()
-    ready.set()
-    end.wait(30)
+#: A process that has the file until it is killed.
+_HOLD = """
+import sys
+from pathlib import Path
+from ackwise.plugin.broadcast.offsetsfile import OffsetsFile
+held = OffsetsFile(Path(sys.argv[1]), "cache@web-1", None)
+held.open()
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 def test_one_process_writes_it_and_after_a_kill_the_next_one_may(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready, end = context.Event(), context.Event()
-    process = context.Process(target=_hold, args=(str(tmp_path / "offsets"), ready, end))
-    process.start()
-    assert ready.wait(30)
+    command = [sys.executable, "-c", _HOLD, str(tmp_path / "offsets")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
     try:
         with pytest.raises(ConfigurationError, match="another worker has it"):
             file_at(tmp_path / "offsets")
     finally:
         process.kill()
-        process.join()
+        process.communicate()
     asyncio.run(file_at(tmp_path / "offsets").close())
 
 

@@ -33,7 +33,7 @@ FITTING = SOURCE._replace(max_message_bytes=1_048_588 + BUDGET)
 
 def test_topics_are_called_after_the_group_and_its_levels() -> None:
     """S18: `%RETRY%group` in RocketMQ, and `%` is illegal in Kafka."""
-    assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h")
+    assert NAMES.all == ("billing.retry", "billing.dlq", "billing.delay.1s", "billing.delay.1h", "billing.cancel")
     assert TopicNames("billing", LEVELS, dead_letter="graveyard").dead_letter == "graveyard"
 
 
@@ -52,6 +52,7 @@ def test_each_of_rocketmq_s_levels_has_a_topic_and_level_18_is_two_hours() -> No
         ("billing", "", "is not a legal topic name"),
         ("billing", "billing.delay.1h", "its messages would come back"),
         ("billing", "billing.control", "is the control topic of group 'billing'"),
+        ("billing", "billing.cancel", "is the cancel topic of group 'billing', which is compacted"),
     ],
 )
 def test_names_that_kafka_or_the_group_can_t_live_with_are_refused(group: str, dead_letter: str | None, sentence: str) -> None:
@@ -114,6 +115,31 @@ def test_a_compacted_or_short_lived_dead_letter_topic_is_the_user_s_affair() -> 
     assert plan(everything() | {"billing.dlq": dead})[:2] == ((), ())
 
 
+def test_cancellations_are_compacted_on_one_partition_and_outlive_every_copy() -> None:
+    todo = plan({"orders": SOURCE})
+    assert (todo.partitions("billing.cancel"), todo.cleanup_policy("billing.cancel")) == (1, "compact,delete")
+    assert (todo.partitions("billing.retry"), todo.cleanup_policy("billing.retry")) == (6, "delete")
+    assert todo.retention("billing.cancel") == 2 * todo.retention("billing.retry")
+    assert plan({"orders": SOURCE._replace(retention_ms=-1)}).retention("billing.cancel") == -1
+    assert todo.timestamp_type("billing.cancel") == "LogAppendTime"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"cleanup_policy": "delete", "retention_ms": 1000}, "or cancelled messages come back"),
+        ({"max_message_bytes": 100}, "'billing.cancel' takes messages of at most 100 bytes"),
+    ],
+)
+def test_a_cancel_topic_that_would_forget_is_refused_and_one_partition_of_any_policy_will_do(
+    changes: dict[str, Any], sentence: str
+) -> None:
+    small = Topic(1, 1, 4096, 1, "compact")
+    assert plan(everything() | {"billing.cancel": small})[:2] == ((), ())
+    with pytest.raises(ConfigurationError, match=sentence):
+        plan(everything() | {"billing.cancel": small._replace(**changes)})
+
+
 def review(found: dict[str, Topic], sources: tuple[str, ...] = ("orders",)) -> dict[str, TopicReview]:
     return {line.topic: line for line in review_topics(NAMES, sources, found, longest_delay=3600)}
 
@@ -127,6 +153,7 @@ def test_every_topic_that_a_group_needs_is_reviewed_sources_first() -> None:
         ("billing.dlq", "dead letter"),
         ("billing.delay.1s", "delay"),
         ("billing.delay.1h", "delay"),
+        ("billing.cancel", "cancel"),
         ("billing.control", "control"),
     ]
     assert {line.todo for line in lines.values()} == {"nothing"}
@@ -178,7 +205,7 @@ async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topi
     assert len(looked) == 2
 
 
-@pytest.mark.parametrize(("partitions", "requests"), [(3, 1), (500, 1), (1000, 2), (5000, 4)])
+@pytest.mark.parametrize(("partitions", "requests"), [(3, 1), (500, 2), (1000, 3), (5000, 5)])
 async def test_no_request_makes_more_partitions_than_kafka_takes(partitions: int, requests: int) -> None:
     asked: list[list[Any]] = []
 
@@ -190,8 +217,8 @@ async def test_no_request_makes_more_partitions_than_kafka_takes(partitions: int
     wide = plan_topics(NAMES, ["orders"], {"orders": SOURCE._replace(partitions=partitions)}, longest_delay=3600)
     await _create(admin, wide)
     assert [topic.name for topics in asked for topic in topics] == [*wide.create]
-    assert {topic.num_partitions for topics in asked for topic in topics} == {partitions}
-    assert (len(asked), len(wide.create)) == (requests, 4)
+    assert {topic.num_partitions for topics in asked for topic in topics if topic.name != NAMES.cancel} == {partitions}
+    assert (len(asked), len(wide.create)) == (requests, 5)
 
 
 async def test_options_that_a_client_refuses_are_refused_with_a_sentence() -> None:
@@ -243,7 +270,7 @@ async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
         yield group
 
 
-WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3, ".control": 1}
+WHOLE_GROUP = {".orders": 3, ".retry": 3, ".dlq": 3, ".delay.1s": 3, ".delay.1h": 3, ".cancel": 1, ".control": 1}
 
 
 async def test_missing_topics_are_created_to_fit_and_a_second_start_changes_nothing(group: Group) -> None:
@@ -312,7 +339,7 @@ async def test_workers_that_start_at_the_same_time_do_not_disturb_each_other(gro
 
 async def test_with_never_what_is_missing_is_refused(group: Group) -> None:
     await group.create(group.source)
-    with pytest.raises(ConfigurationError, match=r"and 1 more must exist, since create_topics is 'never'; create them with 3 partitions"):
+    with pytest.raises(ConfigurationError, match=r"and 2 more must exist, since create_topics is 'never'; create them with 3 partitions"):
         await group.ensure(create_topics="never")
     assert await group.partitions() == {".orders": 3}
 

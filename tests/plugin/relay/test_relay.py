@@ -26,11 +26,13 @@ from ackwise.middleware.message import Delivery, Headers, Origin
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET, Copy, retry_copy
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.relaycounts import DelayCounts
-from ackwise.plugin.group.topics import TopicNames, ensure_topics
+from ackwise.plugin.group.topics import TopicNames, ensure_topics, set_append_time
 from ackwise.plugin.local.broker import LocalKafka
 from ackwise.plugin.relay import fetching as delayfetch
 from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.hop import Move, Wait, latest_due, next_hop, written_at
 from ackwise.plugin.relay.line import DelayLine
 from ackwise.plugin.relay.member import first_offset
@@ -407,7 +409,8 @@ class Group:
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[asyncio.Task[None]]:
         stop = asyncio.Event()
-        relay = DelayRelay(self.settings, self.names, self.levels, self.publisher, sink=self.sink)
+        batches, cancellations = RecordBatches(self.settings), CancelTopic(self.settings, self.names.cancel)
+        relay = DelayRelay(self.settings, self.names, self.levels, batches, sink=self.sink, cancellations=cancellations)
         task = asyncio.create_task(relay.run(stop))
         try:
             yield task
@@ -430,6 +433,7 @@ async def group(raw_kafka: RawKafka) -> AsyncIterator[Group]:
     group = Group(raw_kafka)
     source = await raw_kafka.new_topic(2)
     await ensure_topics(group.settings, group.names, [source], levels=group.levels)
+    await set_append_time(group.settings, [group.names.retry])  # when a copy came is for the broker to say
     await group.publisher.start()
     yield group
     await group.publisher.stop()

@@ -115,7 +115,7 @@ def test_a_worker_that_died_with_a_claim_is_seen_to_vanish(root: Path) -> None:
 
 
 def test_a_late_success_is_told_as_such(tmp_path: Path) -> None:
-    root = root_of(tmp_path / "root", History("g").say("w1", "0:COBZ", exec_id=5).say("w1", "0@2:D W=1"))
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:COBY", exec_id=5).say("w1", "0@2:D W=1"))
     (message,) = told("orders/0/0", root, "--as-of", AS_OF)["messages"]
     assert (message["verdict"], message["flags"]) == ("EXACTLY_ONCE", ["HAD_FAILURES", "RETRIED", "DUP_AND_OK", "TIMED_OUT"])
     steps = {step["event"]: step["what"] for step in message["steps"]}

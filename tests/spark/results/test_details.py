@@ -63,7 +63,7 @@ def test_attempts_and_failures_count_an_event_once_however_often_it_was_exported
 
 def test_attempts_in_place_have_a_column_and_a_late_success_is_no_copy_that_came_early(spark: SparkSession, tmp_path: Path) -> None:
     made = History("g").assign("w1", 0)
-    made.say("w1", "0:CICICS 1:CIFX 2:CS").say("w1", "3:COBZ 3@2:D W=4", due_ts=NOW + 60 * SECOND)
+    made.say("w1", "0:CICICS 1:CIFX 2:CS").say("w1", "3:COBY 3@2:D W=4", due_ts=NOW + 60 * SECOND)
     found = reconciled(root_of(tmp_path / "root", made), "--out", tmp_path / "out", "--as-of", AS_OF)
     assert found.exit_code == 0, found.output
     said = summary(tmp_path / "out")

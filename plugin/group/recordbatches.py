@@ -1,0 +1,237 @@
+"""Record batches: copies for one partition in the form in which Kafka takes them, packed ahead and sent as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    UnsupportedVersionError,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
+from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.message import Headers
+from ackwise.middleware.wire import BUDGET, Copy
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import has_stopped_sending
+from ackwise.plugin.client.opening import start
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["RecordBatch", "RecordBatches"]
+
+log = Log()
+
+#: Bytes of a batch: every topic of a group takes records that are larger by `BUDGET` than what its sources take, so it takes this.
+_BATCH: Final = BUDGET
+
+#: Seconds that the brokers have to acknowledge what is sent together; for a producer to connect; and for one that is let go of.
+_TIMEOUT, _START_TIMEOUT, _CLOSE_TIMEOUT = 10.0, 10.0, 2.0
+
+#: The brokers and topics decide how large a record may be. The client would judge before compression, and too early.
+_UNBOUNDED: Final = 2**31 - 1
+
+_UNCOMPRESSED: Final = 0
+
+#: Only what is wrong with what is sent, and stays wrong.
+_REFUSALS: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+#: Brokers that are too old for an idempotent producer, or do not allow one.
+_NOT_IDEMPOTENT: Final = (ClusterAuthorizationFailedError, IncompatibleBrokerVersion, UnsupportedVersionError)
+
+_Answer = PublishUnavailable | PublishRefused | None
+
+
+class RecordBatch:
+    """Records for one partition. It is sent once; `copies` has what is in it, for who must send it again."""
+
+    __slots__ = ("_builder", "_kept", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._builder = BatchBuilder(_BATCH, _UNCOMPRESSED)
+        self._kept: bytes | None = None
+
+    def __len__(self) -> int:
+        return int(self._builder.record_count())
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int) -> bool:
+        """Take one more record; `False` if there is no room, and never will be. A batch without records takes one of any size."""
+        return self._builder.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers)) is not None
+
+    def sealed(self) -> BatchBuilder:
+        """What a producer takes; nothing can be added from now on."""
+        self._builder.close()
+        return self._builder
+
+    def copies(self) -> list[Copy]:
+        """The records, read back."""
+        memory: Any = MemoryRecords(bytes(self._builder._build()))
+        found: list[Copy] = []
+        while memory.has_next():
+            found += [Copy(self.topic, self.partition, each.key, each.value, tuple(each.headers)) for each in memory.next_batch()]
+        return found
+
+
+class RecordBatches:
+    """A publisher that sends whole batches, in order on each partition, with acks=all.
+
+    Its producer is idempotent where the brokers allow one, so a batch that is sent again within the client is there once. After a
+    batch that was refused or not acknowledged another producer is begun: the sequence has a hole, and brokers take nothing behind it.
+    """
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        self._producer: AIOKafkaProducer | None = None
+        self._connecting = asyncio.Lock()
+        self._is_idempotent = True
+        self._closing: set[asyncio.Task[Any]] = set()
+
+    def new_batch(self, topic: str, partition: int) -> RecordBatch:
+        """An empty batch for a partition, which is folded into the topic's own if that has fewer."""
+        return RecordBatch(topic, partition)
+
+    async def publish(self, copies: Sequence[Copy]) -> list[_Answer]:
+        """Send all copies, packed; one answer for each, in order. Raises nothing but cancellation."""
+        packed: list[tuple[RecordBatch, list[int]]] = []
+        last: dict[tuple[str, int], tuple[RecordBatch, list[int]]] = {}
+        for place, copy in enumerate(copies):
+            target = copy.topic, copy.partition
+            if target not in last or not _put(last[target][0], copy):
+                last[target] = RecordBatch(*target), []
+                packed.append(last[target])
+                _put(last[target][0], copy)
+            last[target][1].append(place)
+        answers: list[_Answer] = [None] * len(copies)
+        for (_, places), found in zip(packed, await self.send([batch for batch, _ in packed]), strict=True):
+            if isinstance(found, PublishRefused) and len(places) > 1:  # only some of them may be too large
+                alone = [await self.publish([copies[place]]) for place in places]
+                for place, (each,) in zip(places, alone, strict=True):
+                    answers[place] = each
+                continue
+            for place in places:
+                answers[place] = found
+        return answers
+
+    async def send(self, batches: Sequence[RecordBatch]) -> list[_Answer]:
+        """Send batches that were never sent; one answer for each, in order. Raises nothing but cancellation."""
+        if not batches:
+            return []
+        try:
+            producer = await self._connected()
+        except Exception as error:  # noqa: BLE001  # whatever the client raises, nothing was sent
+            return [PublishUnavailable(f"a producer can't be begun ({said(error)})") for _ in batches]
+        sent: list[asyncio.Future[Any]] = []
+        failed: BaseException | None = None
+        try:
+            await answer(_send(producer, batches, sent), within=_TIMEOUT)
+        except Exception as error:  # noqa: BLE001  # what is not acknowledged may be there or not; whoever sent it keeps it
+            failed = error
+        answers = [_answer_of(sent[place] if place < len(sent) else None, batch, failed) for place, batch in enumerate(batches)]
+        if any(answers):
+            self._let_go(producer)
+        return answers
+
+    async def connect(self, topic: str) -> None:
+        """Be ready to send to `topic`, which the first batch would wait for otherwise. Raises whatever the client raises."""
+        await answer((await self._connected()).partitions_for(topic), within=_TIMEOUT)
+
+    async def stop(self) -> None:
+        """Let go of the connections. Raises nothing of the client's."""
+        if self._producer is not None:
+            self._let_go(self._producer)
+        if self._closing:
+            await asyncio.wait(set(self._closing), timeout=2 * _CLOSE_TIMEOUT)
+
+    async def _connected(self) -> AIOKafkaProducer:
+        async with self._connecting:
+            if self._producer is not None and has_stopped_sending(self._producer):
+                self._let_go(self._producer)
+            if self._producer is None:
+                self._producer = await self._connect()
+            return self._producer
+
+    async def _connect(self) -> AIOKafkaProducer:
+        options: dict[str, Any] = dict(self._settings.client_options)
+        try:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self._settings.brokers,
+                client_id=f"{self._settings.client_id}-relay",
+                acks="all",
+                enable_idempotence=self._is_idempotent,
+                max_request_size=_UNBOUNDED,
+                **({"request_timeout_ms": round(_TIMEOUT * 1000)} | options),
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"client_options can't be used for a producer: {error}") from error
+        try:
+            await answer(start(producer), within=_START_TIMEOUT)
+        except BaseException as error:
+            self._closing_of(producer)
+            if self._is_idempotent and isinstance(error, _NOT_IDEMPOTENT):
+                self._is_idempotent = False
+                log.info("the brokers allow no idempotent producer, the delay relay goes on with a plain one", error=said(error))
+                return await self._connect()
+            raise
+        return producer
+
+    def _let_go(self, producer: AIOKafkaProducer) -> None:
+        if self._producer is producer:
+            self._producer = None
+            self._closing_of(producer)
+
+    def _closing_of(self, producer: AIOKafkaProducer) -> None:
+        closing = asyncio.create_task(close_consumer(producer, within=_CLOSE_TIMEOUT), name="ackwise relay producer ends")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+def _put(batch: RecordBatch, copy: Copy) -> bool:
+    return batch.append(copy.key, copy.value, copy.headers, _NOW)
+
+
+#: Milliseconds: the client's own clock at the moment.
+_NOW: Final[Any] = None
+
+
+async def _send(producer: AIOKafkaProducer, batches: Sequence[RecordBatch], sent: list[asyncio.Future[Any]]) -> None:
+    """Hand over `batches` one after the other, and wait for all answers; `sent` has the future of each that was handed over."""
+    for batch in batches:
+        partition = batch.partition % len(await producer.partitions_for(batch.topic))
+        future = await producer.send_batch(batch.sealed(), batch.topic, partition=partition)
+        future.add_done_callback(_take_note)
+        sent.append(future)
+    await asyncio.wait(sent)
+
+
+def _take_note(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _answer_of(future: asyncio.Future[Any] | None, batch: RecordBatch, failed: BaseException | None) -> _Answer:
+    """What became of a batch that was handed over, or was not since `failed` came first."""
+    if future is not None and future.done():
+        if future.cancelled():
+            return PublishUnavailable(f"topic {batch.topic!r} did not acknowledge a batch of copies (CancelledError)")
+        failed = future.exception()
+        if failed is None:
+            return None
+    if isinstance(failed, _REFUSALS):
+        return PublishRefused(f"topic {batch.topic!r} refuses a batch for good ({type(failed).__name__})")
+    if failed is None or isinstance(failed, KafkaTimeoutError):
+        return PublishUnavailable(f"topic {batch.topic!r} did not acknowledge a batch of copies within {_TIMEOUT:g} s")
+    why = said(failed) if isinstance(failed, KafkaError) else type(failed).__name__
+    return PublishUnavailable(f"topic {batch.topic!r} did not acknowledge a batch of copies ({why})")

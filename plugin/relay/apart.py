@@ -1,0 +1,84 @@
+"""The delay relay of a group by itself, without workers around it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+from ackwise.middleware.errors import Unavailable
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.recordbatches import RecordBatches
+from ackwise.plugin.group.topics import ensure_topics, read_topics
+from ackwise.plugin.relay.cancellations import CancelTopic
+from ackwise.plugin.relay.relay import DelayRelay
+
+__all__ = ["relay_apart"]
+
+log = Log()
+
+#: Seconds until brokers that are away are asked again.
+_START_AGAIN: Final = 2.0
+
+
+async def relay_apart(group: Group, stop: asyncio.Event) -> None:
+    """Relay for `group` until `stop` is set: make its topics as a worker does, and record cancellations where its events go.
+
+    Raises `ConfigurationError` if it can't start, `Unavailable` if the brokers are away for longer than `start_timeout`, and
+    another `AckwiseError` if the events can't be opened.
+    """
+    log.info("starting the delay relay", group=group.settings.group, brokers=group.settings.brokers)
+    if not await _await_topics(group, stop):
+        return
+    sink = group.slots.open_sink(group.settings.group, group.sources)
+    async with AsyncExitStack() as opened:
+        if sink is not None:
+            opened.push_async_callback(sink.close)
+            await sink.open()
+        relay = DelayRelay(
+            group.settings,
+            group.names,
+            group.levels,
+            RecordBatches(group.settings),
+            max_delay=group.slots.later.max_delay,
+            sink=sink,
+            cancellations=CancelTopic(group.settings, group.names.cancel),
+        )
+        await relay.run(stop)
+    log.info("stopped", group=group.settings.group)
+
+
+async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
+    """Whether the topics of the group are there before `stop` is set."""
+    limit, throttle, begun = group.settings.start_timeout, LogThrottle(), time.monotonic()
+    while not stop.is_set():
+        try:
+            await _ensure_topics(group)
+        except Unavailable as error:
+            if limit and time.monotonic() + _START_AGAIN > begun + limit:
+                raise
+            if throttle.is_due():
+                log.warning(
+                    "the brokers are away, the delay relay waits for them",
+                    group=group.settings.group,
+                    error=said(error),
+                    retry_in=_START_AGAIN,
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_START_AGAIN):
+                    await stop.wait()
+        else:
+            return True
+    return False
+
+
+async def _ensure_topics(group: Group) -> None:
+    sources = list(group.sources)
+    if group.made:  # a worker makes those when it starts, and the others are as wide as the widest of all
+        sources = list(group.expected(await read_topics(group.settings, group.sources)))
+        if set(sources) != set(group.sources):
+            raise Unavailable("topics that the workers make are not there yet; start a worker")
+    await ensure_topics(group.settings, group.names, sources, levels=group.levels)

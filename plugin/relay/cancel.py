@@ -1,0 +1,224 @@
+"""Cancelling of messages that wait in the delay topics: who they are is looked up there, and the relay reads what is written.
+
+A message is cancelled if that is acknowledged before the message is due: whatever is due later is brought back by a relay that
+reads the cancel topic to its end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+)
+
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
+from ackwise.middleware.log import said
+from ackwise.middleware.message import Delivery, delivery_of
+from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, parse_copy, waiting_copy
+from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.topics import connected
+from ackwise.plugin.relay.cancellations import PARTITION
+from ackwise.plugin.relay.hop import latest_due
+
+__all__ = ["CancelAnswer", "cancel"]
+
+CancelAnswer = Literal["accepted", "too late", "unknown"]
+"""`accepted`: it does not come back. `too late`: it is due, or came back already. `unknown`: no message with that id waits."""
+
+_MESSAGE_ID: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,10})/(?P<offset>\d{1,19})")
+
+#: What a cancellation says besides its key; whoever takes it back writes no value.
+_CANCELLED: Final = b'{"version": 1}'
+
+_APPEND_TIME: Final = 1
+
+#: Milliseconds of one look for what was fetched, and how much of it is taken.
+_FETCH_MS, _FETCH = 200, 5000
+
+#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
+_PATIENCE, _ASK_AGAIN = 15.0, 0.2
+
+
+class _Waiting(NamedTuple):
+    """A copy that waits: its attempt, when it is due at the earliest (epoch ms), and how it is cancelled."""
+
+    attempt: int
+    due: int
+    key: bytes
+
+
+_Copies = dict[bytes, _Waiting]  #: the newest of each handler, by what it is cancelled by
+
+
+async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[[], float] = time.time) -> dict[str, CancelAnswer]:
+    """Cancel the messages with these ids, `topic/partition/offset` of their first record; an answer for each.
+
+    A message of several handlers is cancelled for those of them for which it waits. `clock`: epoch seconds. Raises
+    `ConfigurationError` for what is no id, and another `AckwiseError` if the brokers do not answer: then nothing is known, and it
+    may be called again.
+    """
+    partitions = {message_id: _partition_of(message_id) for message_id in message_ids}
+    skew = group.settings.clock_skew
+    publisher = KafkaPublisher(group.settings)
+    async with connected(group.settings) as admin, _reader(group) as consumer:
+        found = await _Search(admin, consumer, group, partitions).waiting()
+        answers: dict[str, CancelAnswer] = dict.fromkeys(message_ids, "unknown")
+        answers |= dict.fromkeys(found.returned, "too late")
+        in_time = _in_time(found.waiting, clock() + skew)
+        answers |= {message_id: "accepted" if message_id in in_time else "too late" for message_id in found.waiting}
+        if not in_time:
+            return answers
+        await publisher.start()
+        try:
+            await _write(publisher, group, in_time, _CANCELLED)
+            late = in_time.keys() - _in_time(in_time, clock() + skew).keys()
+            if late:
+                await _write(publisher, group, {message_id: in_time[message_id] for message_id in late}, None)
+        finally:
+            await publisher.stop()
+    return answers | dict.fromkeys(late, "too late")
+
+
+def _partition_of(message_id: str) -> int:
+    if (found := _MESSAGE_ID.fullmatch(message_id)) is None:
+        raise ConfigurationError(f"{message_id!r} is no message id; write topic/partition/offset of its first record, such as orders/3/120")
+    return int(found["partition"])
+
+
+def _in_time(waiting: Mapping[str, _Copies], now: float) -> dict[str, _Copies]:
+    """Those of which no copy is due at `now`, epoch seconds."""
+    return {message_id: copies for message_id, copies in waiting.items() if all(now * 1000 < copy.due for copy in copies.values())}
+
+
+async def _write(publisher: KafkaPublisher, group: Group, waiting: Mapping[str, _Copies], value: bytes | None) -> None:
+    keys = sorted({key for copies in waiting.values() for key in copies})
+    for answer in await publisher.publish([Copy(group.names.cancel, PARTITION, key, value, ()) for key in keys]):
+        if answer is not None:
+            raise Unavailable(f"the cancellation may be there or not: {said(answer)}; cancel again")
+
+
+@asynccontextmanager
+async def _reader(group: Group) -> AsyncIterator[Any]:
+    """A consumer that is in no group. What the brokers do not answer is said in one sentence."""
+    settings = group.settings
+    options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, auto_offset_reset="none", **options)
+    try:
+        async with opened(consumer):
+            yield consumer
+    except KafkaError as error:
+        raise AckwiseError(f"the brokers do not let messages of group {settings.group!r} be cancelled: {said(error)}; try again") from error
+
+
+class _Found(NamedTuple):
+    waiting: dict[str, _Copies]
+    returned: set[str]  #: those whose copy is in the retry topic
+
+
+class _Search:
+    """Looks for messages in what the relay and the group have not committed: `wanted` has their partitions, by their ids."""
+
+    def __init__(self, admin: AIOKafkaAdminClient, consumer: Any, group: Group, wanted: Mapping[str, int]) -> None:
+        self._admin = admin
+        self._consumer = consumer
+        self._group = group
+        self._wanted = wanted
+
+    async def waiting(self) -> _Found:
+        """What is found. How far relay and group are is asked first: what moves on meanwhile is seen where it was, or where it is."""
+        names = self._group.names
+        committed = await self._committed(names.relay_group) | await self._committed(names.group)
+        delays, retries = await self._partitions(names.delays), await self._partitions([names.retry])
+        found: dict[str, _Copies] = {}
+        for near in (True, False):  # a copy is where its first record was, unless its topic was narrower then
+            for partition in self._chosen(delays, found, near=near):
+                async for record, is_append_time in self._records(partition, committed):
+                    self._take(record, found, is_append_time=is_append_time)
+        returned: dict[str, _Copies] = {}
+        for partition in self._chosen(retries, found, near=True):
+            async for record, _ in self._records(partition, committed):
+                self._take(record, returned, is_append_time=False)
+        return _Found(found, returned.keys() - found.keys())
+
+    async def _committed(self, group: str) -> dict[TopicPartition, int]:
+        offsets: Any = await self._offsets(group)
+        return {partition: found.offset for partition, found in offsets.items() if found.offset >= 0}
+
+    async def _offsets(self, group: str) -> Any:
+        """A cluster that has just started knows no groups yet, and learns of them when it is asked."""
+        give_up_at = asyncio.get_running_loop().time() + _PATIENCE
+        while True:
+            try:
+                return await self._admin.list_consumer_group_offsets(group)
+            except (GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError, GroupLoadInProgressError):
+                if asyncio.get_running_loop().time() > give_up_at:
+                    raise
+            await asyncio.sleep(_ASK_AGAIN)
+
+    async def _partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        """Those that are there. Asks for the list first: asking for a topic by its name may create it."""
+        there = sorted(set(await self._admin.list_topics()) & set(topics))
+        described: Any = await self._admin.describe_topics(there) if there else []
+        return [TopicPartition(topic["topic"], each["partition"]) for topic in described for each in topic["partitions"]]
+
+    def _chosen(self, partitions: Sequence[TopicPartition], found: Mapping[str, object], *, near: bool) -> Iterator[TopicPartition]:
+        """Where what is not found yet should be, or the rest."""
+        if not (missing := [number for message_id, number in self._wanted.items() if message_id not in found]):
+            return
+        widths: dict[str, int] = {}
+        for partition in partitions:
+            widths[partition.topic] = max(widths.get(partition.topic, 0), partition.partition + 1)
+        for partition in partitions:
+            if near == (partition.partition in {number % widths[partition.topic] for number in missing}):
+                yield partition
+
+    async def _records(self, partition: TopicPartition, committed: Mapping[TopicPartition, int]) -> AsyncIterator[tuple[Delivery, bool]]:
+        """What is behind the commit, up to the end as it is now, and whether the broker set its time."""
+        consumer = self._consumer
+        start, end = (await consumer.beginning_offsets([partition]))[partition], (await consumer.end_offsets([partition]))[partition]
+        position = committed.get(partition, start)
+        if not start <= position <= end:
+            position = start
+        consumer.assign([partition])
+        consumer.seek(partition, position)
+        while position < end:
+            try:
+                records = (await consumer.getmany(partition, timeout_ms=_FETCH_MS, max_records=_FETCH)).get(partition, [])
+                position = await consumer.position(partition)
+            except Exception as error:
+                if not is_about_a_header(error):
+                    raise
+                raw = await read_raw(consumer, partition, position)
+                records, position = raw.records, raw.goes_on_at
+                consumer.seek(partition, position)
+            for record in records:
+                yield delivery_of(partition, record), record.timestamp_type == _APPEND_TIME
+
+    def _take(self, record: Delivery, found: dict[str, _Copies], *, is_append_time: bool) -> None:
+        settings = self._group.settings
+        try:
+            due, key = waiting_copy(record.headers, settings.group)
+            message_id = b"/".join(key.split(b"/", 3)[:3]).decode(errors="replace")
+            if message_id not in self._wanted:
+                return
+            attempt = parse_copy(record, settings.group).attempt
+        except (ForeignCopy, NewerWire):
+            return
+        at, max_delay = record.timestamp_ms, self._group.slots.later.max_delay
+        due = min(due, latest_due(at, at, max_delay, settings.clock_skew, is_append_time=is_append_time))
+        copies = found.setdefault(message_id, {})
+        copies[key] = max(copies.get(key, _Waiting(0, 0, key)), _Waiting(attempt, due, key))
