@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
     from ackwise.middleware.errors import EventLogUnavailable as EventLogUnavailable
     from ackwise.middleware.errors import InvalidHandlerResult as InvalidHandlerResult
+    from ackwise.middleware.errors import InvalidReceipt as InvalidReceipt
     from ackwise.middleware.errors import InvalidRuling as InvalidRuling
     from ackwise.middleware.errors import PublishRefused as PublishRefused
     from ackwise.middleware.errors import PublishUnavailable as PublishUnavailable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
     from ackwise.middleware.policies import Transactional as Transactional
+    from ackwise.middleware.receiving import Answer as Answer
     from ackwise.middleware.retry import ConsumeLater as ConsumeLater
     from ackwise.middleware.retry import Exponential as Exponential
     from ackwise.middleware.retry import Fixed as Fixed
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
+    from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
+    from ackwise.plugin.simple.received import Received as Received
 
 __all__ = [
     "App",
@@ -51,6 +55,9 @@ __all__ = [
     "reliable",
     "Reliable",
     "LoopBatch",
+    "SimpleConsumer",
+    "Received",
+    "Answer",
     "Batch",
     "Message",
     "ConsumeLater",
@@ -75,6 +82,7 @@ __all__ = [
     "ConfigurationError",
     "EventLogUnavailable",
     "InvalidHandlerResult",
+    "InvalidReceipt",
     "InvalidRuling",
     "PublishRefused",
     "PublishUnavailable",
@@ -90,6 +98,9 @@ _HOMES = {
     "reliable": "ackwise.plugin.loop",
     "Reliable": "ackwise.plugin.loop",
     "LoopBatch": "ackwise.plugin.loopbatch",
+    "SimpleConsumer": "ackwise.plugin.simple.consumer",
+    "Received": "ackwise.plugin.simple.received",
+    "Answer": "ackwise.middleware.receiving",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",
@@ -114,6 +125,7 @@ _HOMES = {
     "ConfigurationError": "ackwise.middleware.errors",
     "EventLogUnavailable": "ackwise.middleware.errors",
     "InvalidHandlerResult": "ackwise.middleware.errors",
+    "InvalidReceipt": "ackwise.middleware.errors",
     "InvalidRuling": "ackwise.middleware.errors",
     "PublishRefused": "ackwise.middleware.errors",
     "PublishUnavailable": "ackwise.middleware.errors",

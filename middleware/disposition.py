@@ -33,10 +33,15 @@ __all__ = [
 
 
 class ConsumeStatus(enum.Enum):
-    """What a handler may return besides `None`, in RocketMQ's words (ConsumeConcurrentlyStatus)."""
+    """What a handler may return besides `None`, in RocketMQ's words (ConsumeConcurrentlyStatus, ConsumeOrderlyStatus).
+
+    `COMMIT` and `ROLLBACK` are for `commit="manual"`: what was consumed since the last `COMMIT` is done, or comes again.
+    """
 
     CONSUME_SUCCESS = "CONSUME_SUCCESS"
     CONSUME_LATER = "CONSUME_LATER"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
 
 
 CONSUME_SUCCESS: Final = ConsumeStatus.CONSUME_SUCCESS

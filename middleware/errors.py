@@ -3,6 +3,7 @@
 AckwiseError
 ├── ConfigurationError       you did it; refused at start, before anything is consumed
 ├── InvalidRuling            you did it; a ruling that the batch can't take
+├── InvalidReceipt           it happened to you; a receipt that does not count any more
 ├── InvalidHandlerResult     you did it; the handler returned something that is not a status
 ├── ConsumeTimeout           you did it; the handler took longer than its consume timeout
 ├── TransactionAborted       you did it; the handler ended or broke the transaction that it writes in
@@ -21,6 +22,7 @@ __all__ = [
     "EventLogUnavailable",
     "Fenced",
     "InvalidHandlerResult",
+    "InvalidReceipt",
     "InvalidRuling",
     "PublishRefused",
     "PublishUnavailable",
@@ -44,6 +46,10 @@ class UndecodableHeader(AckwiseError):
 
 class InvalidRuling(AckwiseError):
     """A ruling that the batch can't take, such as one on a message that is not in it."""
+
+
+class InvalidReceipt(AckwiseError):
+    """The receipt of a message has expired, was used, or was replaced by a newer one; the message is delivered again."""
 
 
 class InvalidHandlerResult(AckwiseError):

@@ -11,20 +11,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_SUCCESS, DONE, Dead, Disposition, Duplicate, Later, Reason, Suspended
+from ackwise.middleware.disposition import DONE, ConsumeStatus, Dead, Disposition, Duplicate, Later, Reason, Suspended
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy, log_spared
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message, Messages, extending
-from ackwise.middleware.ordering import nothing_done_behind
+from ackwise.middleware.ordering import RetryInPlace, nothing_done_behind
 from ackwise.middleware.overtime import HANG_WARNING, Overtime
-from ackwise.middleware.rulings import Raised, Returned, dispositions_of, stops
+from ackwise.middleware.rulings import Raised, Returned, dispositions_of, is_success, stops
 from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.sequence import hold_back
 from ackwise.middleware.settlement import Assignment
@@ -50,6 +50,12 @@ def check_cut_off() -> None:
     assignment = current_assignment.get()
     if assignment is not None and assignment.cut_off:
         raise Undecided("its partition was revoked, nothing more is begun")
+
+
+class ManualPartition(Assignment, Protocol):
+    """The partition of a handler with `commit="manual"`; `uncommitted` has what succeeded since it said `COMMIT`, in order."""
+
+    uncommitted: list[Run]
 
 
 @dataclass(slots=True)
@@ -236,6 +242,8 @@ class Execution:
         elif isinstance(result, Raised) and call.transaction is not None:
             self._fail(work.runs, ready, call, result)
         elif result is not None:
+            if self._conclude_earlier(work.runs, result):
+                return None
             doomed = [run for run in self._decide_and_log(work.runs, ready, batch, result) if self._is_doomed(run)]
             return doomed if len(doomed) > 1 and call.transaction is None else []
         else:  # called off, or undecided: what it ruled on single messages stands
@@ -330,8 +338,10 @@ class Execution:
                     self._decide_and_log(work.runs, [run], Batch([message]), result)
                 return False
             work.raised[run] = result.error
-        if _is_success(result):
-            self._succeed([run])
+        if self._conclude_earlier(work.runs, result):
+            return False
+        if is_success(result):
+            self._succeed(work.runs, [run], result)
         else:
             self._decide(work.runs, [run], Batch([message]), result, work.broken)
         return True
@@ -398,12 +408,12 @@ class Execution:
 
     def _take_late(self, call: HandlerCall, batch: Batch[Any], result: Returned | Raised | None) -> None:
         """A call that was abandoned has ended. If it succeeded this process completes the copies, and does not run them."""
-        if result is not None and _is_success(result) and not batch.is_ruled:
+        if result is not None and is_success(result) and not batch.is_ruled:
             for run in call.working_on:
                 self._worker.record(EventCode.LATE_SUCCESS, self._agent.name, run, with_exec_id=True)
                 if self._leases is not None and run.ids is not None:
                     self._leases.remember_successes(run.ids)
-        self.overtime.log_ended(call, result is not None and _is_success(result))
+        self.overtime.log_ended(call, result is not None and is_success(result))
 
     def _decide_and_log(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised) -> list[Run]:
         broken: list[Exception] = []
@@ -421,8 +431,8 @@ class Execution:
         """
         fallen: list[Run] = []
         unnamed: list[Run] = []
-        if _is_success(result) and not batch.is_ruled:
-            self._succeed(ready)
+        if is_success(result) and not batch.is_ruled:
+            self._succeed(runs, ready, result)
             return fallen, unnamed
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
@@ -435,7 +445,7 @@ class Execution:
             failed = [place for place in range(size) if dispositions[start + place] is not DONE]
             singles = pick(runs, run, failed)
             if len(failed) < size:
-                self._succeed([run])
+                self._succeed(runs, [run], result)
             for single, place in zip(singles, failed, strict=True):
                 was_named = batch.ruling(start + place) is not None
                 raised = self._rule(single, dispositions[start + place], None if was_named else error)
@@ -461,11 +471,49 @@ class Execution:
                 offset=ready[0].origin.offset,
             )
 
-    def _succeed(self, done: Sequence[Run]) -> None:
+    def _succeed(self, runs: list[Run], done: Sequence[Run], result: Returned | Raised) -> None:
+        """They are done; with `commit="manual"` not before the handler says so, which may be now."""
+        if self._agent.commit == "manual" and not _has(result, ConsumeStatus.COMMIT):
+            for run in done:
+                runs.remove(run)
+                run.call = None
+            _uncommitted().extend(done)
+            return
         for run in done:
             run.succeeded = True
             run.rule(DONE)
         self._remember(done)
+
+    def _conclude_earlier(self, runs: list[Run], result: Returned | Raised) -> bool:
+        """With `commit="manual"` the handler says of what succeeded before whether it is done, or comes again with this; then `True`.
+
+        Source: RocketMQ `ProcessQueue.commit`, `ProcessQueue.rollback`.
+        """
+        if self._agent.commit != "manual" or not (_has(result, ConsumeStatus.COMMIT) or _has(result, ConsumeStatus.ROLLBACK)):
+            return False
+        earlier = _uncommitted()
+        concluded = [*earlier]
+        earlier.clear()
+        runs += concluded
+        if _has(result, ConsumeStatus.COMMIT):
+            for run in concluded:
+                run.succeeded = True
+                run.rule(DONE)
+            self._remember(concluded)
+            return False
+        self._roll_back([run for run in runs if run.stage is Stage.ADMITTED and run.began])
+        return True
+
+    def _roll_back(self, back: Sequence[Run]) -> None:
+        """They come again, at no attempt, after the time of a suspension."""
+        in_place = cast(RetryInPlace, self._agent.in_place)
+        for run in back:
+            run.error = ConsumeStatus.ROLLBACK.value
+            self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error)
+            if self._leases is not None:
+                self._leases.give_back(run)
+            run.forget_claim()
+            run.postpone(self._worker.monotonic() + float(in_place.delay), "its handler rolled back")
 
     def _log_outcomes(
         self, decided: Sequence[Run], raised: Mapping[Run, BaseException], broken: Sequence[Exception], *, batch: int
@@ -568,6 +616,15 @@ def _running(calls: Sequence[HandlerCall]) -> list[asyncio.Task[None]]:
     return [task for task in tasks if not task.done()]
 
 
+def _has(result: Returned | Raised, status: ConsumeStatus) -> bool:
+    return isinstance(result, Returned) and result.value is status
+
+
+def _uncommitted() -> list[Run]:
+    """What succeeded in the partition that this task works on, and is not done."""
+    return cast(ManualPartition, current_assignment.get()).uncommitted
+
+
 def _uncancel(call: HandlerCall) -> None:
     """What its handler was cancelled for is over, and the task goes on."""
     if call.task is not None:
@@ -578,10 +635,6 @@ def _uncancel(call: HandlerCall) -> None:
 def _is_left(run: Run) -> bool:
     """Whether something is left of `run` that may run."""
     return bool(len(run)) and run.stage is Stage.ADMITTED
-
-
-def _is_success(result: Returned | Raised) -> bool:
-    return isinstance(result, Returned) and (result.value is None or result.value is CONSUME_SUCCESS)
 
 
 def parts_of(ready: Sequence[Run]) -> Iterator[list[Run]]:

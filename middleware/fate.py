@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from ackwise.middleware.disposition import Dead, Disposition, Done, Duplicate, Later
@@ -13,7 +14,7 @@ from ackwise.middleware.run import Run, count
 from ackwise.middleware.store import Outcome
 from ackwise.middleware.tracebacks import where_raised
 
-__all__ = ["batch_limit", "decide", "outcome_of", "is_last", "log_broken_policy", "log_spared", "sent_back_of"]
+__all__ = ["batch_limit", "decide", "outcome_of", "is_last", "log_broken_policy", "log_spared", "put_off", "sent_back_of"]
 
 log = Log()
 
@@ -66,8 +67,9 @@ def outcome_of(run: Run) -> Outcome | None:
 
 
 def sent_back_of(run: Run) -> int | None:
-    """The attempt of the copy that is on its way, if it is parked."""
-    return run.attempt + 1 if isinstance(run.disposition, Later) else None
+    """The attempt of the copy that is on its way, if it is parked and was charged one: every earlier attempt is stale from then on."""
+    is_charged = run.send_back is None or run.send_back.charged
+    return run.attempt + 1 if isinstance(run.disposition, Later) and is_charged else None
 
 
 def batch_limit(run: Run, whole: int, policy: ConsumeLater, in_place: RetryInPlace | None) -> int:
@@ -80,6 +82,13 @@ def batch_limit(run: Run, whole: int, policy: ConsumeLater, in_place: RetryInPla
     if run.reconsume_times >= limit:
         return 1
     return max(1, whole >> (_SHRINK * run.reconsume_times))
+
+
+def put_off(run: Run, policy: ConsumeLater) -> None:
+    """Rule that `run`, a copy that was not tried, comes back as its delay level says, and is charged no attempt."""
+    run.send_back = replace(policy.by_level(run.attempt - 1), charged=False)
+    run.error = "PAUSED"
+    run.rule(Later())
 
 
 def is_last(run: Run, disposition: Disposition, policy: ConsumeLater, error: BaseException | None) -> bool:

@@ -14,9 +14,11 @@ from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.retry import ConsumeLater
 
-__all__ = ["LONGEST_DELAY", "ORDERS", "SHORTEST_DELAY", "Order", "RetryInPlace", "nothing_done_behind"]
+__all__ = ["COMMIT_MODES", "LONGEST_DELAY", "ORDERS", "SHORTEST_DELAY", "CommitMode", "Order", "RetryInPlace", "nothing_done_behind"]
 
 Order = Literal["none", "key", "partition"]
+CommitMode = Literal["auto", "manual"]
+COMMIT_MODES: Final[tuple[CommitMode, ...]] = get_args(CommitMode)
 ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 
 #: Seconds that a message waits in place, at least and at most, whatever was asked. RocketMQ: 10 ms and 30 s.

@@ -147,6 +147,9 @@ class SendBack:
 
     delay: float
     level: int
+    charged: bool = True
+    """Whether an attempt is charged. Otherwise the copy has the attempt that it had, and the claim is plainly released: told of a
+    later one, the store would take this copy for stale, and nobody would have it."""
 
 
 class DelayRefused(ConfigurationError):

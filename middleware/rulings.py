@@ -15,6 +15,7 @@ from ackwise.middleware.disposition import (
     CONSUME_LATER,
     CONSUME_SUCCESS,
     DONE,
+    ConsumeStatus,
     Dead,
     Disposition,
     Failure,
@@ -26,7 +27,7 @@ from ackwise.middleware.errors import InvalidHandlerResult
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.retry import ConsumeLater
 
-__all__ = ["STOPS", "Raised", "Returned", "dispositions_of", "stops"]
+__all__ = ["STOPS", "Raised", "Returned", "dispositions_of", "is_success", "stops"]
 
 #: A handler that raises one of these stops the app and rules on nothing.
 STOPS = (SystemExit, KeyboardInterrupt, GeneratorExit)
@@ -46,6 +47,11 @@ class Raised:
     error: BaseException
 
 
+def is_success(result: Returned | Raised) -> bool:
+    """Whether the handler succeeded. `COMMIT` is a success; what it says besides is the business of `commit="manual"`."""
+    return isinstance(result, Returned) and (result.value is None or result.value in (CONSUME_SUCCESS, ConsumeStatus.COMMIT))
+
+
 def dispositions_of(
     batch: Batch[Any], result: Returned | Raised, *, handler: str, keep_ack_index_on_error: bool = False
 ) -> list[Disposition]:
@@ -59,12 +65,12 @@ def dispositions_of(
         rest = _raised(batch, result.error)
         if keep_ack_index_on_error and batch.ack_index_was_set:
             prefix = batch.ack_index
-    elif result.value is None or result.value is CONSUME_SUCCESS:
+    elif is_success(result):
         rest, prefix = _later(batch), batch.ack_index
     elif result.value is CONSUME_LATER:
         rest = _later(batch)
     else:
-        kind = type(result.value).__name__
+        kind = "ROLLBACK" if result.value is ConsumeStatus.ROLLBACK else type(result.value).__name__
         rest = _later(
             batch, InvalidHandlerResult(f"handler {handler!r} returned a {kind}; it must return None, CONSUME_SUCCESS or CONSUME_LATER")
         )

@@ -63,6 +63,9 @@ class Assignment(Protocol):
 #: What the outcome of a message says that ran without a claim, since the store was down.
 _UNPROTECTED: Final = json.dumps({"store": "down"})
 
+#: What is said of a copy that no attempt is charged for.
+_UNCHARGED: Final = json.dumps({"charged": False})
+
 
 class Settlement:
     """The last phase of the pipeline of `agent`."""
@@ -230,7 +233,7 @@ class Settlement:
         topic = worker.delay_topics[max(back.level, 1) - 1] if back.delay > 0 else worker.retry_topic
         return retry_copy(
             delivery, topic=topic, partition=delivery.partition, group=worker.group, handler=self._agent.name,
-            due=due, now_ms=now_ms, reason=run.error or "",
+            due=due, now_ms=now_ms, reason=run.error or "", charged=back.charged,
         )  # fmt: skip
 
     def _abandon(self, run: Run) -> None:
@@ -274,7 +277,10 @@ class Settlement:
             case Later():
                 back = cast(SendBack, run.send_back)
                 due = round((self._worker.wall() + back.delay) * 1000)
-                record(EventCode.SENT_BACK, handler, run, level=back.level, due_ms=due, error=run.error)
+                record(
+                    EventCode.SENT_BACK, handler, run, level=back.level, due_ms=due, error=run.error,
+                    attrs=None if back.charged else _UNCHARGED,
+                )  # fmt: skip
             case Dead(reason):
                 record(EventCode.DEAD_LETTERED, handler, run, error=reason)
             case Dropped(reason):

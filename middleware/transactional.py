@@ -16,7 +16,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Suspended
 from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.fate import decide, log_broken_policy, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.run import Run, Stage, apart
@@ -185,7 +185,7 @@ def finish_of(run: Run, key: ClaimKey) -> Finish:
     attempt = run.attempt
     match run.disposition:
         case Later():
-            outcome, next_attempt = None, attempt + 1
+            outcome, next_attempt = None, sent_back_of(run) or attempt
         case Dead():
             outcome, next_attempt = Outcome.DEAD, attempt
         case _:

@@ -34,7 +34,11 @@ __all__ = [
     "with_due",
 ]
 
-VERSION: Final = 1
+#: The newest version that this worker reads.
+VERSION: Final = 2
+
+#: Every copy is written in the oldest version that can say what it says, so that older workers read all but the few that they can't.
+_FIRST, _UNCHARGED_FIRST = 1, 2
 
 #: Bytes that the topics of a group allow above their sources: our headers, at their largest, fit in.
 BUDGET: Final = 128 * 1024
@@ -94,6 +98,11 @@ class _HeaderBlock(NamedTuple):
             raise ValueError(f"{name} is {number}, which is not from {lowest} to {highest}")
         return number
 
+    @property
+    def lowest_attempt(self) -> int:
+        """Version 1 knows no copy of a first attempt but a replay."""
+        return 2 if int(self.fields[_VERSION]) < _UNCHARGED_FIRST and "ackwise-replay-id" not in self.fields else 1
+
     def replay_id(self) -> bytes | None:
         return self._within("ackwise-replay-id", _REPLAY_ID_LIMIT) if "ackwise-replay-id" in self.fields else None
 
@@ -147,8 +156,8 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
                 block.number("ackwise-origin-offset"),
                 block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
             ),
-            # A sent-back copy is at least the second attempt; what an operator replays starts again at the first.
-            attempt=block.number("ackwise-attempt", lowest=2 if replay_id is None else 1, highest=2**31 - 1),
+            # A copy that was charged is at least the second attempt; what an operator replays starts again at the first.
+            attempt=block.number("ackwise-attempt", lowest=block.lowest_attempt, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),
             handler=block.text(_HANDLER, HANDLER_LIMIT),
             replay_id=replay_id,
@@ -183,9 +192,22 @@ def with_due(headers: Headers, due: int) -> Headers:
     return (*headers[:start], *((name, b"%d" % due if name == _DUE else value) for name, value in headers[start:]))
 
 
-def retry_copy(delivery: Delivery, *, topic: str, partition: int, group: str, handler: str, due: int, now_ms: int, reason: str) -> Copy:
-    """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt."""
-    headers = _ours(delivery, group, handler, attempt=delivery.attempt + 1, now_ms=now_ms, reason=reason)
+def retry_copy(
+    delivery: Delivery,
+    *,
+    topic: str,
+    partition: int,
+    group: str,
+    handler: str,
+    due: int,
+    now_ms: int,
+    reason: str,
+    charged: bool = True,
+) -> Copy:
+    """The copy that brings `delivery` back at `due` (epoch ms) with the next attempt; unless it is `charged`, with the same one."""
+    attempt = delivery.attempt + charged
+    version = _UNCHARGED_FIRST if attempt == 1 and delivery.replay_id is None else _FIRST
+    headers = _ours(delivery, group, handler, attempt=attempt, now_ms=now_ms, reason=reason, version=version)
     return Copy(topic, partition, delivery.key, delivery.value, (*delivery.headers, *headers, (_DUE, b"%d" % due)))
 
 
@@ -259,10 +281,10 @@ def _dropped(ours: Headers, what: bytes) -> Headers:
     return (*(header for header in ours if header[0] != "ackwise-dropped"), ("ackwise-dropped", b" ".join([*before, what])))
 
 
-def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms: int, reason: str) -> Headers:
+def _ours(delivery: Delivery, group: str, handler: str, *, attempt: int, now_ms: int, reason: str, version: int = _FIRST) -> Headers:
     origin = delivery.origin
     fields: Headers = (
-        (_VERSION, b"%d" % VERSION),
+        (_VERSION, b"%d" % version),
         (_GROUP, group.encode()),
         (_HANDLER, handler.encode()),
         ("ackwise-origin-topic", origin.topic.encode()),

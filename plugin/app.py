@@ -16,7 +16,7 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import Order, RetryInPlace
+from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
@@ -102,6 +102,7 @@ class App:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = "none",
+        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -119,6 +120,7 @@ class App:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = "none",
+        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -135,6 +137,7 @@ class App:
         concurrency: int | None = None,
         consume_timeout: float | str = CONSUME_TIMEOUT,
         order: Order = "none",
+        commit: CommitMode = "auto",
         order_by: Callable[[Message[Any]], object] | None = None,
         in_place: RetryInPlace | None = None,
         max_messages: int | None = None,
@@ -179,6 +182,7 @@ class App:
                 consume_timeout=_timeout(consume_timeout, order),
                 in_thread=seen.in_thread,
                 order=order,
+                commit=commit,
                 order_by=order_by,
                 in_place=in_place,
                 max_messages=max_messages,

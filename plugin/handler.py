@@ -21,7 +21,7 @@ from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
-from ackwise.middleware.ordering import ORDERS, RetryInPlace
+from ackwise.middleware.ordering import COMMIT_MODES, ORDERS, RetryInPlace
 from ackwise.plugin.threads import Threaded
 
 __all__ = [
@@ -156,6 +156,10 @@ def _check_order(agent: Agent) -> None:
             f"agent {name!r} has order='partition' and consume_timeout={agent.consume_timeout:g}; nothing passes a handler that hangs "
             "there, so there is none: leave it out"
         )
+    if agent.commit not in COMMIT_MODES:
+        raise ConfigurationError(f"commit of agent {name!r} is {agent.commit!r}; it is one of {', '.join(map(repr, COMMIT_MODES))}")
+    if agent.commit == "manual" and order != "partition":
+        raise ConfigurationError(f"agent {name!r} has commit='manual' and order={order!r}; it holds for order='partition', leave it out")
     if agent.order_by is not None and order != "key":
         raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
     if agent.order_by is not None and not callable(agent.order_by):

@@ -221,6 +221,18 @@ async def test_own_loop_ships_brings_back_and_rejects(raw_kafka: RawKafka, tmp_p
 
 
 @pytest.mark.kafka
+async def test_simple_consumer_recognises_each_scan_once_and_asks_again_for_an_empty_one(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "scans")
+    await write(raw_kafka, "scans", *({"id": id, "pages": pages} for id, pages in [("a", 3), ("b", 0), ("c", 120)]))
+    async with running("simple_consumer.py", tmp_path, raw_kafka, app=False) as worker:
+        recognised = await worker.lines(3)
+        rest = await worker.stop()
+    assert sorted(recognised) == ["recognised a 3", "recognised b 0", "recognised c 120"]
+    assert (recognised[-1], rest) == ("recognised b 0", "")
+    assert await raw_kafka.records("recognition.dlq") == []
+
+
+@pytest.mark.kafka
 async def test_faust_orders_charges_what_the_bank_refused_at_first_and_counts_it_once(raw_kafka: RawKafka, tmp_path: Path) -> None:
     for topic in ("purchases", "invoices"):
         await create(raw_kafka, topic)

@@ -68,8 +68,8 @@ async def fetch_raw(consumer: Any, partition: TopicPartition, position: int, *, 
     if node in (None, -1):
         raise StaleMetadata(partition)
     topics = [(partition.topic, [(partition.partition, position, fetcher._max_partition_fetch_bytes)])]
-    wait_ms = fetcher._fetch_max_wait_ms if wait_ms is None else wait_ms
-    request = FetchRequest(wait_ms, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
+    longest: int = fetcher._fetch_max_wait_ms if wait_ms is None else wait_ms
+    request = FetchRequest(longest, 1, fetcher._fetch_max_bytes, fetcher._isolation_level, topics, rack_id="")
     async with asyncio.timeout(_TIMEOUT):
         answer = await client.send(node, request)
     ((_, ((_, code, _, *more),)),) = answer.topics

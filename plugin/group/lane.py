@@ -73,6 +73,7 @@ class Lane:
         agent: str | None = None,
         handler: str | None = None,
         budget: Budget | None = None,
+        put_off: Callable[[Run], None] | None = None,
         flow: FlowControl | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -82,7 +83,7 @@ class Lane:
         `in_order` says the same of any other lane. `fresh` keeps what is new, and says which of it may be in a batch together.
         `overlapping`: a batch begins while those before it are still at work, for handlers that take messages one by one.
         `agent` is whose messages it has, where they are all of one. `budget` is what all partitions of the process share.
-        `handler` takes everything that it has, if one does; `flow` says what is paused.
+        `handler` takes everything that it has, if one does; `flow` says what is paused, and `put_off` rules on copies that are too many.
         """
         self.topic = topic
         self.partition = partition
@@ -114,9 +115,11 @@ class Lane:
         self._clock = clock
         self._wall = wall
         self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
-        self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog)
+        self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog, put_off)
         self._in_order = in_order
+        self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
+        self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
         self._overflowed_at: int | None = None  #: the bytes in hand when something had no room
         self._next_alarm = 0.0
@@ -200,7 +203,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were fetched and are not settled."""
-        return len(self._backlog) + count(self.running)
+        return len(self._backlog) + count(self.running) + count(self._lent) + count(self.uncommitted)
 
     @property
     def committed(self) -> int | None:
@@ -289,11 +292,28 @@ class Lane:
 
     def unsettled(self) -> list[Run]:
         """Everything that was fetched and is not settled, once the lane has come to its end."""
-        return [*self._backlog.held, *self._backlog.fresh]
+        return [*self.uncommitted, *self._backlog.held, *self._backlog.fresh]
+
+    def lend(self, run: Run) -> None:
+        """Its pipeline takes `run` out of its batch: the lane neither waits for it nor gives its claim back, and counts it in hand.
+
+        It is over with `pass_settled` or `take_back`.
+        """
+        self._lent.add(run)
+
+    def take_back(self, runs: Sequence[Run]) -> bool:
+        """Hold `runs`, which were lent; `False` once the lane has come to its end, and they are whose who has them."""
+        self._lent.difference_update(runs)
+        if self.task is None or self.task.done():
+            return False
+        self._backlog.hold(runs)
+        self._wake.set()
+        return True
 
     def pass_settled(self, runs: Iterable[Run]) -> None:
         """Those of `runs` that are SETTLED may move the watermark, once."""
         settled = [run for run in runs if run.stage is Stage.SETTLED and not run.passed]
+        self._lent.difference_update(settled)
         for run in settled:
             run.passed = True
             for first, end in run.ranges():
@@ -331,7 +351,7 @@ class Lane:
 
     @property
     def _unsettled(self) -> Iterator[Run]:
-        return chain(self.running, self._backlog.held, self._backlog.fresh)
+        return chain(self._lent, self.uncommitted, self.running, self._backlog.held, self._backlog.fresh)
 
     async def _work(self) -> None:
         try:

@@ -25,6 +25,7 @@ from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.limits import Thresholds, share_of
@@ -125,9 +126,13 @@ class Member:
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
         flow: FlowControl | None = None,
+        pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `clock`: epoch seconds, by which copies are due."""
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `pipeline` makes that of an agent, where it is none of ours.
+
+        `clock`: epoch seconds, by which copies are due.
+        """
         self.settings = settings
         self.later = later
         self.names = TopicNames.of(settings, later.levels, dead_letter=dead_letter.topic)
@@ -151,6 +156,7 @@ class Member:
         self._dedup = dedup
         self._store = store
         self._inbox = inbox
+        self._make_pipeline = pipeline
         self._tasks = Tasks(settings.group, self._fail)
         self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
         self._foreign = 0  # partitions that came with metadata of others
@@ -257,6 +263,8 @@ class Member:
         self.routes = Routes(self.worker, self.pipelines, self._pipelines_of_copies())
 
     def _pipeline(self, agent: Agent) -> Pipeline:
+        if self._make_pipeline is not None:
+            return self._make_pipeline(agent, self)
         if self._inbox is None:
             return Pipeline(agent, self.worker)
         if self.offsets is None:
@@ -399,6 +407,7 @@ class Member:
             agent=agent,
             handler=agent or (self._handlers.get(topic) if role == "source" else None),
             budget=self.budget,
+            put_off=partial(put_off, policy=self.later),
             flow=self.flow,
         )
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 from ackwise.middleware.breaker import GRACE
 from ackwise.middleware.flowcontrol import PAUSED, FlowControl, is_withheld_letter
 from ackwise.middleware.message import TopicPartition
-from ackwise.middleware.run import Run
+from ackwise.middleware.run import Run, count
 from ackwise.plugin.group.backlog import Backlog, is_decided
 
-__all__ = ["Parking"]
+__all__ = ["MOST_COPIES", "Parking"]
+
+#: Copies for paused handlers that a partition of the retry topic keeps in memory; those above go back to a delay topic.
+MOST_COPIES: Final = 200
 
 
 class Parking:
@@ -24,8 +27,11 @@ class Parking:
         role: Literal["source", "retry"],
         handler: str | None,
         backlog: Backlog,
+        put_off: Callable[[Run], None] | None = None,
     ) -> None:
+        """`put_off` rules that a copy goes to a delay topic, at no attempt; without it all copies stay here."""
         self._flow = flow
+        self._put_off = put_off if role == "retry" else None
         self._place = place
         self._handler = handler if role == "source" else None
         self._backlog = backlog
@@ -44,7 +50,14 @@ class Parking:
         if until is None:
             return batch
         decided = [run for run in batch if is_decided(run)]
-        self._set_aside([run for run in batch if not is_decided(run)], until)
+        aside = [run for run in batch if not is_decided(run)]
+        if self._put_off is not None and aside:
+            room = max(0, MOST_COPIES - count(run for run in self._backlog.held if run.why == PAUSED))
+            aside, surplus = aside[:room], aside[room:]  # each is a copy, and so a run of one
+            for run in surplus:
+                self._put_off(run)
+            decided += surplus
+        self._set_aside(aside, until)
         return decided
 
     def look_again(self) -> None:

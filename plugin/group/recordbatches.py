@@ -164,7 +164,7 @@ class RecordBatches:
             return self._producer
 
     async def _connect(self) -> AIOKafkaProducer:
-        options: dict[str, Any] = dict(self._settings.client_options)
+        options: dict[str, Any] = {"request_timeout_ms": round(_TIMEOUT * 1000), **self._settings.client_options}
         try:
             producer = AIOKafkaProducer(
                 bootstrap_servers=self._settings.brokers,
@@ -172,7 +172,7 @@ class RecordBatches:
                 acks="all",
                 enable_idempotence=self._is_idempotent,
                 max_request_size=_UNBOUNDED,
-                **({"request_timeout_ms": round(_TIMEOUT * 1000)} | options),
+                **options,
             )
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"client_options can't be used for a producer: {error}") from error

@@ -21,6 +21,7 @@ from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
@@ -81,9 +82,12 @@ class AiokafkaHost:
         flow: FlowControl | None = None,
         consumer: AIOKafkaConsumer | None = None,
         model: MessageModel | None = None,
+        pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`, `flow` what is paused and limited.
+
+        `pipeline` makes that of an agent, where it is none of ours.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due. `model`: how it comes to its partitions, by default as a member of the group.
@@ -99,6 +103,7 @@ class AiokafkaHost:
             inbox=inbox,
             sink=sink,
             flow=flow,
+            pipeline=pipeline,
             clock=clock,
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})

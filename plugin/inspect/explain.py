@@ -202,6 +202,8 @@ def _settings(
         if agent.in_place is not None:
             order = agent.order if agent.order_by is None else f"{agent.order}, by {name_of(agent.order_by)}"
             yield Setting(f"agents.{agent.name}.order", order, "code")
+            if agent.commit == "manual":
+                yield Setting(f"agents.{agent.name}.commit", "manual: once the handler returns COMMIT", "code")
             yield Setting(f"agents.{agent.name}.in_place", str(agent.in_place), "code")
 
 

@@ -90,7 +90,8 @@ async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[
                 await _write(publisher, group, {message_id: in_time[message_id] for message_id in late}, None)
         finally:
             await publisher.stop()
-    return answers | dict.fromkeys(late, "too late")
+    answers.update(dict.fromkeys(late, "too late"))
+    return answers
 
 
 def _partition_of(message_id: str) -> int:

@@ -95,18 +95,19 @@ class CancelTopic:
 
     async def _read_to_end(self) -> None:
         consumer = await self._connected()
-        if self._position is None:
-            self._position = (await consumer.beginning_offsets([self._partition]))[self._partition]
+        position = self._position
+        if position is None:
+            position = self._position = int((await consumer.beginning_offsets([self._partition]))[self._partition])
         while True:
-            found = await fetch_raw(consumer, self._partition, self._position, wait_ms=0)
+            found = await fetch_raw(consumer, self._partition, position, wait_ms=0)
             if not found.raw:
                 return
             reading: Any = found.records()
             for record in reading:
                 self._take(record)
-            if reading.next_fetch_offset == self._position:
-                raise KafkaError(f"topic {self._partition.topic!r} can't be read on at offset {self._position}")
-            self._position = reading.next_fetch_offset
+            if reading.next_fetch_offset == position:
+                raise KafkaError(f"topic {self._partition.topic!r} can't be read on at offset {position}")
+            position = self._position = reading.next_fetch_offset
 
     def _take(self, record: Any) -> None:
         if record.key is None:

@@ -248,7 +248,7 @@ class DelayLine:
                 self._open_those_with(self._cancellations.hashes)
                 dropped = await self._record_cancelled(keys)
         except (KafkaError, OSError, EventLogUnavailable) as error:
-            rest = self._rest()
+            rest = self._back_off()
             log.warning(
                 "cancellations can't be read or recorded now, what is due waits for it",
                 topic=self._topic,
@@ -364,7 +364,7 @@ class DelayLine:
         if error is None:
             self._failures = 0
             return 0.0
-        rest = self._rest()
+        rest = self._back_off()
         log.warning(
             "copies that are due can't be moved, trying again",
             topic=self._topic,
@@ -393,7 +393,7 @@ class DelayLine:
         else:
             self._bytes -= bytes_of(moving.record)
 
-    def _rest(self) -> float:
+    def _back_off(self) -> float:
         """Seconds until what failed is tried again; more each time."""
         rest: float = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self._failures, 10))
         self._failures += 1

@@ -34,6 +34,7 @@ GUARANTEES = [
     "docs/how-to/dedup.md",
     "docs/how-to/delays.md",
     "docs/how-to/limits.md",
+    "docs/how-to/simple-consumer.md",
     "docs/how-to/transactional.md",
     "docs/reconcile.md",
 ]

@@ -174,6 +174,51 @@ def test_what_an_operator_replays_starts_again_at_the_first_attempt() -> None:
     assert (replayed.attempt, replayed.replay_id) == (1, b"2026-11-21")
 
 
+# Copies that no attempt is charged for
+
+
+def uncharged(delivery: Delivery) -> Copy:
+    return retry_copy(
+        delivery, topic="billing.retry", partition=1, group="billing", handler="charge", due=0, now_ms=10_000, reason="", charged=False
+    )
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 16])
+def test_an_uncharged_copy_keeps_the_attempt_and_the_identity(attempt: int) -> None:
+    copy = parse_copy(read(uncharged(FIRST._replace(attempt=attempt))), "billing")
+    assert (copy.attempt, copy.origin, copy.headers) == (attempt, FIRST.origin, FIRST.headers)
+    assert parse_copy(read(back(copy)), "billing").attempt == attempt + 1
+
+
+@pytest.mark.parametrize(
+    ("copy", "version"),
+    [
+        pytest.param(uncharged(FIRST), b"2", id="a first attempt, which version 1 takes for foreign"),
+        pytest.param(uncharged(FIRST._replace(attempt=2)), b"1", id="a later one"),
+        pytest.param(uncharged(FIRST._replace(replay_id=b"r")), b"1", id="a replay"),
+        pytest.param(back(FIRST), b"1", id="charged"),
+    ],
+)
+def test_a_copy_has_the_oldest_version_that_can_say_it(copy: Copy, version: bytes) -> None:
+    assert dict(copy.headers)["ackwise-version"] == version
+
+
+def test_an_older_worker_holds_what_it_can_not_read_and_reads_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer, others = read(uncharged(FIRST)), [read(uncharged(FIRST._replace(attempt=2))), read(back(FIRST))]
+    monkeypatch.setattr("ackwise.middleware.wire.VERSION", 1)
+    assert [parse_copy(copy, "billing").attempt for copy in others] == [2, 2]
+    with pytest.raises(NewerWire, match="upgrade this worker"):
+        parse_copy(newer, "billing")
+    with pytest.raises(NewerWire, match="upgrade this worker"):
+        due_ms(newer.headers, "billing")
+
+
+def test_a_first_attempt_in_version_1_stays_foreign() -> None:
+    headers = tuple((name, b"1" if name == "ackwise-version" else value) for name, value in uncharged(FIRST).headers)
+    with pytest.raises(ForeignCopy, match="ackwise-attempt"):
+        parse_copy(read(Copy("billing.retry", 1, b"k", b"v", headers)), "billing")
+
+
 # What is not ours
 
 
@@ -204,7 +249,7 @@ def with_header(name: str, value: bytes | None) -> Delivery:
     return read(Copy("billing.retry", 1, b"k", b"v", tuple((key, value if key == name else old) for key, old in written)))
 
 
-@pytest.mark.parametrize("version", [b"2", b"10", b"9" * 100])
+@pytest.mark.parametrize("version", [b"%d" % (VERSION + 1), b"10", b"9" * 100])
 def test_a_newer_version_is_held_and_not_guessed_at(version: bytes) -> None:
     with pytest.raises(NewerWire, match="upgrade this worker"):
         parse_copy(with_header("ackwise-version", version), "billing")
@@ -284,7 +329,7 @@ def test_a_dead_letter_has_key_value_and_headers_whole_and_says_why() -> None:
     letter = dead(FIRST, reason="max-reconsume-times", failure=Failure("ValueError", "bad \udc80 amount", "Traceback …"))
     assert (letter.topic, letter.key, letter.value, letter.headers[:1]) == ("billing.dlq", b"k", b"v", FIRST.headers)
     said = dict(letter.headers)
-    assert said["ackwise-version"] == b"%d" % VERSION
+    assert said["ackwise-version"] == b"1", "nothing in it is newer"
     assert (said["ackwise-group"], said["ackwise-handler"], said["ackwise-reason"]) == (b"billing", b"charge", b"max-reconsume-times")
     assert (said["ackwise-origin-topic"], said["ackwise-origin-partition"], said["ackwise-origin-offset"]) == (b"orders", b"3", b"100")
     assert (said["ackwise-error-class"], said["ackwise-error-message"]) == (b"ValueError", b"bad \\udc80 amount")

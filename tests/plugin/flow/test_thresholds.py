@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from ackwise import ConfigurationError, ConsumeLater, DeadLetter
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
+from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.limits import Thresholds
 from ackwise.middleware.message import Delivery, Origin
@@ -20,6 +21,7 @@ from ackwise.middleware.pausing import Target
 from ackwise.middleware.run import Run, Stage
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.parking import MOST_COPIES
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 MIB = 2**20
@@ -47,7 +49,12 @@ def records(first: int, number: int, size: int = 0) -> list[Delivery]:
 
 
 def lane_of(
-    *lines: Line, flow: FlowControl | None = None, thresholds: Thresholds | None = None, role: Any = "source", in_order: bool = False
+    *lines: Line,
+    flow: FlowControl | None = None,
+    thresholds: Thresholds | None = None,
+    role: Any = "source",
+    in_order: bool = False,
+    put_off: Callable[[Run], None] | None = None,
 ) -> Lane:
     lines = lines or (Line(),)
 
@@ -55,7 +62,9 @@ def lane_of(
         return [Run.of(delivery, lines[delivery.offset % len(lines)]) for delivery in fetched]
 
     handler = lines[0].agent.name
-    lane = Lane("orders", 0, role, 0, make=make, progressed=lambda lane: None, flow=flow, handler=handler, in_order=in_order)
+    lane = Lane(
+        "orders", 0, role, 0, make=make, progressed=lambda lane: None, flow=flow, handler=handler, in_order=in_order, put_off=put_off
+    )  # fmt: skip
     lane.thresholds = thresholds or Thresholds()
     return lane
 
@@ -215,6 +224,24 @@ async def test_in_the_retry_topic_the_copies_of_other_handlers_go_on() -> None:
     lane.start()
     await until(lambda: len(ship.took) == 5)
     assert (bill.took, ship.took, lane.is_full()) == ([], [1, 3, 5, 7, 9], False)
+    await end(lane)
+
+
+async def test_copies_for_a_paused_handler_above_two_hundred_go_back_to_a_delay_topic_at_no_attempt() -> None:
+    flow, bill, back = FlowControl(), Line("bill"), list[Run]()
+
+    def put_off_and_note(run: Run) -> None:
+        put_off(run, ConsumeLater())
+        back.append(run)
+
+    lane = lane_of(bill, flow=flow, role="retry", put_off=put_off_and_note)
+    flow.pausing.pause(Target("bill"), "code")
+    lane.offer(records(0, 230))
+    lane.start()
+    await until(lambda: len(bill.took) == 30)
+    assert [run.first for run in back] == bill.took == list(range(200, 230))
+    assert {(run.send_back.delay, run.send_back.charged) for run in back if run.send_back is not None} == {(10.0, False)}
+    assert len(lane.held) == MOST_COPIES
     await end(lane)
 
 

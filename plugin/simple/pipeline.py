@@ -1,0 +1,262 @@
+"""Receiving pipeline: the spine for receivers, who take messages in their own time and say one by one what became of them.
+
+    wait for an order → claim as many → lend them → settle each when it is acknowledged, sent back, or its receipt expires
+
+What a receiver has is out of its lane: it goes on when the partition moves to another worker, with the claim that keeps others off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.disposition import DONE, Dead, Disposition, Reason
+from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.message import Message
+from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
+from ackwise.middleware.receiving import EXPIRED, Answer, Receipts
+from ackwise.middleware.run import Run, Stage, apart, count, in_order
+from ackwise.middleware.settlement import Assignment
+from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.simple.desk import Desk, Held
+
+__all__ = ["ReceivingPipeline"]
+
+#: Seconds that a batch waits for an order before its lane looks at what it holds besides, such as a dead letter to be sent again.
+_OFFERED: Final = 1.0
+
+#: Seconds that what is being settled may take when the consumer is closed.
+_SETTLE_TIMEOUT: Final = 10.0
+
+
+class ReceivingPipeline(Pipeline):
+    """The spine for the receivers of one consumer, who ask at `desk`. `clock`: seconds that never go back, by which receipts expire."""
+
+    def __init__(self, agent: Agent, member: Member, desk: Desk, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(agent, member.worker)
+        self._member = member
+        self._desk = desk
+        self._clock = clock
+        self._receipts = Receipts[Held]()
+        self._has_changed = asyncio.Event()
+        self._is_watching = False
+        self._settling: set[asyncio.Task[None]] = set()
+
+    def batch_limit(self, run: Run) -> int:
+        """As many as there are: each message is decided on by itself, and takes no neighbour with it."""
+        return self.agent.max_batch
+
+    async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
+        assert isinstance(assignment, Lane)
+        stopped = self._admission.prepare(runs)
+        await self._settle(runs, assignment)
+        assignment.pass_settled(runs)
+        if stopped is None and await self._may_begin(runs, assignment):
+            await self._serve(runs, assignment)
+        follow(runs)
+        await self._settle(runs, assignment)
+        if stopped is not None:
+            raise HandlerStopped(stopped)
+
+    async def _serve(self, runs: list[Run], lane: Lane) -> None:
+        """Lend as many of `runs` as somebody wants. What has succeeded here, and lost its claim, is claimed anew in any case."""
+        ready = [run for run in runs if run.stage is Stage.FETCHED]
+        again = [run for run in ready if run.succeeded]
+        promises = [] if again or not ready else await self._desk.sell(ready, count(ready), within=_OFFERED)
+        chosen = again or _first(runs, ready, sum(number for _, number in promises))
+        brought = list[Held]()
+        try:
+            if chosen and not (lane.is_stopping or lane.cut_off):
+                brought = await self._claim(runs, chosen, lane)
+        finally:
+            unwanted = self._desk.bring(promises, brought)
+        for held in unwanted:
+            self.give_back(held)
+
+    async def _claim(self, runs: list[Run], chosen: list[Run], lane: Lane) -> list[Held]:
+        """Claim `chosen`, which are among `runs`; what is granted is lent by `lane` from now on."""
+        runs[:] = [run for run in runs if run not in chosen]
+        async with AsyncExitStack() as company:
+            try:
+                if await company.enter_async_context(self._turn(chosen)) and not lane.cut_off:
+                    await self._admission.claim(chosen)
+                    follow(chosen)
+                granted = [run for run in chosen if run.stage is Stage.ADMITTED]
+                ready = in_order(chosen, [single for run in granted for single in apart(chosen, run)])
+                if lane.is_stopping or lane.cut_off:
+                    self._give_up(ready)
+                    return []
+                brought = [Held(run, lane) for run in ready if not self._bury(run)]
+                for held in brought:
+                    chosen.remove(held.run)
+                    lane.lend(held.run)
+                    held.run.call = held
+                if brought:
+                    self._member.spawn(_keep_company(company.pop_all(), brought), "received")
+                return brought
+            finally:
+                runs += chosen
+
+    def _bury(self, run: Run) -> bool:
+        """Whether `run` came more often than it may, as when the limit was lowered: then it is a dead letter, and nobody receives it."""
+        if run.attempt - 1 <= self._worker.later.max_reconsume_times:
+            return False
+        run.error = Reason.MAX_RECONSUME_TIMES
+        run.rule(Dead(Reason.MAX_RECONSUME_TIMES))
+        return True
+
+    def hand_out(self, held: Held, invisible: float) -> tuple[Message[object], str] | None:
+        """A receiver has it from now on, for `invisible` seconds; returns the message and its receipt, or `None` if it must not run."""
+        if not self._execution.begin([held.run], [held.run], held):
+            self._return([held.run], held.lane)
+            held.end()
+            return None
+        receipt = self._receipts.give(held, self._clock() + invisible)
+        self._watch()
+        return held.message, receipt
+
+    def give_back(self, held: Held) -> None:
+        """Its receiver does not want it, or is gone before it had it: it comes up again, and no attempt is counted."""
+        self._execution.end(held.run.ids or (), held)
+        self._give_up([held.run])
+        self._return([held.run], held.lane)
+        held.end()
+
+    async def ack(self, receipts: Sequence[str]) -> list[Answer]:
+        """The messages of `receipts` are done; returns what that came to, for each."""
+        self.expire()
+        found = [self._use(receipt) for receipt in receipts]
+        await self._decide([held for held in found if held is not None], DONE)
+        return [
+            Answer.INVALID_RECEIPT if held is None else Answer.ACKED if held.run.stage is Stage.SETTLED else Answer.UNSETTLED
+            for held in found
+        ]
+
+    async def send_back(self, receipt: str, disposition: Disposition) -> bool:
+        """The message of `receipt` comes back, or is a dead letter, as `disposition` says; `False` if the receipt does not count."""
+        self.expire()
+        if (held := self._use(receipt)) is None:
+            return False
+        await self._decide([held], disposition)
+        return True
+
+    def change(self, receipt: str, invisible: float) -> str | None:
+        """A newer receipt, which counts for `invisible` seconds from now; `None` if `receipt` does not count."""
+        self.expire()
+        now = self._clock()
+        newer = self._receipts.replace(receipt, now + invisible, now)
+        self._watch()
+        return newer
+
+    async def close(self, unwanted: Iterable[Held]) -> None:
+        """What receivers have, and what is `unwanted`, comes up again, here or in another worker, and no attempt is counted.
+
+        What is being settled still is.
+        """
+        if self._settling:
+            await asyncio.wait(self._settling, timeout=_SETTLE_TIMEOUT)
+        for held in [*unwanted, *self._receipts.withdraw()]:
+            self.give_back(held)
+        await self._release()
+
+    def _use(self, receipt: str) -> Held | None:
+        """What `receipt` is for, if it counts. Without a claim nothing of a partition that is gone can be settled: it comes again."""
+        held = self._receipts.use(receipt, self._clock())
+        if held is not None and held.lane.is_stopping and (not held.run.tokens or held.run.unprotected):
+            self.give_back(held)
+            return None
+        return held
+
+    async def _decide(self, held: Collection[Held], disposition: Disposition) -> None:
+        """Rule on what receivers had, and settle it, whoever waits for that."""
+        if not held:
+            return
+        self._execution.conclude([(each.run, disposition, None) for each in held])
+        for each in held:
+            self._execution.end(each.run.ids or (), each)
+            each.run.call = None
+        task = self._member.spawn(self._settle_each(held), "settle")
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        await asyncio.wait({task})
+
+    async def _settle_each(self, held: Iterable[Held]) -> None:
+        by_lane: dict[Lane, list[Held]] = {}
+        for each in held:
+            by_lane.setdefault(each.lane, []).append(each)
+        for lane, of_lane in by_lane.items():
+            runs = [each.run for each in of_lane]
+            try:
+                await self._settle(runs, lane)
+            finally:
+                lane.pass_settled(runs)
+                self._return([run for run in runs if run.stage is not Stage.SETTLED], lane)
+                for each in of_lane:
+                    each.end()
+            if lane.is_stopping:
+                await self._release()
+
+    def _give_up(self, runs: Sequence[Run]) -> None:
+        call = HandlerCall()
+        call.called_off = True  # nobody failed
+        for run in runs:
+            run.call = None
+        self._execution.give_up([*runs], runs, call)
+
+    def _return(self, runs: Sequence[Run], lane: Lane) -> None:
+        """Let `runs` come up again in their lane. Once that has come to its end, what they hold goes back to the store instead."""
+        if runs and not lane.take_back(runs) and self._worker.leases is not None:
+            for run in runs:
+                self._worker.leases.give_back(run)
+
+    async def _release(self) -> None:
+        """Tell the store at once what another worker may be waiting for; while it is away, what is to be told waits."""
+        if self._worker.leases is not None:
+            with suppress(StoreUnavailable):
+                await self._worker.leases.flush()
+
+    def _watch(self) -> None:
+        self._has_changed.set()
+        if not self._is_watching:
+            self._is_watching = True
+            self._member.keep(self._expire_in_time, "receipts")
+
+    async def _expire_in_time(self) -> None:
+        while True:
+            self._has_changed.clear()
+            self.expire()
+            end = self._receipts.next_end
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if end is None else max(0.0, end - self._clock())):
+                    await self._has_changed.wait()
+
+    def expire(self) -> None:
+        """Send back what nobody has acknowledged in time."""
+        if expired := self._receipts.expire(self._clock()):
+            self._member.spawn(self._decide(expired, EXPIRED), "expired")
+
+
+def _first(runs: list[Run], ready: Sequence[Run], number: int) -> list[Run]:
+    """The first `number` messages of `ready`, which are among `runs`."""
+    found = []
+    for run in sorted(ready, key=lambda run: run.first):
+        if number <= 0:
+            break
+        if len(run) > number:
+            run = run.cut(number)
+            runs.append(run)
+        found.append(run)
+        number -= len(run)
+    return found
+
+
+async def _keep_company(company: AsyncExitStack, brought: Sequence[Held]) -> None:
+    """Messages that workers have died of wait until nobody has any of `brought` any more, and the other way round."""
+    async with company:
+        await asyncio.wait({held.is_back for held in brought})

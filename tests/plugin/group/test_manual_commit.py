@@ -1,0 +1,153 @@
+"""`commit="manual"` of a partition in order: what succeeded is done at `COMMIT`, and comes again at `ROLLBACK`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.plugin.group.ordered import Shop
+
+from ackwise import App, ConfigurationError, Transactional
+from ackwise.middleware.disposition import CONSUME_LATER, CONSUME_SUCCESS, ConsumeStatus
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import Message
+from ackwise.middleware.ordering import RetryInPlace
+
+COMMIT, ROLLBACK = ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Callable[..., Shop]]:
+    async with AsyncExitStack() as shops:
+
+        def make(says: Callable[[Any], object], **options: Any) -> Shop:
+            async def handle(argument: Any) -> object:
+                return says(argument)
+
+            defaults: dict[str, Any] = {"commit": "manual", "max_batch": 2}
+            made = Shop(handle, **(defaults | options))
+            shops.push_async_callback(made.stop)
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+async def test_O10_a_success_is_consumed_and_not_committed_and_the_partition_goes_on(shop: Any, dedup: bool) -> None:
+    here = shop(lambda batch: CONSUME_SUCCESS, dedup=dedup)
+    here.offer(4)
+    await here.until(lambda: len(here.lane.uncommitted) == 2)
+    assert (here.seen, here.lane.watermark.commit, here.lane.in_hand) == ([[100, 101], [102, 103]], 100, 4)
+    assert EventCode.SUCCEEDED not in here.sink.codes(100)
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+async def test_O11_a_commit_is_a_success_of_all_since_the_last_one(shop: Any, dedup: bool) -> None:
+    here = shop(lambda batch: COMMIT if batch[0].offset == 102 else None, dedup=dedup)
+    here.offer(4)
+    await here.settled(4)
+    assert (here.seen, here.lane.uncommitted) == ([[100, 101], [102, 103]], [])
+    assert all(here.sink.codes(offset).count(EventCode.SUCCEEDED) == 1 for offset in range(100, 104))
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+async def test_O12_a_rollback_brings_back_all_since_the_last_commit_in_order_and_charges_nothing(shop: Any, dedup: bool) -> None:
+    counted: list[int] = []
+
+    def says(batch: Any) -> object:
+        counted.extend(message.reconsume_times for message in batch)
+        if batch[0].offset == 102:
+            return ROLLBACK if len(here.seen) == 2 else COMMIT
+        return None
+
+    here = shop(says, dedup=dedup)
+    here.offer(6)
+    await here.settled(4)
+    assert here.seen[:4] == [[100, 101], [102, 103], [100, 101], [102, 103]]
+    assert set(counted) == {0}
+
+
+async def test_O13_a_suspension_brings_back_its_own_batch_alone(shop: Any) -> None:
+    def says(batch: Any) -> object:
+        if batch[0].offset == 102 and batch[0].reconsume_times == 0:
+            return CONSUME_LATER
+        return COMMIT if batch[0].offset >= 102 else None
+
+    here = shop(says)
+    here.offer(4)
+    await here.settled(4)
+    assert here.seen == [[100, 101], [102, 103], [102], [103]]
+
+
+async def test_messages_one_by_one_are_committed_and_rolled_back_alike(shop: Any) -> None:
+    def says(message: Message[Any]) -> object:
+        if message.offset == 102:
+            return ROLLBACK if len(here.seen) == 3 else COMMIT
+        return None
+
+    here = shop(says, kind="message", max_batch=10)
+    here.offer(3)
+    await here.settled(3)
+    assert here.seen == [[100], [101], [102], [100], [101], [102]]
+
+
+async def test_what_is_not_committed_at_a_stop_is_left_to_the_next_owner_and_its_claims_can_be_given_back(shop: Any) -> None:
+    here = shop(lambda batch: None, dedup=True)
+    here.offer(2)
+    await here.until(lambda: here.lane.uncommitted)
+    await here.stop()
+    assert (here.lane.watermark.commit, [run.first for run in here.lane.unsettled()]) == (100, [100])
+    assert here.lane.in_place == []
+
+
+async def test_a_commit_whose_claim_was_lost_is_claimed_again_and_completed_not_run(shop: Any) -> None:
+    here = shop(lambda batch: COMMIT if batch[0].offset == 102 else None, dedup=True)
+    here.offer(2)
+    await here.until(lambda: here.lane.uncommitted)
+    here.store.inner = type(here.store.inner)()  # it has forgotten the claims
+    here.offer(2)
+    await here.settled(4)
+    assert here.seen == [[100, 101], [102, 103]]
+
+
+async def test_O02_without_manual_a_commit_is_a_success(shop: Any) -> None:
+    here = shop(lambda batch: COMMIT, commit="auto")
+    here.offer(2)
+    await here.settled(2)
+    assert (here.seen, here.sent) == ([[100, 101]], [])
+
+
+async def test_O03_without_manual_a_rollback_is_no_result_and_suspends(shop: Any) -> None:
+    def says(batch: Any) -> object:
+        return ROLLBACK if len(here.seen) == 1 else None
+
+    here: Shop = shop(says, commit="auto")
+    here.offer(1)
+    await here.settled(1)
+    assert here.seen == [[100], [100]]
+    assert [event.error for event in here.sink.durable if event.code is EventCode.FAILED] == ["InvalidHandlerResult"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"commit": "later", "order": "partition", "in_place": RetryInPlace(3)}, "commit of agent 'bill' is 'later'"),
+        ({"commit": "manual"}, "has commit='manual' and order='none'; it holds for order='partition'"),
+        ({"commit": "manual", "order": "key", "in_place": RetryInPlace(3)}, "has commit='manual' and order='key'"),
+    ],
+)
+def test_a_commit_mode_that_can_not_work_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        App("billing").agent("orders", name="bill", **options)(_bill)
+
+
+def test_manual_commits_are_refused_in_a_transaction() -> None:
+    app = App("billing")
+    app.use(Transactional("sqlite:///shop.db"))
+    app.agent("orders", order="partition", commit="manual", in_place=RetryInPlace(3))(_bill)
+    assert any("has commit='manual', and Transactional commits what each call wrote" in said for said in app.explain().refusals)
+
+
+async def _bill(message: Message[bytes]) -> None: ...

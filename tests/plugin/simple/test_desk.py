@@ -1,0 +1,94 @@
+"""The desk: what is wanted, promised and given, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.run import Run
+from ackwise.plugin.simple.desk import Desk, Held, Promise
+
+
+def runs(number: int) -> list[Run]:
+    origins = [Origin("orders", 0, offset, 0) for offset in range(number)]
+    return [Run.of(Delivery(*origin, None, b"", (), origin)) for origin in origins]
+
+
+def held(number: int) -> list[Held]:
+    return [Held(run, None) for run in runs(number)]
+
+
+async def test_an_offer_is_accepted_as_far_as_something_is_wanted() -> None:
+    desk = Desk()
+    one, other = desk.ask(2), desk.ask(3)
+    assert await desk.sell(runs(9), 9, within=0) == [Promise(one, 2), Promise(other, 3)]
+    assert await desk.sell(runs(9), 9, within=0) == []
+
+
+async def test_who_asked_first_is_given_first_and_in_whole() -> None:
+    desk = Desk()
+    one, other = desk.ask(2), desk.ask(2)
+    brought = held(3)
+    assert desk.bring(await desk.sell(runs(3), 3, within=0), brought) == []
+    assert (desk.leave(one), desk.leave(other)) == (brought[:2], brought[2:])
+
+
+async def test_an_order_waits_for_all_that_is_promised_and_no_longer() -> None:
+    desk = Desk()
+    order = desk.ask(5)
+    first, second = await desk.sell(runs(1), 1, within=0), await desk.sell(runs(2), 2, within=0)
+    desk.bring(first, held(1))
+    assert not order.filled.done()
+    desk.bring(second, [])
+    assert order.filled.done()
+    assert len(desk.leave(order)) == 1
+
+
+async def test_what_was_promised_and_not_brought_is_wanted_again() -> None:
+    desk = Desk()
+    order = desk.ask(1)
+    desk.bring(await desk.sell(runs(1), 1, within=0), [])
+    assert await desk.sell(runs(1), 1, within=0) == [Promise(order, 1)]
+
+
+async def test_what_a_receiver_left_goes_to_another_or_back() -> None:
+    desk = Desk()
+    gone = desk.ask(2)
+    promises = await desk.sell(runs(2), 2, within=0)
+    desk.leave(gone)
+    other = desk.ask(1)
+    brought = held(2)
+    assert desk.bring(promises, brought) == brought[1:]
+    assert desk.leave(other) == brought[:1]
+
+
+async def test_a_batch_that_waits_ends_when_its_partition_stops() -> None:
+    desk = Desk()
+    batch = runs(1)
+    selling = asyncio.create_task(desk.sell(batch, 1, within=60))
+    await asyncio.sleep(0)
+    assert batch[0].call is not None
+    batch[0].call.recall()
+    assert await selling == []
+    assert batch[0].call is None
+    order = desk.ask(1)
+    assert order.promised == 0
+
+
+async def test_an_offer_that_is_cancelled_as_it_is_accepted_keeps_nobody_waiting() -> None:
+    desk = Desk()
+    selling = asyncio.create_task(desk.sell(runs(1), 1, within=60))
+    await asyncio.sleep(0)
+    order = desk.ask(1)
+    selling.cancel()
+    await asyncio.wait({selling})
+    assert (order.promised, order.wanted) == (0, 1)
+
+
+async def test_a_closed_desk_gives_back_what_had_come_and_takes_no_orders() -> None:
+    desk = Desk()
+    order = desk.ask(2)
+    brought = held(1)
+    desk.bring(await desk.sell(runs(1), 1, within=0), brought)
+    assert desk.close() == brought
+    assert (desk.leave(order), desk.ask(1).wanted) == ([], 0)
