@@ -125,7 +125,7 @@ def _judged(
     grace: int,
 ) -> DataFrame:
     begin = None if since is None else since - grace
-    states = folded.messages(facts.live_writers, None if begin is None else _horizon(facts, commits, begin))
+    states = folded.messages(facts.live_writers, facts.mute, None if begin is None else _horizon(facts, commits, begin))
     unsettled = [(pk, *span) for pk, spans in blind.unsettled.items() for span in spans]
     return judge(
         states,

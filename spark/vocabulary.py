@@ -139,6 +139,8 @@ class Flag(enum.IntFlag):
     """Two records had its coordinates, since the topic was made anew: its events mix both."""
     RAN_CANCELLED = 16384
     """It was cancelled while it waited, and ran all the same."""
+    TIMED_OUT = 32768
+    """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
 
 
 class ExitCode(enum.IntEnum):
@@ -235,6 +237,7 @@ FLAG_MEANINGS: Final = {
     Flag.PROVISIONAL: "events that would mend it may still come",
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
+    Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {

@@ -173,11 +173,11 @@ class FoldedState:
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         return self._all.around(holes)
 
-    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+    def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         if horizon is not None:
             oldest = self._oldest(horizon)
             self.kept = self._state.read_messages(self._spark, horizon.since, horizon.since if oldest is None else oldest)
-        return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers)
+        return merge(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)

@@ -58,7 +58,7 @@ class Folded(Protocol):
         """Return the positions in each partition before and after each hole."""
         ...
 
-    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+    def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:
         """The states of the messages, as `fold` has them; those beyond the horizon may be left out."""
         ...
 
@@ -106,8 +106,8 @@ class FoldedEvents:
         found = tracks.around(track_rows, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
-    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
-        return fold(self._events, live_writers)
+    def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+        return fold(self._events, live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes(self._events, writers)

@@ -13,16 +13,20 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from ackwise.middleware.disposition import OUR_REASONS
+from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any
 
 __all__ = [
+    "FAILED_FOR_GOOD",
     "HIGHEST_BIT",
     "OTHER_REASON",
     "RANKS",
     "RANK_BASE",
     "REASONS",
+    "SUCCESSES",
+    "TIMED_OUT",
     "attempt_bit",
     "copies",
     "fold",
@@ -49,10 +53,16 @@ RANKS: Final = {
 REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
 OTHER_REASON: Final = 0
 
-#: The events that report an outcome of a message, and those that show that the writer had begun with it.
+#: Bits of `bits` beyond those of the codes: a run failed, and its writer did not try again in place; a run took too long.
+FAILED_FOR_GOOD: Final = 20
+TIMED_OUT: Final = 21
+
+#: A run succeeded. A late one did, too, though nobody waited for it any more.
+SUCCESSES: Final = (EventCode.SUCCEEDED, EventCode.LATE_SUCCESS)
+
+#: The events that report an outcome of a message, beside a failure, and those that show that the writer had begun with it.
 _OUTCOMES: Final = (
-    EventCode.SUCCEEDED,
-    EventCode.FAILED,
+    *SUCCESSES,
     EventCode.SENT_BACK,
     EventCode.DEAD_LETTERED,
     EventCode.DROPPED,
@@ -68,47 +78,54 @@ HIGHEST_BIT: Final = 62
 
 #: How two states of one message become one.
 _MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
-    F.bit_or: ("bits", "attempts", "claimed", "settled", "sent"),
+    F.bit_or: ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
     F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
     F.max: (
         *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
-        *("last_ts", "record_ts", "dedup_hash", "lost", "took"),
+        *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place"),
     ),
 }
 
 
-def fold(events: DataFrame, live_writers: Collection[int]) -> DataFrame:
+def fold(events: DataFrame, live_writers: Collection[int], mute: Collection[int] = ()) -> DataFrame:
     """One row per (`mk`, `offset`) of projected events. Times are microseconds.
 
     `bits` has a bit for each code; `attempts`, `claimed`, `settled`, `sent` one for each attempt that was seen, claimed,
     had an outcome, or was sent back. `cx`, `sx` and `ox` are the extremes of the exec ids of claims, successes and outcomes (successes and
-    failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter.
+    failures). `live_claim` is the newest claim by one of `live_writers`, `reason` that of a dead letter. `in_place` is how often it
+    failed and was to run again in place. `timed_out` and `late` have the attempts of runs that were given up as too long, and of
+    those that succeeded after that; `unended` those that `mute` writers gave up.
     """
     live = F.max(F.when(is_any(EventCode.CLAIMED) & _is_one_of(live_writers), F.col("ts")))
-    return _of_messages(events).agg(*_state(), live.alias("live_claim"))
+    unended = F.bit_or(F.when(_is_given_up() & _is_one_of(mute), attempt_bit(F.col("attempt"))))
+    return _of_messages(events).agg(*_state(), live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
 
 
 def fold_by_writer(events: DataFrame) -> DataFrame:
-    """Fold as `fold` does, one row per (`mk`, `offset`, `writer_id`), without `live_claim`: live writers are not known yet."""
+    """Fold as `fold` does, one row per (`mk`, `offset`, `writer_id`), without `live_claim` and `unended`: who lives is not known yet."""
     return _of_messages(events, "writer_id").agg(*_state())
 
 
-def merge(states: DataFrame, live_writers: Collection[int]) -> DataFrame:
+def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int] = ()) -> DataFrame:
     """Merge rows of several `fold_by_writer` into rows of `fold`, in any order; repeated rows do no harm."""
     live = F.max(F.when(_is_one_of(live_writers), F.col("claim_ts")))
+    unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
     how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    return states.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"))
+    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them
+    return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the messages that each of `writers` reported: `writer_id`, `mk`, `word`, masks `reported` (an outcome) and `begun`."""
-    return _words(events.where(is_about_a_message()), writers, is_any(*_OUTCOMES), is_any(*_BEGUN))
+    return _words(events.where(is_about_a_message()), writers, _is_outcome(), is_any(*_BEGUN))
 
 
 def outcomes_of(states: DataFrame, writers: Collection[int]) -> DataFrame:
     """Return the rows of `outcomes` from rows of `fold_by_writer`."""
-    return _words(states, writers, _has_any(_OUTCOMES), _has_any(_BEGUN))
+    # Without attempts in place every failure is one for good; folders of earlier versions have no bit for that.
+    failed = _has_any([EventCode.FAILED]) & (F.col("in_place").isNull() | _has_any([FAILED_FOR_GOOD]))
+    return _words(states, writers, _has_any(_OUTCOMES) | failed, _has_any(_BEGUN))
 
 
 def copies(events: DataFrame) -> DataFrame:
@@ -119,7 +136,7 @@ def copies(events: DataFrame) -> DataFrame:
         there.withColumn("phys_pk", place)
         .groupBy("writer_id", "mk", "offset", "phys_pk", "phys_offset")
         # State folders of earlier versions have the column `told`.
-        .agg(F.max(is_any(*_OUTCOMES)).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
+        .agg(F.max(_is_outcome()).alias("told"), F.max(is_any(*_BEGUN)).alias("begun"))
     )
 
 
@@ -129,8 +146,27 @@ def _words(rows: DataFrame, writers: Collection[int], reported: Column, begun: C
     return mine.groupBy("writer_id", "mk", word_of("offset").alias("word")).agg(masks[0].alias("reported"), masks[1].alias("begun"))
 
 
-def _has_any(codes: Sequence[EventCode]) -> Column:
+def _has_any(codes: Sequence[int]) -> Column:
     return F.col("bits").bitwiseAND(sum(1 << code for code in codes)) != 0
+
+
+def _is_outcome() -> Column:
+    """Whether its writer says what became of the message; one that is to try again in place may have done so since."""
+    return is_any(*_OUTCOMES) | (is_any(EventCode.FAILED) & _in_place().isNull())
+
+
+def _in_place() -> Column:
+    """How often it has failed by then without having been sent back; null for every other event."""
+    return F.when(is_any(EventCode.FAILED), F.get_json_object("attrs", "$.in_place").try_cast("long"))
+
+
+def _has_timed_out() -> Column:
+    return F.coalesce(is_any(EventCode.FAILED) & (F.col("error") == ConsumeTimeout.__name__), F.lit(False))
+
+
+def _is_given_up() -> Column:
+    """Whether a run took too long, and may have gone on since: an attempt in place is one that has come to its end."""
+    return _has_timed_out() & _in_place().isNull()
 
 
 def _of_messages(events: DataFrame, *also: str) -> GroupedData:
@@ -142,14 +178,14 @@ def _is_one_of(writers: Collection[int]) -> Column:
 
 
 def _state() -> list[Column]:
-    claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(EventCode.SUCCEEDED), is_any(EventCode.SENT_BACK)
-    outcome = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
+    claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(*SUCCESSES), is_any(EventCode.SENT_BACK)
+    outcome = success | is_any(EventCode.FAILED)
     settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)
     return [
-        F.bit_or(_bit(F.col("code"))).alias("bits"),
+        F.bit_or(_bits()).alias("bits"),
         F.bit_or(tried).alias("attempts"),
         F.coalesce(F.bit_or(F.when(claim, tried)), F.lit(0)).alias("claimed"),
         F.coalesce(F.bit_or(F.when(settling, tried)), F.lit(0)).alias("settled"),
@@ -177,7 +213,16 @@ def _state() -> list[Column]:
         F.max("dedup_hash").alias("dedup_hash"),
         F.coalesce(F.max("lost"), F.lit(0)).alias("lost"),
         F.coalesce(F.max("took"), F.lit(0)).alias("took"),
+        F.max(_in_place()).alias("in_place"),
+        F.coalesce(F.bit_or(F.when(_is_given_up(), tried)), F.lit(0)).alias("timed_out"),
+        F.coalesce(F.bit_or(F.when(is_any(EventCode.LATE_SUCCESS), tried)), F.lit(0)).alias("late"),
     ]
+
+
+def _bits() -> Column:
+    for_good = F.when(is_any(EventCode.FAILED) & _in_place().isNull(), F.lit(1 << FAILED_FOR_GOOD)).otherwise(F.lit(0))
+    too_long = F.when(_has_timed_out(), F.lit(1 << TIMED_OUT)).otherwise(F.lit(0))
+    return _bit(F.col("code")).bitwiseOR(for_good).bitwiseOR(too_long)
 
 
 def attempt_bit(attempt: Column) -> Column:

@@ -130,8 +130,8 @@ class FoldedDeltas:
         found = around(self._delta.tracks, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
-    def messages(self, live_writers: Collection[int], horizon: Horizon | None = None) -> DataFrame:
-        return merge(self._delta.messages, live_writers)
+    def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:
+        return merge(self._delta.messages, live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes_of(self._delta.messages, writers)

@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
-from ackwise.spark.fold.messages import HIGHEST_BIT, RANK_BASE, RANKS, attempt_bit
+from ackwise.spark.fold.messages import HIGHEST_BIT, RANK_BASE, RANKS, SUCCESSES, TIMED_OUT, attempt_bit
 from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
 _IN_DOUBT = (Verdict.LOST, Verdict.STUCK)
 #: It has an end here, whatever becomes of other records of its key.
-_DONE = (EventCode.SUCCEEDED, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED)
+_DONE = (*SUCCESSES, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED)
 #: Any missing event of the group may be about them: another worker may have run them since, or a copy of them.
 _ANYWHERE = (Verdict.STUCK, Verdict.RETRY_LOST)
 
@@ -60,8 +60,8 @@ def judge(
             *("record_ts", "dedup_hash"),
             F.coalesce("ok_ts", "last_ts").alias("reported_ts"),
             F.coalesce("sx_max", "ox_max").alias("exec_id"),
-            reduce(Column.__or__, map(_has, _DONE)).alias("is_done"),
-            (_has(EventCode.SUCCEEDED) & ~_no_success_was_claimed()).alias("ran_under_claim"),
+            _has(*_DONE).alias("is_done"),
+            (_has(*SUCCESSES) & ~_no_success_was_claimed()).alias("ran_under_claim"),
             F.when(~is_plain, F.struct(*(name for name in states.columns if name not in ("mk", "offset")))).alias("state"),
         )
     )
@@ -143,7 +143,7 @@ def _verdict(as_of: int, grace: int) -> Column:
     several = (F.col("sx_min") < F.col("sx_max")) & ~_outside("sx_min") & ~_outside("sx_max")
     stale = _has(EventCode.STALE) & ~_has(EventCode.SENT_BACK)
     base = (
-        F.when(_has(EventCode.SUCCEEDED), F.when(several, _lit(Verdict.MULTI_EXECUTED)).otherwise(_lit(Verdict.EXACTLY_ONCE)))
+        F.when(_has(*SUCCESSES), F.when(several, _lit(Verdict.MULTI_EXECUTED)).otherwise(_lit(Verdict.EXACTLY_ONCE)))
         .when(_has(EventCode.DEAD_LETTERED), _lit(Verdict.DEAD_LETTERED))
         .when(_has(EventCode.DROPPED), _lit(Verdict.DROPPED))
         .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
@@ -183,18 +183,19 @@ def _flags() -> Column:
         Flag.AMBIGUOUS_EXEC: (F.col("took") > 0)
         | _has(EventCode.CLAIM_LOST)
         | two_claims
-        | (_has(EventCode.SUCCEEDED) & F.col("is_unreported")),
+        | (_has(*SUCCESSES) & (F.col("is_unreported") | _may_have_gone_on())),
         Flag.UNCLAIMED: _has_outcome() & (~_has(EventCode.CLAIMED) | _outside("ox_min") | _outside("ox_max")),
         Flag.REPEATED: once & (F.col("sx_min") < F.col("sx_max")) & ~_is_recreated(),
         Flag.HAD_FAILURES: _has(EventCode.FAILED),
         Flag.RETRIED: _has(EventCode.SENT_BACK),
-        Flag.RESCUED_FROM_DLQ: _has(EventCode.SUCCEEDED) & _has(EventCode.DEAD_LETTERED),
-        Flag.DUP_AND_OK: _has(EventCode.SUCCEEDED) & _has(EventCode.DUP_SUPPRESSED),
+        Flag.RESCUED_FROM_DLQ: _has(*SUCCESSES) & _has(EventCode.DEAD_LETTERED),
+        Flag.DUP_AND_OK: _has(*SUCCESSES) & _has(EventCode.DUP_SUPPRESSED),
         Flag.ATTEMPT_HOLE: F.bit_count("attempts") < F.least(_last_attempt(), F.lit(HIGHEST_BIT)),
         Flag.NEG_LATENCY: F.col("ok_ts") < F.col("begun_ts"),
         Flag.REWOUND: (F.col("offset") >= F.col("rewound_from")) & (F.col("offset") < F.col("rewound_to")),
         Flag.RECREATED: _is_recreated(),
-        Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & (_has(EventCode.SUCCEEDED) | _has(EventCode.DEAD_LETTERED)),
+        Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & _has(*SUCCESSES, EventCode.DEAD_LETTERED),
+        Flag.TIMED_OUT: _has(TIMED_OUT, EventCode.LATE_SUCCESS),
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
     return reduce(Column.__add__, bits)
@@ -205,8 +206,13 @@ def _is_recreated() -> Column:
     return F.coalesce(F.col("first_record_ts") < F.col("record_ts"), F.lit(False))
 
 
+def _may_have_gone_on() -> Column:
+    """Whether a run was given up by a worker that died, without a word of whether it succeeded after that."""
+    return F.col("unended").bitwiseAND(F.bitwise_not("late")) != 0
+
+
 def _has_outcome() -> Column:
-    return _has(EventCode.SUCCEEDED) | _has(EventCode.FAILED)
+    return _has(*SUCCESSES, EventCode.FAILED)
 
 
 def _outside(exec_id: str) -> Column:
@@ -226,8 +232,8 @@ def _last_attempt() -> Column:
     return F.expr(f"last DIV {RANK_BASE}")
 
 
-def _has(code: EventCode) -> Column:
-    return F.col("bits").bitwiseAND(1 << code) != 0
+def _has(*codes: int) -> Column:
+    return F.col("bits").bitwiseAND(sum(1 << code for code in codes)) != 0
 
 
 def _is(*verdicts: Verdict) -> Column:

@@ -26,7 +26,8 @@ Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
 _FOREVER: Final = 2**62
 _PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7}
-_DONE: Final = {E.SUCCEEDED, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
+_SUCCESSES: Final = (E.SUCCEEDED, E.LATE_SUCCESS)
+_DONE: Final = {*_SUCCESSES, E.DEAD_LETTERED, E.DROPPED, E.SKIPPED}
 _OUTCOMES: Final = {*_DONE, E.FAILED, E.SENT_BACK, E.DUP_SUPPRESSED, E.STALE, E.CANCELLED}
 
 
@@ -239,8 +240,13 @@ class _Court:
             for writer, passed in self.mute.items()
         )
 
+    def _may_have_gone_on(self, of: Mapping[int, list[Event]]) -> bool:
+        """Whether a mute writer gave a run up as too long, and nobody says whether it succeeded after that."""
+        given_up = {_attempt(e) for e in of.get(E.FAILED, []) if _is_too_long(e) and not _is_in_place(e) and e["writer_id"] in self.mute}
+        return bool(given_up - {_attempt(e) for e in of.get(E.LATE_SUCCESS, [])})
+
     def _has_left(self, writer: int, passed: Mapping[Partition, int], place: tuple[Partition, int], mine: list[Event]) -> bool:
-        (partition, offset), codes = place, {e["event_type"] for e in mine}
+        (partition, offset), codes = place, {e["event_type"] for e in mine if not _is_in_place(e)}
         has_begun = bool({E.RECEIVED, E.CLAIMED} & codes) and offset >= passed.get(partition, 0)
         has_come = any(w == writer and start <= offset < end for w, start, end in self.left.get(partition, ()))
         return (has_begun or has_come) and not _OUTCOMES & codes
@@ -425,8 +431,8 @@ class _Court:
         doubt = _in(self.unsettled[partition], offset)
         retry = Verdict.RETRY_LOST if self._is_overdue(group, of, events) else Verdict.RETRYING
         verdict = Verdict.LOST if past else Verdict.PENDING
-        if E.SUCCEEDED in of:
-            several = len(_ids(of, E.SUCCEEDED)) > 1 and all(_was_claimed(of, x) for x in _extremes(of, E.SUCCEEDED))
+        if _has_succeeded(of):
+            several = len(_ids(of, *_SUCCESSES)) > 1 and all(_was_claimed(of, x) for x in _extremes(of, *_SUCCESSES))
             verdict = Verdict.MULTI_EXECUTED if several else Verdict.EXACTLY_ONCE
         elif E.DEAD_LETTERED in of:
             verdict = Verdict.DEAD_LETTERED
@@ -456,7 +462,7 @@ class _Court:
             verdict = Verdict.UNKNOWN_EXPORT_GAP
         low, high = self.rewound[partition]
         rewound = Flag.REWOUND if low <= offset < high else Flag(0)
-        is_open = E.SUCCEEDED in of and self._is_left_open(message, events)
+        is_open = _has_succeeded(of) and (self._is_left_open(message, events) or self._may_have_gone_on(of))
         maybe = Flag.AMBIGUOUS_EXEC if is_open else Flag(0)
         return verdict, self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
 
@@ -472,27 +478,28 @@ class _Court:
         return max(due or 0, *(int(e["event_ts"]) for e in events)) + self.grace < self.drained[group]
 
     def _flags(self, verdict: Verdict, of: Mapping[int, list[Event]], events: list[Event], attempt: int, past: bool) -> Flag:
-        claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, E.SUCCEEDED, E.FAILED)]
-        settled = {_attempt(e) for code in (E.SUCCEEDED, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED) for e in of.get(code, [])}
+        claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, *_SUCCESSES, E.FAILED)]
+        settled = {_attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED) for e in of.get(code, [])}
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
         two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK} & of.keys()))
         begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
-        ok = [e["event_ts"] for e in of.get(E.SUCCEEDED, [])]
-        ran = {E.SUCCEEDED, E.FAILED} & of.keys()
+        ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
+        ran = _has_succeeded(of) or E.FAILED in of
         found = {
             Flag.COMMITTED_PAST: verdict in (Verdict.IN_FLIGHT, Verdict.STUCK) and attempt == 1 and past,
             Flag.AMBIGUOUS_EXEC: two or E.CLAIM_LOST in of or any(e.get("took_unreleased") for e in events),
-            Flag.UNCLAIMED: bool(ran) and (not runs or not all(_was_claimed(of, x) for x in runs)),
-            Flag.REPEATED: verdict is not Verdict.MULTI_EXECUTED and len(_ids(of, E.SUCCEEDED)) > 1 and not _is_recreated(events),
+            Flag.UNCLAIMED: ran and (not runs or not all(_was_claimed(of, x) for x in runs)),
+            Flag.REPEATED: verdict is not Verdict.MULTI_EXECUTED and len(_ids(of, *_SUCCESSES)) > 1 and not _is_recreated(events),
             Flag.HAD_FAILURES: E.FAILED in of,
             Flag.RETRIED: E.SENT_BACK in of,
-            Flag.RESCUED_FROM_DLQ: {E.SUCCEEDED, E.DEAD_LETTERED} <= of.keys(),
-            Flag.DUP_AND_OK: {E.SUCCEEDED, E.DUP_SUPPRESSED} <= of.keys(),
+            Flag.RESCUED_FROM_DLQ: _has_succeeded(of) and E.DEAD_LETTERED in of,
+            Flag.DUP_AND_OK: _has_succeeded(of) and E.DUP_SUPPRESSED in of,
             Flag.ATTEMPT_HOLE: len({_attempt(e) for e in events}) < attempt,
             Flag.NEG_LATENCY: bool(ok) and bool(begun) and min(ok) < min(begun),
             Flag.RECREATED: _is_recreated(events),
-            Flag.RAN_CANCELLED: E.CANCELLED in of and bool({E.SUCCEEDED, E.DEAD_LETTERED} & of.keys()),
+            Flag.RAN_CANCELLED: E.CANCELLED in of and (_has_succeeded(of) or E.DEAD_LETTERED in of),
+            Flag.TIMED_OUT: E.LATE_SUCCESS in of or any(_is_too_long(e) for e in of.get(E.FAILED, [])),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
 
@@ -524,9 +531,9 @@ class _Court:
                 continue
             for mate in mates:
                 of = _grouped(about[mate], lambda e: e["event_type"])
-                ids, claims = _extremes(of, E.SUCCEEDED), _extremes(of, E.CLAIMED)
+                ids, claims = _extremes(of, *_SUCCESSES), _extremes(of, E.CLAIMED)
                 if ids and claims and min(ids) <= max(claims) and max(ids) >= min(claims):
-                    ok.append(min(e["event_ts"] for e in of[E.SUCCEEDED]))
+                    ok.append(min(e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])))
             if hashed is not None and len(ok) > 1:
                 beyond = max(ok) - min(ok) > self._setting((scope[0], scope[1]), "retention", 86400.0)
                 found[scope, hashed] = LogicalVerdict.LOGICAL_DUPLICATE, Flag.BEYOND_TTL if beyond else Flag(0)
@@ -592,6 +599,19 @@ def _is_published(row: Mapping[str, Any]) -> bool:
 
 def _is_recreated(events: list[Event]) -> bool:
     return len({e["record_ts"] for e in events if e.get("record_ts") is not None}) > 1
+
+
+def _has_succeeded(of: Mapping[int, list[Event]]) -> bool:
+    return not of.keys().isdisjoint(_SUCCESSES)
+
+
+def _is_too_long(e: Event) -> bool:
+    return e["event_type"] == E.FAILED and e.get("error") == "ConsumeTimeout"
+
+
+def _is_in_place(e: Event) -> bool:
+    """Whether its writer was to try again by itself."""
+    return e["event_type"] == E.FAILED and "in_place" in _attributes(e)
 
 
 def _role(e: Event) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -20,6 +20,8 @@ class Ending(StrEnum):
     """Run with success."""
     AGAIN = "again"
     """A later attempt was seen."""
+    IN_PLACE = "in_place"
+    """It was to run again in place, without having been sent back."""
     DEAD = "dead"
     """In the dead-letter topic."""
     OPEN = "open"
@@ -53,6 +55,8 @@ class Attempts:
     handler: str
     topic: str
     last: Mapping[tuple[int, Verdict], int]
+    in_place: Mapping[int, int] = field(default_factory=dict)
+    """By attempt, the messages whose next one was in place."""
 
     @property
     def by_number(self) -> Mapping[int, int]:
@@ -71,6 +75,8 @@ class Attempts:
             for (last, verdict), messages in self.last.items():
                 if last >= attempt:
                     endings[Ending.AGAIN if last > attempt else _ending(verdict)] += messages
+            endings[Ending.IN_PLACE] = self.in_place.get(attempt, 0)
+            endings[Ending.AGAIN] -= endings[Ending.IN_PLACE]
             rows.append(Reached(attempt, {ending: endings[ending] for ending in Ending}))
         return rows
 

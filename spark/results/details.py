@@ -93,10 +93,14 @@ def _latencies(spark: SparkSession, found: Judged) -> list[Latency]:
 def _attempts(facts: Facts, tallies: Iterable[Row]) -> list[Attempts]:
     views = {view.mk: view for view in facts.views}
     found: dict[tuple[str, str, str], Counter[tuple[int, Verdict]]] = defaultdict(Counter)
+    in_place: dict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
     for row in tallies:
         view = views[row["mk"]]
-        found[view.group[1], view.handler, facts.partitions[view.pk].topic][row["attempt"], Verdict(row["verdict"])] += row["count"]
-    return [Attempts(*kind, last) for kind, last in sorted(found.items())]
+        kind = view.group[1], view.handler, facts.partitions[view.pk].topic
+        last = row["attempt"] + row["in_place"]
+        found[kind][last, Verdict(row["verdict"])] += row["count"]
+        in_place[kind].update(dict.fromkeys(range(row["attempt"], last), row["count"]))
+    return [Attempts(*kind, last, in_place[kind]) for kind, last in sorted(found.items())]
 
 
 def _strips(found: Judged, rows: Iterable[Row], absent: Iterable[Row]) -> list[Strip]:

@@ -108,9 +108,10 @@ def late_rows(unpublished: DataFrame) -> DataFrame:
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
     """Count the messages of each kind, as `count`, for the driver to add up.
 
-    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, and the last
-    `attempt`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the milliseconds that a retry was
-    late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins add few kinds.
+    A kind is `mk`, `scope`, `verdict`, `flags`, `is_booked` (the books must have it), the `bucket` of `time`, the last `attempt`,
+    and how often it failed and stayed `in_place`. Further `reason`, that of a dead letter, as `fold` numbers them, and `late`, the
+    milliseconds that a retry was late. And `bin`, that of the book, for all but what was done once: offsets grow with time, so bins
+    add few kinds.
     """
     bucket = F.floor((F.col("reported_ts") - time.begin) / time.width).cast("int")
     kinds = settled.select(
@@ -120,6 +121,7 @@ def tallies(settled: DataFrame, time: Buckets) -> DataFrame:
         F.when(F.col("verdict") == Verdict.DEAD_LETTERED, F.coalesce("state.reason", F.lit(OTHER_REASON))).alias("reason"),
         _lateness().alias("late"),
         F.coalesce(F.expr(f"state.last DIV {RANK_BASE}"), F.lit(1)).alias("attempt"),
+        F.least(F.coalesce("state.in_place", F.lit(0)), F.lit(HIGHEST_BIT)).alias("in_place"),
         F.when(_is_booked() & (F.col("verdict") != Verdict.EXACTLY_ONCE), _bin()).alias("bin"),
     )
     return kinds.groupBy(*kinds.columns).count()
@@ -190,7 +192,9 @@ def _lateness() -> Column:
     """
     attempt, rank = F.expr(f"state.last DIV {RANK_BASE}"), F.col("state.last") % RANK_BASE
     came = (attempt > 1) & (rank != RANKS[EventCode.SENT_BACK])
-    run = F.when(F.col("state.last_claimed") == attempt, F.col("state.claim_ts")).otherwise(F.col("reported_ts"))
+    claimed = F.col("state.last_claimed") == attempt
+    # A late success is no run of the copy, and may come before it is due.
+    run = F.when(claimed, F.col("state.claim_ts")).when(F.col("state.late") == 0, F.col("reported_ts"))
     late = F.when(came, F.floor((run - F.col("state.due")) / 1000))
     unit = F.pow(F.lit(10), F.greatest(F.floor(F.log10(F.greatest(F.abs(late), F.lit(1)))) - 1, F.lit(0)))
     return (F.floor(late / unit) * unit).cast("long")
@@ -210,7 +214,7 @@ def last_event() -> Column:
     found = F.lit("")
     for code, rank in RANKS.items():
         found = F.when(F.col("state.last") % RANK_BASE == rank, F.lit(code.name)).otherwise(found)
-    for code in (EventCode.STALE, EventCode.DUP_SUPPRESSED, EventCode.SUCCEEDED):
+    for code in (EventCode.STALE, EventCode.DUP_SUPPRESSED, EventCode.LATE_SUCCESS, EventCode.SUCCEEDED):
         found = F.when(F.col("state.bits").bitwiseAND(1 << code) != 0, F.lit(code.name)).otherwise(found)
     return found
 

@@ -29,7 +29,7 @@ _MOST_RECORDS: Final = 200
 #: Stories in one answer; the rest is among the other records of the key.
 _MOST_STORIES: Final = 10
 _NAMED: Final = 5  # topics, groups, missing stretches in a sentence
-_DONE: Final = frozenset({EventCode.SUCCEEDED, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED})
+_DONE: Final = frozenset({EventCode.SUCCEEDED, EventCode.LATE_SUCCESS, EventCode.DEAD_LETTERED, EventCode.DROPPED, EventCode.SKIPPED})
 
 Progress = Callable[[str], None]
 

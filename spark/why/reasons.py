@@ -21,7 +21,7 @@ _RULES: Final = {
     Verdict.UNKNOWN_EXPORT_GAP: "it would be called lost, never seen, stuck or a phantom, but events are missing that may say otherwise",
     Verdict.IN_FLIGHT: "its last claim has no outcome, and the worker that has it lives, or its lease and the grace are not over",
     Verdict.RETRYING: "it was sent back, or a later attempt has no outcome yet, and its copy may still come",
-    Verdict.PENDING: "it was fetched, nothing has become of it, and the group has not committed past it",
+    Verdict.PENDING: "it was fetched, it has no outcome yet, and the group has not committed past it",
     Verdict.SKIPPED_BY_SEEK: "the group committed past it, nobody fetched it, and a worker jumped over it",
     Verdict.DEAD_LETTERED: "its dead letter was acknowledged, and no run of it succeeded",
     Verdict.DROPPED: "it failed, and its instance broadcasts, where nothing is sent back; no run of it succeeded",

@@ -265,7 +265,7 @@ def _in_words(event: Event, run: str) -> str:
         case E.SUCCEEDED:
             what = f"{run} succeeded{took}"
         case E.FAILED:
-            what = f"{run} failed{took}{f': {error}' if error else ''}"
+            what = f"{run} failed{took}{f': {error}' if error else ''}{_in_place(event)}"
         case E.SENT_BACK:
             what = f"sent back{_due(event)}"
         case E.DEAD_LETTERED:
@@ -286,6 +286,8 @@ def _in_words(event: Event, run: str) -> str:
             what = "dropped when it was due: it was cancelled"
         case E.STALE:
             what = "dropped: a later copy of it is on its way"
+        case E.LATE_SUCCESS:
+            what = f"{run} succeeded, after its consume timeout"
         case other:
             what = other.name
     return what + copy
@@ -296,11 +298,24 @@ def _took(event: Event) -> str:
     return "" if micros is None else f" after {micros / _SECOND:.3f} s"
 
 
+def _in_place(event: Event) -> str:
+    """The attempt that it waits for, if it stays where it is instead of being sent back."""
+    attributes = _attributes(event)
+    if "in_place" not in attributes:
+        return ""
+    number = max(event.get("attempt") or 1, 1) + attributes["in_place"]
+    return f"; attempt {number} in place{_until(event, attributes['due'] * 1000) if 'due' in attributes else ''}"
+
+
+def _until(event: Event, due: int) -> str:
+    return f", due {max(0, due - event['event_ts']) / _SECOND:.1f} s later at {_clock(due)}"
+
+
 def _due(event: Event) -> str:
     level = f" with level {event['level']}" if event.get("level") is not None else ""
     if event.get("due_ts") is None:
         return level
-    return f"{level}, due {max(0, event['due_ts'] - event['event_ts']) / _SECOND:.1f} s later at {_clock(event['due_ts'])}"
+    return f"{level}{_until(event, event['due_ts'])}"
 
 
 def _clock(micros: int) -> str:

@@ -2,7 +2,7 @@
 
 One case is one group, so that all of them are judged by a single job. R C S F B X D E K L T A stand for received,
 claimed, succeeded, failed, sent back, dead-lettered, dup-suppressed, in flight elsewhere, skipped, claim lost, stale, sent
-again by a repair plan.
+again by a repair plan; I O Y for failed in place, failed as too long, succeeded late.
 Leases and grace are 600 s here, and so is the silence after which a writer counts as dead.
 """
 
@@ -514,3 +514,96 @@ case("90h what a database would have undone", verdicts={0: ONCE}, without={0: MA
 case("90i what it had committed", verdicts={5: ONCE}, without={5: MAYBE}).say("w1", "RECEIVED_RANGE[5,6) W=6", ago=7200).say(
     "w2", "5:S W=6"
 )
+
+LATE: Final = Flag.TIMED_OUT
+CLEAN: Final = MAYBE | Flag.REPEATED | Flag.UNCLAIMED | Flag.ATTEMPT_HOLE | Flag.NEG_LATENCY
+
+case("91 a late success whose copy its process completed", "0:RCOBY 0@2:D W=1", {0: ONCE}, flags={0: LATE | Flag.DUP_AND_OK},
+     without={0: CLEAN})  # fmt: skip
+
+case("91b a late success, and its copy ran elsewhere", "0:RCOB", {0: MULTI}, flags={0: LATE}).say("w2", "0@2:CS").say("w1", "0:Y W=1")
+
+case("91c the same without claims", "0:OBY", {0: ONCE}, flags={0: LATE | Flag.REPEATED | Flag.UNCLAIMED}).say("w2", "0@2:S W=1")
+
+case("91d a late success, and its copy is under way", "0:RCOBY W=1", {0: ONCE}, flags={0: LATE | Flag.RETRIED}, without={0: CLEAN},
+     copies={(1, CopyFate.OVERTAKEN): 1})  # fmt: skip
+
+case("91e a late success, and its copy is lost", verdicts={0: ONCE}, flags={0: LATE}, without={0: CLEAN}).say(
+    "w1", "0:RCOBY W=1", ago=7200, level=3
+).drain(60)
+
+case("91f a late success, and its copy was begun by a worker that died", verdicts={0: ONCE}, flags={0: LATE | MAYBE}).say(
+    "w1", "0:RCOBY W=1", ago=3600
+).say("w2", "0@2:C", ago=3500).add("w1", EventCode.HEARTBEAT)
+
+case("91g a dead letter that succeeded late", "0:RCOXY W=1", {0: ONCE}, flags={0: LATE | Flag.RESCUED_FROM_DLQ}, without={0: CLEAN})
+
+case("91h a late success in a batch, and its mate in another run was done again", verdicts={0: ONCE, 1: ONCE},
+     logical={"k": LogicalVerdict.LOGICAL_DUPLICATE}).say("w1", "0:COBY 1:CS W=2", key="k")  # fmt: skip
+
+case("91i suppressed by what succeeded late", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:COBY 1:D W=2", key="k")
+
+case("91j a late success told before its copy was sent", "0:RCYOB 0@2:D W=1", {0: ONCE}, flags={0: LATE}, without={0: CLEAN})
+
+case("92 too long, and its copy done", "0:RCOB 0@2:RCS W=1", {0: ONCE}, flags={0: LATE | Flag.HAD_FAILURES}, without={0: CLEAN})
+
+case("92b the same, and then its worker was killed: the run that was given up may have succeeded", verdicts={0: ONCE, 1: ONCE},
+     flags={0: LATE | MAYBE, 1: LATE}, without={1: MAYBE}).say("w1", "0:RCOB 1:RCOBY W=2", ago=7200).say("w2", "0@2:CS 1@2:D")  # fmt: skip
+
+case("92c the same of one that ended", verdicts={0: ONCE}, flags={0: LATE}, without={0: MAYBE}).say("w1", "0:RCOB W=1", ago=7200).add(
+    "w1", EventCode.SESSION_END, at=NOW - 7000 * SECOND
+).say("w2", "0@2:CS")
+
+case("92d two runs too long, and only the second is known to have succeeded", verdicts={0: ONCE}, flags={0: LATE | MAYBE}).say(
+    "w1", "0:RCOB 0@2:RCOBY W=1", ago=7200
+).say("w2", "0@3:D")
+
+case("92e too long, and still to come", "0:RCOB W=1", {0: RETRYING}, flags={0: LATE}, without={0: MAYBE})
+
+case("93 tried again in place until it succeeded", "0:RCICICICS W=1", {0: ONCE}, flags={0: Flag.HAD_FAILURES},
+     without={0: CLEAN | Flag.RETRIED | LATE})  # fmt: skip
+
+case(
+    "93b the same without claims",
+    "0:RIIIS W=1",
+    {0: ONCE},
+    flags={0: Flag.HAD_FAILURES | Flag.UNCLAIMED},
+    without={0: MAYBE | Flag.REPEATED},
+)
+
+case("93c in place until it was a dead letter", "0:RCICICFX 1:IIFX W=2", {0: DEAD, 1: DEAD}, without={0: CLEAN, 1: CLEAN & ~Flag.UNCLAIMED})
+
+case("93d it waits in place", "0:RCI 1:RI", {0: PENDING, 1: PENDING}, without={0: CLEAN})
+
+case("93e in place, given up in order, and by the next owner to the end", "0:RCICI", {0: ONCE}, without={0: CLEAN}).add(
+    "w1", EventCode.SESSION_END
+).say("w2", "0:RCICS W=1")
+
+case("93f in place, and its worker died: it may have run again", verdicts={0: ONCE, 1: ONCE}, flags={0: MAYBE, 1: MAYBE}).say(
+    "w1", "RECEIVED_RANGE[0,2) 0:CICI 1:II", ago=7200
+).say("w2", "RECEIVED_RANGE[0,2) 0:CIIS 1:S W=2")
+
+case("93g in place, and its worker died in the middle of an attempt", verdicts={0: ONCE}, flags={0: MAYBE}).say(
+    "w1", "0:RCIC", ago=7200
+).say("w2", "0:CS W=1", took_unreleased=True)
+
+case("93h in place, failed at the cut-off, and its worker died later", verdicts={0: ONCE}, without={0: CLEAN}).say(
+    "w1", "0:RCICF", ago=7200
+).say("w2", "0:RCS W=1")
+
+case("93i in place as too long is no run that went on", verdicts={0: ONCE}, flags={0: LATE}, without={0: CLEAN}).say(
+    "w1", "0:RCI", ago=7200, error="ConsumeTimeout"
+).say("w1", "0:CS W=1", ago=7100)
+
+case("93j done in place twice, by two owners", "0:RCICS", {0: MULTI}).say("w2", "0:RCICS W=1")
+
+case("93k committed past while it waited in place", "0:RCI 1:CS W=2", {0: LOST, 1: ONCE})
+
+case("93l dead in place, and the dead letter's writer died before the commit", verdicts={0: DEAD}, without={0: CLEAN}).say(
+    "w1", "0:RCICFX", ago=7200
+).say("w2", "0:RD W=1")
+
+case("91k dropped by an instance that broadcasts, and then a late success", "0:ROGY W=1", {0: ONCE}, flags={0: LATE}, without={0: MAYBE})
+
+case("91l cancelled while its copy waited, and then a late success", "0:RCOB 0@2:Z 0:Y W=1", {0: ONCE},
+     flags={0: LATE | Flag.RAN_CANCELLED}, without={0: CLEAN})  # fmt: skip

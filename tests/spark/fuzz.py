@@ -12,7 +12,7 @@ from ackwise.middleware.events import EventCode
 
 __all__ = ["universe"]
 
-_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAZ"
+_LETTERS: Final = "RRCCCCSSSFFBBXDDEKLTAGIIOOYYZ"
 
 
 def universe(number: int) -> History:

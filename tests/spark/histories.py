@@ -36,6 +36,9 @@ LETTERS: Final = {
     "L": EventCode.CLAIM_LOST,
     "T": EventCode.STALE,
     "A": EventCode.REDELIVERED,
+    "I": EventCode.FAILED,
+    "O": EventCode.FAILED,
+    "Y": EventCode.LATE_SUCCESS,
     "Z": EventCode.CANCELLED,
 }
 _STEP = re.compile(r"(?P<offset>\d+)(?:@(?P<attempt>\d+))?:(?P<letters>[A-Z]+)$")
@@ -53,6 +56,8 @@ class History:
         self._numbers: dict[str, int] = {}
         self._seqs: dict[str, int] = {}
         self._exec_ids: dict[str, int] = {}
+        self._in_place: dict[int, int] = {}
+        self._given_up: dict[tuple[str, int], int] = {}
         self._clock = NOW - 20 * SECOND
         self.start("founder", at=NOW - 10 * DAY, **(session or {}))
         self.add("founder", EventCode.SESSION_END, at=NOW - 10 * DAY)
@@ -61,7 +66,8 @@ class History:
         """Events by `writer`, such as `0:RCS 1@2:RCF GAP[2,4) W=4`: offset, attempt, and a letter for each event.
 
         `ago` is seconds before `NOW`; without it, events follow each other shortly before. `C` begins a run, `S` and
-        `F` end the one that the writer began last.
+        `F` end the one that the writer began last, as do `I`, which tries again in place, and `O`, which took too long; `Y` succeeds late
+        in the one that took too long.
         """
         if ago is not None:
             self._clock = NOW - round(ago * SECOND)
@@ -148,8 +154,16 @@ class History:
                 self._exec_ids[writer] = self._exec_ids.get(writer, self._writer_id(writer) << 20) + 1
             values: dict[str, Any] = {"topic": self.topic, "partition": 0, "offset": offset, "attempt": attempt, "handler": "bill"}
             values["dedup_hash"] = hash_of(key or f"{offset}")
-            if letter in "CSFL":
+            if letter in "CSFLIOY":
                 values["exec_id"] = self._exec_ids.get(writer, self._writer_id(writer) << 20)
+            if letter == "I":
+                self._in_place[offset] = self._in_place.get(offset, 0) + 1
+                values["attrs"] = json.dumps({"in_place": self._in_place[offset], "due": (self._clock + 10 * SECOND) // 1000})
+            if letter == "O":
+                self._given_up[writer, offset] = values["exec_id"]
+                values["error"] = "ConsumeTimeout"
+            if letter == "Y":
+                values["exec_id"] = self._given_up.get((writer, offset), values["exec_id"])
             if attempt > 1:
                 values |= {"phys_topic": f"{self.group}.retry", "phys_partition": 0, "phys_offset": offset}
             if letter == "A":

@@ -18,15 +18,17 @@ __all__ = ["attempts_data", "stuck_data"]
 def attempts_data(attempts: Sequence[Attempts], limit: int) -> list[AttemptRow]:
     """Return the attempts of all messages together; empty if no message took more than one."""
     total: Counter[tuple[int, Verdict]] = Counter()
+    in_place: Counter[int] = Counter()
     for each in attempts:
         total.update(each.last)
-    whole = Attempts("", "", "", total)
+        in_place.update(each.in_place)
+    whole = Attempts("", "", "", total, in_place)
     if max(whole.by_number, default=1) == 1:
         return []
     rows = []
     for reached in whole.funnel[:limit]:
         endings = {str(ending): number for ending, number in reached.endings.items()}
-        ended = reached.messages - reached.endings[Ending.AGAIN]
+        ended = reached.messages - reached.endings[Ending.AGAIN] - reached.endings[Ending.IN_PLACE]
         share = round(reached.messages / total.total(), 4)
         rows.append(AttemptRow(attempt=reached.attempt, reached=reached.messages, share=share, ended=ended, **endings))
     return rows

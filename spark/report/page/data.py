@@ -223,6 +223,7 @@ class AttemptRow:
     ended: int
     done: int
     again: int
+    in_place: int
     dead: int
     open: int
     anomaly: int

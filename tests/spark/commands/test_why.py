@@ -114,6 +114,27 @@ def test_a_worker_that_died_with_a_claim_is_seen_to_vanish(root: Path) -> None:
     assert "claimed for run 2, taken over from somebody who never gave it back, after 1 lost claim" in [s["what"] for s in message["steps"]]
 
 
+def test_a_late_success_is_told_as_such(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:COBY", exec_id=5).say("w1", "0@2:D W=1"))
+    (message,) = told("orders/0/0", root, "--as-of", AS_OF)["messages"]
+    assert (message["verdict"], message["flags"]) == ("EXACTLY_ONCE", ["HAD_FAILURES", "RETRIED", "DUP_AND_OK", "TIMED_OUT"])
+    steps = {step["event"]: step["what"] for step in message["steps"]}
+    assert steps["FAILED"] == "run 1 failed: ConsumeTimeout"
+    assert steps["LATE_SUCCESS"] == "run 1 succeeded, after its consume timeout"
+
+
+def test_attempts_in_place_are_told_as_such_with_their_time(tmp_path: Path) -> None:
+    root = root_of(tmp_path / "root", History("g").say("w1", "0:CICICS W=1", ago=3600, error="ValueError"))
+    (message,) = told("orders/0/0", root, "--as-of", AS_OF)["messages"]
+    assert (message["verdict"], message["flags"]) == ("EXACTLY_ONCE", ["HAD_FAILURES"])
+    assert [step["what"] for step in message["steps"]][:4] == [
+        "claimed for run 1",
+        "run 1 failed: ValueError; attempt 2 in place, due 10.0 s later at 23:00:10.001",
+        "claimed for run 2",
+        "run 2 failed: ValueError; attempt 3 in place, due 10.0 s later at 23:00:10.003",
+    ]
+
+
 def test_each_group_that_read_a_record_tells_its_own_story(tmp_path: Path) -> None:
     root = root_of(tmp_path / "root", night())
     root_of(root, History("mail").say("m1", "RECEIVED_RANGE[0,1) 0:CS RECEIVED_RANGE[2,3) 2:CS W=3"))

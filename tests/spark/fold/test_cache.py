@@ -255,7 +255,7 @@ async def test_a_log_that_is_still_written_is_judged_and_not_kept(tmp_path: Path
         journal.record(Event(EventCode.CLAIMED, "orders", 0, 7, "bill"))
         await journal.flush()
         with opened(tmp_path / "state", [root]) as state, gathered([root], tmp_path / "live") as evidence:
-            messages = brought_up(spark, state, evidence).messages({journal.writer_id})
+            messages = brought_up(spark, state, evidence).messages({journal.writer_id}, ())
             (state_of,) = messages.collect()
             assert state_of["live_claim"] == state_of["claim_ts"]
             assert state.deltas() == []

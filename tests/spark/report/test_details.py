@@ -91,6 +91,14 @@ def test_whoever_reached_an_attempt_reached_all_before_it() -> None:
     assert attempts.funnel[0].endings[Ending.ANOMALY] == 1
 
 
+def test_attempts_in_place_are_told_from_those_of_copies() -> None:
+    attempts = Attempts("g", "bill", "orders", {(1, ONCE): 5, (2, ONCE): 3, (3, DEAD): 2}, {1: 4, 2: 2})
+    assert [row.messages for row in attempts.funnel] == [10, 5, 2]
+    assert [(row.endings[Ending.AGAIN], row.endings[Ending.IN_PLACE]) for row in attempts.funnel] == [(1, 4), (0, 2), (0, 0)]
+    (first, *_) = attempts_data([attempts], 200)
+    assert (first.again, first.in_place, first.ended) == (1, 4, 5)
+
+
 def test_the_attempts_of_all_handlers_are_one_table_and_first_attempts_alone_are_none() -> None:
     rows = attempts_data([Attempts("g", h, "orders", {(1, ONCE): 8, (2, ONCE): 2}) for h in "ab"], 200)
     assert [(row.attempt, row.reached, row.share, row.ended, row.done, row.again) for row in rows] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,18 @@ def test_attempts_and_failures_count_an_event_once_however_often_it_was_exported
     first, second = told["attempts"][0]["reached"]
     assert (first["done"], first["again"], second["done"], second["dead"]) == (3, 2, 1, 1)
     assert {row["error"]: row["runs"] for row in told["failures"]} == {"TimeoutError": 3, "ValueError": 1}
+
+
+def test_attempts_in_place_have_a_column_and_a_late_success_is_no_copy_that_came_early(spark: SparkSession, tmp_path: Path) -> None:
+    made = History("g").assign("w1", 0)
+    made.say("w1", "0:CICICS 1:CIFX 2:CS").say("w1", "3:COBY 3@2:D W=4", due_ts=NOW + 60 * SECOND)
+    found = reconciled(root_of(tmp_path / "root", made), "--out", tmp_path / "out", "--as-of", AS_OF)
+    assert found.exit_code == 0, found.output
+    said = summary(tmp_path / "out")
+    reached = said["exhibits"]["attempts"][0]["reached"]
+    assert [(row["done"], row["again"], row["in_place"], row["dead"]) for row in reached] == [(1, 1, 2, 0), (1, 0, 1, 1), (1, 0, 0, 0)]
+    assert said["delays"] == []
+    assert said["flags"]["TIMED_OUT"] == 1
 
 
 def test_what_went_wrong_stands_in_its_bin_beside_who_came_and_went(told: dict[str, Any]) -> None:
