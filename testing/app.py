@@ -12,7 +12,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from pydantic import TypeAdapter
 
@@ -20,6 +20,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Event
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.app import App
 from ackwise.plugin.broadcast.models import model_of
 from ackwise.plugin.group.group import Group
@@ -27,7 +28,7 @@ from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observed
 from ackwise.stores.memory import MemoryStore
 from ackwise.testing.clock import VirtualClock
-from ackwise.testing.crashes import CRASH_POINTS, CrashPoint, Life, MortalStore, mortal
+from ackwise.testing.crashes import CRASH_POINTS, CrashPoint, Life, MortalInbox, MortalStore, mortal
 from ackwise.testing.fate import Fate, Place, fate_of
 from ackwise.testing.kafka.batch import Record
 from ackwise.testing.kafka.broker import MemoryKafka, When
@@ -246,6 +247,7 @@ class TestApp:
 
     def _host(self, group: Group) -> AiokafkaHost:
         life, slots = self._life, group.slots
+        inbox = slots.open_inbox()
         settings: dict[str, Any] = {"brokers": self.kafka.bootstrap, "client_id": life.name, "client_options": {}, **_QUICK}
         if group.settings.instance:  # else what a test writes before this instance has begun would be passed over
             settings["start"] = "earliest"
@@ -261,7 +263,7 @@ class TestApp:
             dead_letter=slots.dead_letter,
             dedup=group.dedup,
             store=None if self._store is None else MortalStore(self._store, life),
-            inbox=slots.open_inbox(),
+            inbox=None if inbox is None else cast(TransactionalStore, MortalInbox(inbox, life)),
             flow=slots.flow_control(first_wait=_FIRST_WAIT),
             sink=Observed([*slots.observers, take], None),
             model=model_of(group.settings, slots.broadcasting),

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import Final, Literal, cast, get_args
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, cast, get_args
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
+from ackwise.middleware.transaction import Transaction, TransactionalStore
 
-__all__ = ["CRASH_POINTS", "CrashPoint", "Life", "MortalStore", "mortal"]
+__all__ = ["CRASH_POINTS", "CrashPoint", "Life", "MortalInbox", "MortalStore", "mortal"]
 
 CrashPoint = Literal[
     "before the claim",
@@ -108,6 +110,32 @@ class MortalStore:
     async def _after(self, *, claims: bool, completes: bool) -> None:
         await self._life.reach("after the claim" if claims else None)
         await self._life.reach("after the completion" if completes else None)
+
+
+class MortalInbox:
+    """A database as one worker sees it. A transaction that is open when the worker dies is rolled back at once, whatever it waits for."""
+
+    def __init__(self, inbox: TransactionalStore, life: Life) -> None:
+        self._inbox = inbox
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inbox, name)
+
+    @asynccontextmanager
+    async def begin(self, *, retention: float) -> AsyncIterator[Transaction]:
+        """As the database does, while the worker lives."""
+        await self._life.reach()
+        async with self._inbox.begin(retention=retention) as transaction:
+            end = asyncio.create_task(self._end(cast("asyncio.Task[Any]", asyncio.current_task())))
+            try:
+                yield transaction
+            finally:
+                end.cancel()
+
+    async def _end(self, working: asyncio.Task[Any]) -> None:
+        await self._life.is_over.wait()
+        working.cancel()
 
 
 def mortal(agent: Agent, life: Life) -> Agent:

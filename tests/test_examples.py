@@ -164,6 +164,42 @@ async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft
 
 
 @pytest.mark.kafka
+async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "entries")
+    for account, amount in (("ann", 5000), ("bob", -1), ("ann", -4900), ("cleo", 7), ("bob", 3)):
+        entry = json.dumps({"account": account, "amount": amount}).encode()
+        await raw_kafka.produce("entries", entry, key=account.encode())
+    async with running("in_order.py", tmp_path, raw_kafka) as worker:
+        booked = await worker.lines(4)
+        rest = await worker.stop()
+    assert booked == [
+        "booked cleo 7 balance 7",
+        "booked bob 3 balance 3",
+        "booked ann 5000 balance 5000",
+        "booked ann -4900 balance 100",
+    ]
+    assert rest == ""
+    assert [letter.key for letter in await raw_kafka.records("ledger.dlq")] == [b"bob"]
+    assert await raw_kafka.records("ledger.retry") == []
+
+
+@pytest.mark.kafka
+async def test_side_by_side_waits_for_nothing_slow_and_brings_back_what_hangs(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    for topic in ("pages", "pictures"):
+        await create(raw_kafka, topic)
+    await write(raw_kafka, "pages", *({"address": address} for address in ("large.example", "silent.example", "fast.example")))
+    await write(raw_kafka, "pictures", *({"name": name, "seconds": seconds} for name, seconds in (("slow", 1.0), ("a", 0), ("b", 0))))
+    async with running("side_by_side.py", tmp_path, raw_kafka) as worker:
+        said = await worker.lines(6)
+        rest = await worker.stop()
+    fetched, drawn = ([line for line in said if line.startswith(word)] for word in ("fetched", "drawn"))
+    assert fetched == ["fetched fast.example", "fetched large.example", "fetched silent.example"]
+    assert (sorted(drawn[:2]), drawn[2], rest) == (["drawn a", "drawn b"], "drawn slow", "")
+    late = [line["fields"] for line in worker.log if "longer than its consume timeout" in line["event"]]
+    assert [(each["handler"], each["offset"], each["seconds"]) for each in late] == [("fetch", 1, 1.0)]
+
+
+@pytest.mark.kafka
 async def test_observer_counts_what_becomes_of_messages(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "visits")
     await raw_kafka.produce("visits", b"/home", b"/help", b"nowhere")

@@ -400,8 +400,8 @@ class Lane:
             self.pass_settled(batch)
 
     def _overlaps(self, pipeline: Taker) -> bool:
-        """Whether batches of `pipeline` may be at work side by side."""
-        return self._overlapping or pipeline.agent.overlaps
+        """Whether batches of `pipeline` may be at work side by side; an offset in a database passes everything before it."""
+        return self.generation is None and (self._overlapping or pipeline.agent.overlaps)
 
     def _is_busy(self) -> bool:
         """Whether as much is at work as may be."""

@@ -15,10 +15,10 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import BUDGET, Copy, dead_letter, retry_copy, shrink
 
 REPOSITORY = Path(__file__).parents[2]
-ROW = re.compile(r"(?<![A-Za-z0-9])[ABWSDPKV]\d\d(?![A-Za-z0-9])")
+ROW = re.compile(r"(?<![A-Za-z0-9])[ABDFKOPSTVW]\d\d(?![A-Za-z0-9])")
 
-#: Rows of parts that Ackwise does not have: consume timeout, arbitrary timers, renewal policies.
-ELSEWHERE = {"A21", "A22", "A29", "D11", "D12", "D13", "P10"}
+#: Rows of parts that Ackwise does not have: arbitrary timers, renewal policies.
+ELSEWHERE = {"D11", "D12", "D13", "P10"}
 
 
 def cells(document: str, columns: int) -> list[list[str]]:

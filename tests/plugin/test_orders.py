@@ -86,7 +86,7 @@ def test_a_file_can_not_give_a_timeout_to_a_partition_in_order() -> None:
         app(entries={"consume_timeout": 60.0}, order="partition", in_place=RetryInPlace(3)).agents()
 
 
-def test_the_consume_timeout_is_fifteen_minutes_and_none_for_a_partition_in_order() -> None:
+def test_T05_the_consume_timeout_is_fifteen_minutes_and_none_for_a_partition_in_order() -> None:
     assert app().agents()[0].consume_timeout == 900.0
     assert app(order="partition", in_place=RetryInPlace(3)).agents()[0].consume_timeout == 0.0
 

@@ -112,6 +112,23 @@ async def test_handlers_of_messages_die_too() -> None:
         assert (await worker.redeliver(later)).kind == "done"
 
 
+@pytest.mark.parametrize("point", ["before the copy", "after the copy"])
+async def test_a_transaction_that_waits_for_its_copy_when_the_worker_dies_keeps_the_next_one_waiting_for_nothing(
+    point: CrashPoint, tmp_path: Path
+) -> None:
+    app = App("billing", config=Config())
+    app.use(Transactional(f"sqlite:///{tmp_path}/shop.db"))
+
+    @app.agent("orders")
+    async def bill(batch: Batch[str]) -> None:
+        batch.dead(batch[0], "no price")
+
+    async with TestApp(app) as worker:
+        worker.crash_at(point)
+        fate = await worker.deliver("orders", "a")
+        assert (fate.kind, worker.crashes) == ("dead", 1)
+
+
 @pytest.mark.parametrize("point", ["before the handler", "after the handler", "before the commit", "after the commit"])
 async def test_a_transaction_of_a_worker_that_dies_is_rolled_back_and_its_effect_is_there_once(point: CrashPoint, tmp_path: Path) -> None:
     app = App("billing", config=Config())

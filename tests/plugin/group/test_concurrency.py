@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.plugin.group.ordered import Shop
 
+from ackwise import App, Transactional
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
+from ackwise.testing import Place, TestApp
 
 
 class Gate:
@@ -252,3 +256,25 @@ async def test_by_key_a_message_that_fails_in_place_lets_other_keys_pass_side_by
     here.offer(keys=[b"a", b"b", b"a", b"c"])
     await here.settled(4)
     assert [call for call in here.seen if call in ([100], [102])] == [[100]] * 4 + [[102]]
+
+
+async def test_where_the_offset_is_in_a_database_no_batch_passes_one_that_failed_and_a_kill_loses_nothing(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
+        shop.execute("CREATE TABLE billed (place INTEGER)")
+    app = App("billing")
+    app.use(Transactional(f"sqlite:///{tmp_path / 'shop.db'}", mode="offsets"))
+    calls: list[int] = []
+
+    @app.agent("orders", max_batch=2, concurrency=2)
+    async def bill(batch: Batch[dict[str, int]]) -> None:
+        calls.append(len(batch))
+        batch.connection.executemany("INSERT INTO billed VALUES (?)", [(message.offset,) for message in batch])
+        if len(calls) == 1:
+            raise RuntimeError
+
+    async with TestApp(app) as worker:
+        worker.crash_at("before the handler", number=3)  # the first batch has failed, another one may have ended
+        worker.kafka.produce("orders", *[b"{}"] * 6)
+        await worker.fate(Place("orders", 0, 5))
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert shop.execute("SELECT place FROM billed ORDER BY place").fetchall() == [(place,) for place in range(6)]

@@ -12,6 +12,7 @@ import pytest
 from tests.plugin.group.ordered import Shop
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
@@ -98,6 +99,49 @@ async def test_T06_a_call_is_over_its_time_only_after_it(shop: Any) -> None:
     await here.settled(1)
 
 
+async def test_T01_of_forty_calls_over_their_time_every_one_is_cancelled(shop: Any) -> None:
+    here = shop(hang, concurrency=40)
+    here.offer(40)
+    await here.settled(40)
+    assert sorted(here.sent) == [("billing.delay.10s", offset) for offset in range(100, 140)]
+    assert here.pipeline.timed_out == 40
+
+
+async def test_T03_a_call_within_its_time_is_left_alone(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        await end.wait()
+
+    here = shop(handle, consume_timeout=900.0)
+    here.offer(1)
+    await here.until(lambda: here.seen)
+    call = here.lane.running[0].call
+    assert list(here.pipeline._execution.overtime.sweep([call], call.deadline - 60)) == []
+    end.set()
+    await here.settled(1)
+    assert (here.pipeline.timed_out, here.sent) == (0, [])
+
+
+async def test_T04_a_message_over_its_time_whose_copy_is_not_acknowledged_is_held_and_not_run_again(shop: Any) -> None:
+    here = shop(hang)
+    here.publisher.answer = lambda copy: PublishUnavailable("the brokers are away")
+    here.offer(1)
+    await here.until(lambda: here.lane.held and here.lane.held[0].why == "copies are not acknowledged")
+    assert here.lane.watermark.commit == 100
+    here.publisher.answer = lambda copy: None
+    for run in here.lane.held:
+        run.not_before = 0.0
+    here.offer(1)
+    await here.settled(2)
+    assert here.seen == [[100], [101]]
+
+
+@pytest.mark.parametrize(("timeout", "every"), [(30.0, 3.0), (600.0, 60.0), (900.0, 60.0)])
+async def test_T09_it_is_looked_at_ten_times_in_the_time_and_at_least_once_a_minute(shop: Any, timeout: float, every: float) -> None:
+    assert shop(hang, consume_timeout=timeout).pipeline._execution.overtime.every == every
+
+
 async def test_A29_a_success_within_the_time_to_end_is_a_success(shop: Any) -> None:
     async def handle(message: Message[Any]) -> None:
         try:
@@ -156,6 +200,23 @@ async def test_T08_a_late_success_is_remembered_so_that_this_process_completes_t
     back = here.returned(copy)
     await here.pipeline([back], here.lane)
     assert (here.seen, back.disposition.__class__.__name__) == ([[100]], "Duplicate")
+
+
+async def test_A22_a_batch_that_succeeds_once_it_was_abandoned_is_told_of_and_passes_nothing(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(batch: Batch[Any]) -> None:
+        await stubborn(end)
+
+    here = shop(handle, kind="batch")
+    here.offer(2)
+    await here.settled(2)
+    assert here.pipeline.abandoned == 1
+    end.set()
+    await here.until_idle()
+    assert [here.sink.codes(offset)[-1] for offset in (100, 101)] == [EventCode.LATE_SUCCESS] * 2
+    assert not any(EventCode.SUCCEEDED in here.sink.codes(offset) for offset in (100, 101))
+    assert (here.sent, here.lane.watermark.commit) == ([("billing.delay.10s", 100), ("billing.delay.10s", 101)], 102)
 
 
 async def test_T07_a_late_failure_is_sent_back_no_second_time(shop: Any) -> None:

@@ -18,6 +18,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.group.commits import to_commit
 
 
 @pytest.fixture
@@ -139,6 +140,22 @@ async def test_O17_a_new_owner_goes_on_with_the_attempts_and_the_time_of_the_las
     here.offer(2)
     await here.settled(2)
     assert counted == [2, 0]
+
+
+async def test_O18_once_the_partition_is_lost_nothing_more_of_it_begins_and_what_ends_is_not_committed(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        await end.wait()
+
+    here = shop(handle, kind="message")
+    here.offer(2)
+    await here.until(lambda: here.seen)
+    here.lane.cut()
+    end.set()
+    await here.lane.task
+    assert (here.seen, here.sent) == ([[100]], [])
+    assert to_commit({here.lane.place: (here.lane,)}, [here.lane.place]) == {}
 
 
 async def test_what_an_owner_leaves_in_place_is_told_with_attempts_and_due_time(shop: Any) -> None:
@@ -302,6 +319,6 @@ async def test_a_duplicate_in_the_batch_of_a_message_that_is_suspended_waits_wit
     assert here.seen == [[100], [100]]
 
 
-async def test_the_limit_must_be_chosen() -> None:
+async def test_O20_the_limit_must_be_chosen() -> None:
     with pytest.raises(TypeError, match="max_reconsume_times"):
         RetryInPlace()  # type: ignore[call-arg]
