@@ -109,6 +109,7 @@ def reliable(
         slots.use(thing)
     if slots.arounds:
         raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers; in a loop of your own, write it into the loop")
+    slots.refuse_share("the consumer of reliable")
     handover = Handover()
     agent = Agent(
         name=name,

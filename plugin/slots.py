@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
@@ -14,6 +15,7 @@ from ackwise.middleware.journey import longest_delay
 from ackwise.middleware.log import Log
 from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.share import Share
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.around import Around, inspect_middleware
@@ -25,19 +27,20 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer
 
+    from ackwise.plugin.group.member import Member
     from ackwise.plugin.host.host import AiokafkaHost
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events | Share
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events, Share)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events, Share)
 
 _USABLE: Final = (
-    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…)), a middleware "
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…), Share(…)), a middleware "
     "(async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
@@ -104,6 +107,11 @@ class Slots:
         """What is exported; off unless used or set."""
         return self._config.events(self._get(Events))
 
+    @property
+    def share(self) -> Share | None:
+        """How a share group consumes the sources; off unless used or set."""
+        return self._config.share(self._get(Share))
+
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)
         return policy if isinstance(policy, slot) else None
@@ -132,6 +140,8 @@ class Slots:
 
     def check(self, agents: Sequence[Agent]) -> None:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
+        if self.share is not None:
+            self._check_share(agents)
         for agent in agents:
             if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
                 raise ConfigurationError(
@@ -143,6 +153,27 @@ class Slots:
                     f"agent {agent.name!r} has keep_ack_index_on_error, and Transactional rolls back what was written before an error; "
                     "leave one of them out"
                 )
+
+    def _check_share(self, agents: Sequence[Agent]) -> None:
+        """Refuse beside a share group what only an owner of partitions can have."""
+        for agent in agents:
+            if (order := getattr(agent, "order", "none")) != "none":
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has order={order!r}, and Share hands out records of one partition to all workers at once: leave "
+                    "the order out, or Share"
+                )
+        if self.transactional is not None and self.transactional.mode == "offsets":
+            raise ConfigurationError(
+                "Share and Transactional(mode='offsets') are both on, and a share group has no offsets that a database could keep: use "
+                "mode='inbox'"
+            )
+
+    def refuse_share(self, host: str) -> None:
+        """Refuse a share group on a `host` that consumes by itself. Raises `ConfigurationError`."""
+        if self.share is not None:
+            raise ConfigurationError(
+                f"Share was used, and {host} is the member of an ordinary group; use an App with @app.agent, or leave Share out"
+            )
 
     def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> AiokafkaHost:
         """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
@@ -163,7 +194,13 @@ class Slots:
             inbox=inbox,
             sink=self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics]),
             consumer=consumer,
+            sharing=None if (share := self.share) is None else self._sharing(share),
         )
+
+    def _sharing(self, share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
+        from ackwise.plugin.share.sharing import Sharing  # its client is imported by those who run it
+
+        return lambda topics, member: Sharing(share, topics, member).working()
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
         """Who takes the events: the sink of `Events`, not yet open, and the observers. `sources` are the topics that the group reads.
@@ -179,6 +216,8 @@ class Slots:
         if not isinstance(events.sink, str | os.PathLike):
             return events.sink
         facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
+        if self.share is not None:
+            facts["share"] = True
         if (dedup := self.dedup) is not None:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
         if (keyed := self.dedup or self.transactional) is not None:

@@ -129,6 +129,7 @@ class FaustHost:
                     f"middleware {around.name!r} takes a {around.kind}, and no handler function of this app does, so it would never run; "
                     "the agents of Faust are loops: write it into those"
                 )
+        self.slots.refuse_share("Faust's worker")
         if self.slots.transactional is not None:
             raise ConfigurationError(
                 "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -78,9 +78,10 @@ class AiokafkaHost:
         inbox: TransactionalStore | None = None,
         sink: EventSink | None = None,
         consumer: AIOKafkaConsumer | None = None,
+        sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`. With `sharing` it consumes only copies: that consumes the sources.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due.
@@ -90,6 +91,7 @@ class AiokafkaHost:
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
+        self._sharing = sharing
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
@@ -175,8 +177,9 @@ class AiokafkaHost:
         member.missing_topics = partial(missing_topics, self._consumer)
         fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
         try:
-            async with member.working(self._consumer), self._relaying():
-                self._consumer.subscribe([*self._topics, member.names.retry], listener=_Listener(member, opening))
+            async with member.working(self._consumer), self._relaying(), self._shared():
+                sources = self._topics if self._sharing is None else ()
+                self._consumer.subscribe([*sources, member.names.retry], listener=_Listener(member, opening))
                 member.keep(opening.keep, "assignment")
                 await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
@@ -225,6 +228,9 @@ class AiokafkaHost:
             "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
             **settings.client_options,
         }
+
+    def _shared(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._sharing is None else self._sharing(self._topics, self._member)
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.policies import DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
+from ackwise.middleware.share import Share
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.settings.redaction import shown_url
 
@@ -182,6 +183,7 @@ def _all() -> dict[tuple[str, ...], SettingEntry]:
             *_of_fields(("dedup",), Dedup),
             *_of_fields(("transactional",), Transactional),
             *_of_fields(("events",), Events),
+            *_of_fields(("share",), Share),
             *_of_fields(("agents", _ANY), Agent),
             SettingEntry(("client_options", _ANY), str, None, options.meaning),
         )
