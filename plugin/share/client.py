@@ -15,7 +15,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.share.caller import Caller
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, ShareConsumer
+    from confluent_kafka import KafkaError, KafkaException, ShareConsumer
 
 __all__ = ["Acknowledged", "Poll", "Record", "ShareClient"]
 
@@ -146,8 +146,8 @@ class ShareClient:
         except KafkaException as error:
             self._report(error.args[0])
 
-    def _told(self, offsets: dict[Any, set[int]], error: Any) -> None:
-        why = None if error is None else error.name()
+    def _told(self, offsets: dict[Any, set[int]], error: KafkaException | None) -> None:
+        why = None if error is None else error.args[0].name()
         for partition, acknowledged in offsets.items():
             place = TopicPartition(partition.topic, partition.partition)
             self._loop.call_soon_threadsafe(self._acknowledged, place, sorted(acknowledged), why)
