@@ -69,6 +69,11 @@ class Share:
             if (advice := _NOT_YOURS.get(name)) is not None:
                 raise ConfigurationError(f"client_options of Share has {name!r}, which is not for users to set: {advice}")
 
+    @staticmethod
+    def group_of(group: str) -> str:
+        """The share group of a consumer group: Kafka lets no two kinds of group have one name."""
+        return f"{group}.share"
+
     @property
     def seconds(self) -> float:
         """`consume_timeout` as it holds, in seconds."""

@@ -54,6 +54,9 @@ _AT_ONCE: Final = "at once"
 _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
+#: What a share group does with what would be held otherwise, held in the retry lane then.
+_COPIED: Final = "copied to the retry topic, no attempt is charged; held there"
+
 #: What waits behind a message that is suspended.
 _FOLLOWS: Final[dict[Order, str]] = {"none": "", "key": "has its key", "partition": "follows in its partition"}
 
@@ -71,6 +74,7 @@ class _Failures:
         self._dedup = slots.dedup
         self._transactional = slots.transactional
         self._agents = agents
+        self._shares = slots.share is not None
         kinds = {agent.kind for agent in agents}
         self._has_batches = "batch" in kinds
         self._has_streams = "stream" in kinds
@@ -86,7 +90,10 @@ class _Failures:
         yield from self._of_messages()
         yield from self._of_surroundings()
         yield from self._of_claims()
-        yield from self._of_workers()
+        if self._shares:
+            yield from self._of_killers()
+        else:
+            yield from self._of_workers()
 
     def _of_handlers(self) -> Iterator[FailurePath]:
         if self._transactional is not None and self._has_batches:
@@ -138,7 +145,8 @@ class _Failures:
         yield self._ruled(f"{who} raises Reject", lambda batch: Raised(Reject("no")))
 
     def _of_hangs(self, who: str) -> Iterator[FailurePath]:
-        yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
+        if not self._shares:
+            yield self._held(f"{who} does not come back", f"its partition waits, with a warning every {spelled(HANG_WARNING)}", "")
         yield self._held(f"{who} raises SystemExit or KeyboardInterrupt", "undecided; the worker stops", "")
 
     def _of_batches(self, spelled_as: str) -> Iterator[FailurePath]:
@@ -188,7 +196,8 @@ class _Failures:
             yield from self._of_store(self._dedup, back_off)
         if self._transactional is not None:
             away = "the database is away while the handler runs, or refuses a commit for a while"
-            yield self._held(away, "rolled back and held; it is run again", back_off)
+            then = f"rolled back; {_COPIED}" if self._shares else "rolled back and held; it is run again"
+            yield self._held(away, then, back_off)
             doubt = "it is not known whether a commit came through"
             yield self._held(doubt, "held; the key tells, and it is run only if it did not", back_off)
         if self._slots.events is not None:
@@ -197,6 +206,8 @@ class _Failures:
     def _of_store(self, dedup: Dedup, back_off: str) -> Iterator[FailurePath]:
         before, after = "the store is down before the handler runs", "the store is down after it ran"
         match dedup.on_store_down:
+            case "block" if self._shares:
+                yield self._held(before, _COPIED, back_off, _COPY_IS_THERE)
             case "block":
                 yield self._held(before, "held; the same claim is asked again", back_off)
             case "fail_open":
@@ -232,7 +243,8 @@ class _Failures:
             return
         lease = spelled(float(dedup.lease))
         yield from self._of_finished()
-        yield self._held("another worker holds the claim", "held until that claim ends", f"{lease} at most, if that worker died")
+        then = _COPIED if self._shares else "held until that claim ends"
+        yield self._held("another worker holds the claim", then, f"{lease} at most, if that worker died")
         if self._has_handlers:
             yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
         if self._has_streams:
@@ -256,8 +268,7 @@ class _Failures:
             yield self._held(
                 "the worker is killed", "delivered again, and run again unless it was completed", f"{partitions}, {lease}", _NOT_HERE
             )
-            yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
-            yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
+            yield from self._of_killers()
         then = "publishes and commits nothing; delivered again"
         yield self._held(
             "a batch still runs revoke_timeout after its partition was taken away", then, spelled(self._settings.revoke_timeout), _NOT_HERE
@@ -268,6 +279,12 @@ class _Failures:
             spelled(self._settings.drain_timeout),
             _NOT_HERE,
         )
+
+    def _of_killers(self) -> Iterator[FailurePath]:
+        if self._dedup is not None:
+            lease = f"{spelled(float(self._dedup.lease))} for its claims"
+            yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
+            yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
 
     @property
     def _commit_interval(self) -> str:

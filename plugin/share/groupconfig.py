@@ -11,7 +11,7 @@ from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.log import Log
 from ackwise.middleware.share import Share
 from ackwise.plugin.settings.hostsettings import HostSettings
-from ackwise.plugin.share.options import admin_config, share_group
+from ackwise.plugin.share.options import admin_config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -53,7 +53,7 @@ async def _asked(ask: Any, settings: HostSettings, share: Share) -> Any:
 
 
 def _ensure(settings: HostSettings, share: Share) -> None:
-    group, needed = share_group(settings.group), wanted(settings, share)
+    group, needed = share.group_of(settings.group), wanted(settings, share)
     admin = _admin(settings, share)
     found = _described(admin, settings, group)
     missing = {name: value for name, value in needed.items() if found.get(name) != value}
@@ -64,7 +64,7 @@ def _ensure(settings: HostSettings, share: Share) -> None:
 
 
 def _read(settings: HostSettings, share: Share) -> dict[str, str]:
-    return _described(_admin(settings, share), settings, share_group(settings.group))
+    return _described(_admin(settings, share), settings, share.group_of(settings.group))
 
 
 def _admin(settings: HostSettings, share: Share) -> AdminClient:

@@ -8,7 +8,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.share import Share
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["admin_config", "consumer_config", "share_group"]
+__all__ = ["admin_config", "consumer_config"]
 
 #: What both clients can be told alike.
 _ALIKE: Final = {
@@ -23,11 +23,6 @@ _PROOF: Final = ("ssl_context", "sasl_kerberos_service_name", "sasl_kerberos_dom
 
 #: Only errors: the client says once that it is a preview, which the page says too.
 _LOG_LEVEL: Final = 3
-
-
-def share_group(group: str) -> str:
-    """The share group of a consumer group. Kafka lets no two kinds of group have one name."""
-    return f"{group}.share"
 
 
 def admin_config(settings: HostSettings, share: Share) -> dict[str, Any]:
@@ -53,7 +48,7 @@ def consumer_config(settings: HostSettings, share: Share) -> dict[str, Any]:
     """What a consumer of the share group needs. Raises as `admin_config`."""
     return {
         **admin_config(settings, share),
-        "group.id": share_group(settings.group),
+        "group.id": share.group_of(settings.group),
         "share.acknowledgement.mode": "explicit",
         "max.poll.records": share.max_records,
     }

@@ -27,7 +27,7 @@ from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.share.client import Poll, ShareClient
 from ackwise.plugin.share.groupconfig import ensure_share_group
-from ackwise.plugin.share.options import consumer_config, share_group
+from ackwise.plugin.share.options import consumer_config
 from ackwise.plugin.share.portion import Portion
 
 __all__ = ["Sharing"]
@@ -61,7 +61,7 @@ class Sharing:
         self._share = share
         self._topics = topics
         self._member = member
-        self._group = share_group(member.settings.group)
+        self._group = share.group_of(member.settings.group)
         self._portions: set[Portion] = set()
         self._counts = member.share_counts = ShareCounts(share.consumers)
         self._throttle = LogThrottle()
