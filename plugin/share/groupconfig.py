@@ -114,6 +114,10 @@ def _alter(admin: AdminClient, settings: HostSettings, group: str, missing: Mapp
         answer.result(_TIMEOUT * 2)
     except KafkaException as error:
         said = _listed(missing)
+        if (found := error.args[0]).name() == "INVALID_CONFIG":
+            raise ConfigurationError(
+                f"the brokers refuse {said} for the share group {group!r} ({found.str()}); give Share what they allow, or let them allow it"
+            ) from error
         raise _refused(
             error,
             settings,

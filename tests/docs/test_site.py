@@ -32,6 +32,7 @@ GUARANTEES = [
     "docs/how-to/dead-letters.md",
     "docs/how-to/dedup.md",
     "docs/how-to/delays.md",
+    "docs/how-to/share-groups.md",
     "docs/how-to/transactional.md",
     "docs/reconcile.md",
 ]

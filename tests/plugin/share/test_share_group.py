@@ -173,5 +173,8 @@ async def test_a_start_configures_the_share_group_and_a_second_one_changes_nothi
 
 async def test_a_lock_that_the_brokers_do_not_allow_is_refused_with_a_sentence(scenario: Scenario) -> None:
     worker = await scenario.join(share={"lock": 500.0})
-    with pytest.raises(ConfigurationError, match=r"share\.record\.lock\.duration\.ms=500000.*kafka-configs --alter --entity-type groups"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"the brokers refuse share\.isolation.*share\.record\.lock\.duration\.ms=500000.*give Share what they allow",
+    ):
         await worker.task
