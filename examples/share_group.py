@@ -8,7 +8,7 @@ import asyncio
 
 from pydantic import BaseModel
 
-from ackwise import App, ConsumeLater, Dedup, Message, Share
+from ackwise import App, ConsumeLater, Dedup, Exponential, Message, Share
 
 
 class Picture(BaseModel):
@@ -26,7 +26,7 @@ app = App("resize")
 app.use(
     Share(consumers=4, max_records=20, lock="30s"),
     Dedup("sqlite:///claims.db", key=lambda message: message.value.name),
-    ConsumeLater(5, levels="1s 10s 1m"),
+    ConsumeLater(5, retry=Exponential(initial=1.0, maximum=60.0)),
 )
 
 

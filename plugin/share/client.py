@@ -175,5 +175,5 @@ class ShareClient:
 def _headers(message: Any) -> Headers:
     try:
         return tuple(message.headers() or ())
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, SystemError):  # 2.16 raises the first inside of the second; asked again, it would crash the process
         return _UNREADABLE

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
+from tests.failures.hostile.records import send_with_header
 from tests.plugin.share.conftest import Scenario
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
@@ -129,6 +130,16 @@ async def test_what_an_aborted_transaction_wrote_is_not_consumed(scenario: Scena
     await scenario.join()
     await scenario.wait(scenario.ran, "the run")
     assert scenario.ran() == [("v0", 1)]
+
+
+async def test_a_header_whose_name_the_client_can_not_read_makes_a_dead_letter_and_blocks_nobody(scenario: Scenario) -> None:
+    await send_with_header(scenario.brokers, scenario.topic, 0, b"odd")
+    await scenario.raw.produce(scenario.topic, b"v0")
+    worker = await scenario.join()
+    await scenario.wait(lambda: worker.counts.accepted == 2, "the acknowledgement of both")
+    assert scenario.ran() == [("v0", 1)]
+    (letter,) = await scenario.raw.records(f"{scenario.group}.dlq")
+    assert (letter.value, dict(letter.headers)["ackwise-reason"]) == (b"odd", b"undecodable")
 
 
 async def test_a_message_that_no_worker_lived_to_copy_in_any_of_five_deliveries_is_gone(scenario: Scenario) -> None:
