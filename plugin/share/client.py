@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
@@ -26,6 +27,10 @@ _POLL: Final = 0.5
 
 #: Seconds until a poll is tried again that has failed.
 _POLL_AGAIN: Final = 1.0
+
+#: Not `message.headers()`: for a name that is no UTF-8 the client returns a list with a hole in it and an error beside it. Python sees
+#: that error at once in a call from C; in bytecode it has run often, only later and elsewhere, and whoever touches the hole crashes.
+_READ_HEADERS: Final = methodcaller("headers")
 
 #: What stands for headers that the client can't read, since the name of one is no UTF-8: a name that is none.
 _UNREADABLE: Final[Headers] = (("\udcff", None),)
@@ -174,6 +179,6 @@ class ShareClient:
 
 def _headers(message: Any) -> Headers:
     try:
-        return tuple(message.headers() or ())
+        return tuple(_READ_HEADERS(message) or ())
     except (UnicodeDecodeError, SystemError):  # 2.16 raises the first inside of the second; asked again, it would crash the process
         return _UNREADABLE
