@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Exponential as Exponential
     from ackwise.middleware.retry import Fixed as Fixed
     from ackwise.middleware.retry import Schedule as Schedule
+    from ackwise.middleware.share import Share as Share
     from ackwise.plugin.app import App as App
     from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.faust.work import current_batch as current_batch
@@ -69,6 +70,7 @@ __all__ = [
     "Breaker",
     "RateLimit",
     "Broadcasting",
+    "Share",
     "Event",
     "EventCode",
     "Exponential",
@@ -112,6 +114,7 @@ _HOMES = {
     "RateLimit": "ackwise.middleware.limits",
     "Broadcasting": "ackwise.middleware.policies",
     "Transactional": "ackwise.middleware.policies",
+    "Share": "ackwise.middleware.share",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",

@@ -55,6 +55,7 @@ class EventCode(enum.IntEnum):
     BROKER_OFFSETS = 25
     RECEIVED_RANGE = 26
     TX_SETTLED = 27
+    ACCEPT_REFUSED = 28
     SESSION_START = 30
     HEARTBEAT = 31
     SESSION_END = 32

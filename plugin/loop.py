@@ -114,6 +114,7 @@ def reliable(
             "reliable() can't broadcast: its consumer brings the group, and sends back what fails; use App, or give the consumer of each "
             "instance a group of its own and leave Broadcasting out"
         )
+    slots.refuse_share("the consumer of reliable")
     handover = Handover()
     agent = Agent(
         name=name,

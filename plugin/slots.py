@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
@@ -19,6 +20,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.pausing import Pausing
 from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.share import Share
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.around import Around, inspect_middleware
@@ -30,16 +32,17 @@ from ackwise.plugin.settings.hostsettings import HostSettings
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer
 
+    from ackwise.plugin.group.member import Member
     from ackwise.plugin.host.host import AiokafkaHost
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events | Breaker | RateLimit | Broadcasting
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events | Breaker | RateLimit | Broadcasting | Share
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting, Share)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting, Share)
 
 #: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
 _BACK: Final = (ConsumeLater, DeadLetter)
@@ -48,8 +51,8 @@ _BACK: Final = (ConsumeLater, DeadLetter)
 _NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
-    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…), Breaker(…), RateLimit(…), Broadcasting(…)), a "
-    "middleware (async def mw(message, call_next)) or an observer (def observe(event))"
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…), Breaker(…), RateLimit(…), Broadcasting(…), "
+    "Share(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -138,6 +141,11 @@ class Slots:
             breaker = dataclasses.replace(breaker, first_wait=first_wait)
         return FlowControl(self.pausing, breaker=breaker, rate_limit=self.rate_limit)
 
+    @property
+    def share(self) -> Share | None:
+        """How a share group consumes the sources; off unless used or set."""
+        return self._config.share(self._get(Share))
+
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)
         return policy if isinstance(policy, slot) else None
@@ -173,6 +181,8 @@ class Slots:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
         if self.broadcasting is not None:
             self._check_broadcasting()
+        if self.share is not None:
+            self._check_share(agents)
         for agent in agents:
             if agent.order != "none" and self.transactional is not None and self.transactional.mode == "offsets":
                 raise ConfigurationError(
@@ -212,6 +222,29 @@ class Slots:
                     f"Broadcasting drops what fails, and {table}.{name} is set by {given.source}, which would do nothing; leave it out"
                 )
 
+    def _check_share(self, agents: Sequence[Agent]) -> None:
+        """Refuse beside a share group what only an owner of partitions can have."""
+        if self.broadcasting is not None:
+            raise ConfigurationError("Share and Broadcasting are both on: one shares messages, the other gives each all of them; use one")
+        for agent in agents:
+            if agent.order != "none":
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has order={agent.order!r}, and Share hands out records of one partition to all workers at once; "
+                    "leave the order out, or Share"
+                )
+        if self.transactional is not None and self.transactional.mode == "offsets":
+            raise ConfigurationError(
+                "Share and Transactional(mode='offsets') are both on, and a share group has no offsets that a database could keep: use "
+                "mode='inbox'"
+            )
+
+    def refuse_share(self, host: str) -> None:
+        """Refuse a share group on a `host` that consumes by itself. Raises `ConfigurationError`."""
+        if self.share is not None:
+            raise ConfigurationError(
+                f"Share was used, and {host} is the member of an ordinary group; use an App with @app.agent, or leave Share out"
+            )
+
     def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> AiokafkaHost:
         """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
 
@@ -234,7 +267,13 @@ class Slots:
             flow=self.flow_control(),
             consumer=consumer,
             model=model_of(settings, self.broadcasting),
+            sharing=None if (share := self.share) is None else self._sharing(share),
         )
+
+    def _sharing(self, share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
+        from ackwise.plugin.share.sharing import Sharing  # its client is imported by those who run it
+
+        return lambda topics, member: Sharing(share, topics, member).working()
 
     def open_sink(self, group: str, sources: Sequence[str]) -> EventSink | None:
         """Who takes the events: the sink of `Events`, not yet open, and the observers. `sources` are the topics that the group reads.
@@ -252,6 +291,8 @@ class Slots:
         facts: dict[str, object] = {"levels": self.later.levels.seconds, "sources": list(sources)}
         if (broadcasting := self.broadcasting) is not None:
             facts["instance"] = broadcasting.instance
+        if self.share is not None:
+            facts["share"] = True
         if (dedup := self.dedup) is not None:
             facts |= {"lease": dedup.lease, "retention": dedup.retention}
         if (keyed := self.dedup or self.transactional) is not None:

@@ -48,6 +48,7 @@ def report_of(
         timeline=counts.timeline if counts.timeline.counts else None,
         unreadable=evidence.unreadable,
         warnings=_warnings(found, counts, evidence, config),
+        unbounded=_unbounded(found),
         output=output,
         config=config,
     )
@@ -90,6 +91,11 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
         )
     if found.produced is not None and (unread := found.produced.unread(found.facts)):
         sentences.append(f"{unread} records were produced to partitions that no group has read, by these events, and were not judged")
+    if unbounded := _unbounded(found):
+        sentences.append(
+            f"{', '.join(unbounded)} consumes in a share group, which commits no offsets: of records that no worker received nothing is "
+            "known; give --produced"
+        )
     if found.facts.strange:
         sentences.append(f"{found.facts.strange} events were passed over: this version does not know what they mean")
     return sentences
@@ -103,6 +109,11 @@ def _unproved_sentence(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -
         f"{offsets} offsets were jumped over by workers of an older version, which did not say whether their log has nothing there: "
         f"{some}{f' and {len(named) - _NAMED} more ranges' if len(named) > _NAMED else ''}; they count as gaps"
     )
+
+
+def _unbounded(found: Judgement) -> list[str]:
+    """Return the groups whose sources have no commits by which a record that nobody received would be missed."""
+    return [] if found.produced is not None else sorted(group.name[1] for group in found.facts.groups.values() if group.shares)
 
 
 def _missing_events(found: Judgement) -> int:

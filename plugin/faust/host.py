@@ -134,6 +134,7 @@ class FaustHost:
                 "Broadcasting gives every instance a group of its own, and Faust's group, tables and web page go by the id of the app; use "
                 "the App of Ackwise, or give the Faust app of each instance an id of its own and leave Broadcasting out"
             )
+        self.slots.refuse_share("Faust's worker")
         if self.slots.transactional is not None:
             raise ConfigurationError(
                 "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "

@@ -51,6 +51,7 @@ from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
+from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.process.lifelock import THIS_PROCESS
@@ -148,6 +149,7 @@ class Member:
         self.stop = asyncio.Event()
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
         self.delay_counts = DelayCounts()  #: of the relay beside this member
+        self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
         self.flow = flow or FlowControl()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -83,11 +83,12 @@ class AiokafkaHost:
         consumer: AIOKafkaConsumer | None = None,
         model: MessageModel | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
+        sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`, `flow` what is paused and limited.
 
-        `pipeline` makes that of an agent, where it is none of ours.
+        `pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due. `model`: how it comes to its partitions, by default as a member of the group.
@@ -108,6 +109,7 @@ class AiokafkaHost:
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
+        self._sharing = sharing
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
@@ -193,8 +195,9 @@ class AiokafkaHost:
         member.missing_topics = partial(missing_topics, self._consumer)
         fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
         try:
-            async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying():
-                self._model.join(member, self._consumer, self._topics, opening)
+            async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying(), self._shared():
+                sources = self._topics if self._sharing is None else []
+                self._model.join(member, self._consumer, sources, opening)
                 member.keep(opening.keep, "assignment")
                 await until(member.stop, fetching.poll(), grace=_POLL_GRACE)
                 await member.drain(set(member.lanes), member.settings.drain_timeout, stopping=True)
@@ -243,6 +246,9 @@ class AiokafkaHost:
             "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
             **settings.client_options,
         }
+
+    def _shared(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._sharing is None else self._sharing(self._topics, self._member)
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:

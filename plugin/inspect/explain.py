@@ -21,6 +21,7 @@ from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.handler import name_of
 from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
 from ackwise.plugin.inspect.instance import failures_of_instance
+from ackwise.plugin.inspect.sharefailures import failures_of_share
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
@@ -84,7 +85,11 @@ def explain(
         chain=tuple(_chain(settings, slots, agents)),
         settings=tuple(_settings(settings, slots, agents, names, config, origins)),
         topics=tuple(_topics(names, agents)),
-        failures=(*failures(settings, slots, agents, names), *failures_of_instance(settings, slots)),
+        failures=(
+            *failures(settings, slots, agents, names),
+            *failures_of_instance(settings, slots),
+            *(() if slots.share is None else failures_of_share(settings, slots.share)),
+        ),
         warnings=tuple(_warnings(settings, slots)),
         refusals=tuple(_refusals(slots, agents, config)),
     )
@@ -95,6 +100,11 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("fetch", "broadcasting", f"every instance gets everything; this one is {broadcasting.instance}")
     for agent in agents:
         yield ChainLink("fetch", ", ".join(agent.topics), f"for {agent.name}, {_portion(agent)}")
+    if (share := slots.share) is not None:
+        lock, consumers = spelled(float(share.lock)), f"{share.consumers} consumer{'s' if share.consumers > 1 else ''} here"
+        yield ChainLink(
+            "fetch", f"share group {share.group_of(settings.group)}", f"any worker gets any record, locked for {lock}; {consumers}"
+        )
     yield ChainLink("admit", "decode", "as each topic says" if all(agent.kind == "stream" for agent in agents) else "as each handler says")
     yield ChainLink("admit", "breaker", _breaker(slots.breaker))
     if (limit := slots.rate_limit) is not None:
@@ -122,6 +132,8 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("settle", "claims", "off: not given a store" if slots.dedup is None else "completed or released")
     when = "after each batch" if settings.commit_interval == 0 else f"every {spelled(settings.commit_interval)}"
     yield ChainLink("commit", "offsets", when if broadcasting is None else f"{when}, {_kept(broadcasting, settings)}")
+    if share is not None:
+        yield ChainLink("commit", "records", "each is accepted once it is settled; offsets are those of the retry topic alone")
     for observer in slots.observers:
         yield ChainLink("observe", name_of(observer), "sees every event, decides nothing")
 
@@ -195,6 +207,11 @@ def _settings(
     yield from _of_table(("breaker",), slots.breaker, config)
     if slots.rate_limit is not None:
         yield from _of_table(("rate_limit",), slots.rate_limit, config)
+    if (share := slots.share) is not None:
+        for setting in _of_table(("share",), share, config):
+            yield replace(setting, value=spelled(share.seconds)) if setting.name == "share.consume_timeout" else setting
+        for name, value in shown_options(share.client_options).items():
+            yield Setting(f"share.client_options.{name}", value, "code")
     for agent in agents:
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself
@@ -268,6 +285,8 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
 def _warnings(settings: HostSettings, slots: Slots) -> Iterator[str]:
     if settings.relay == "apart":
         yield "no worker moves copies, they wait until ackwise relay runs"
+    if slots.share is not None:
+        yield "share groups are experimental here, as the client calls its own part a preview"
     keyed = slots.dedup or slots.transactional
     if keyed is not None and keyed.id_header is not None and keyed.message_id_scope == "legacy":
         yield (

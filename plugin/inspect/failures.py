@@ -55,6 +55,9 @@ _DROPPED: Final = "dropped, with an event and a count"
 _NOT_YET: Final = "not before it is settled"
 _NOT_HERE: Final = "by the next owner"
 
+#: What a share group does with what would be held otherwise, held in the retry lane then.
+_COPIED: Final = "copied to the retry topic, no attempt is charged; held there"
+
 #: What waits behind a message that is suspended.
 _FOLLOWS: Final[dict[Order, str]] = {"none": "", "key": "has its key", "partition": "follows in its partition"}
 
@@ -73,6 +76,7 @@ class _Failures:
         self._transactional = slots.transactional
         self._broadcasts = slots.broadcasting is not None
         self._agents = agents
+        self._shares = slots.share is not None
         kinds = {agent.kind for agent in agents}
         self._has_batches = "batch" in kinds
         self._has_streams = "stream" in kinds
@@ -88,7 +92,9 @@ class _Failures:
         yield from self._of_messages()
         yield from self._of_surroundings()
         yield from self._of_claims()
-        if not self._broadcasts:
+        if self._shares:
+            yield from self._of_killers()
+        elif not self._broadcasts:
             yield from self._of_workers()
 
     def _of_handlers(self) -> Iterator[FailurePath]:
@@ -105,7 +111,8 @@ class _Failures:
             yield from self._of_wishes("the handler")
             if self._has_batches:
                 yield from self._of_batches("batch")
-        for timeout in dict.fromkeys(agent.consume_timeout for agent in self._agents if agent.kind != "stream"):
+        timeouts = [] if self._shares else [agent.consume_timeout for agent in self._agents if agent.kind != "stream"]
+        for timeout in dict.fromkeys(timeouts):
             if timeout:
                 when = f"the handler takes longer than {spelled(timeout)}"
                 yield FailurePath(when, "cancelled, and has failed", "", (), 1, "", "as after a failure")
@@ -200,7 +207,8 @@ class _Failures:
             yield from self._of_store(self._dedup, back_off)
         if self._transactional is not None:
             away = "the database is away while the handler runs, or refuses a commit for a while"
-            yield self._held(away, "rolled back and held; it is run again", back_off)
+            then = f"rolled back; {_COPIED}" if self._shares else "rolled back and held; it is run again"
+            yield self._held(away, then, back_off)
             doubt = "it is not known whether a commit came through"
             yield self._held(doubt, "held; the key tells, and it is run only if it did not", back_off)
         if self._slots.events is not None:
@@ -209,6 +217,8 @@ class _Failures:
     def _of_store(self, dedup: Dedup, back_off: str) -> Iterator[FailurePath]:
         before, after = "the store is down before the handler runs", "the store is down after it ran"
         match dedup.on_store_down:
+            case "block" if self._shares:
+                yield self._held(before, _COPIED, back_off, _COPY_IS_THERE)
             case "block":
                 yield self._held(before, "held; the same claim is asked again", back_off)
             case "fail_open":
@@ -244,7 +254,8 @@ class _Failures:
             return
         lease = spelled(float(dedup.lease))
         yield from self._of_finished()
-        yield self._held("another worker holds the claim", "held until that claim ends", f"{lease} at most, if that worker died")
+        then = _COPIED if self._shares else "held until that claim ends"
+        yield self._held("another worker holds the claim", then, f"{lease} at most, if that worker died")
         if self._has_handlers:
             yield self._held("the claim is lost to another worker", "the handler is called off, the message claimed again", "")
         if self._has_streams:
@@ -268,8 +279,7 @@ class _Failures:
             yield self._held(
                 "the worker is killed", "delivered again, and run again unless it was completed", f"{partitions}, {lease}", _NOT_HERE
             )
-            yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
-            yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
+            yield from self._of_killers()
         then = "publishes and commits nothing; delivered again"
         yield self._held(
             "a batch still runs revoke_timeout after its partition was taken away", then, spelled(self._settings.revoke_timeout), _NOT_HERE
@@ -280,6 +290,12 @@ class _Failures:
             spelled(self._settings.drain_timeout),
             _NOT_HERE,
         )
+
+    def _of_killers(self) -> Iterator[FailurePath]:
+        if self._dedup is not None:
+            lease = f"{spelled(float(self._dedup.lease))} for its claims"
+            yield self._held(f"workers are killed by one message, {ALONE_AFTER} times", "it runs alone", lease, _NOT_HERE)
+            yield self._dead(f"… {DEAD_AFTER} times", Reason.CRASHED_WORKER, attempts=None)
 
     @property
     def _commit_interval(self) -> str:

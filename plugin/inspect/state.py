@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiokafka import TopicPartition
 
@@ -12,6 +12,7 @@ from ackwise.middleware.inflight import InFlight, Where
 from ackwise.middleware.run import Run, count
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.inspect.explain import ChainLink, Setting
 
 __all__ = ["AgentState", "GroupTopics", "HeldMessages", "LaneState", "State", "by_agent", "look"]
@@ -94,6 +95,8 @@ class State:
     topics: GroupTopics
     chain: tuple[ChainLink, ...]
     settings: tuple[Setting, ...]
+    share: ShareCounts | None = None
+    """What it has of a share group, if its sources are consumed by one; `lanes` are those of its copies then."""
 
 
 def look(
@@ -113,6 +116,7 @@ def look(
         topics=GroupTopics(names.retry, names.delays, names.dead_letter),
         chain=chain,
         settings=settings,
+        share=None if member.share_counts is None else replace(member.share_counts),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from html import escape
 from typing import Final
 
@@ -68,6 +69,10 @@ def _worker(state: State) -> list[tuple[_Cell, ...]]:
         ("store", "no store" if state.store_down is None else "does not answer" if state.store_down else "answers"),
         ("outage of the event log", "yes, nothing is begun" if state.event_log_outage else "no"),
         ("delays that were cut to max_delay", state.cut_delays),
+        *(
+            (f"share group: {name.replace('_', ' ')}", number)
+            for name, number in ({} if state.share is None else asdict(state.share)).items()
+        ),
     ]
 
 

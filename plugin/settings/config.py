@@ -21,6 +21,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.share import Share
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
@@ -143,6 +144,10 @@ class Config:
     def broadcasting(self, used: Broadcasting | None) -> Broadcasting | None:
         """`Broadcasting` as it holds; an entry `broadcasting.instance` turns it on. Raises `ConfigurationError`."""
         return self._optional(Broadcasting, used, "broadcasting", "instance")
+
+    def share(self, used: Share | None) -> Share | None:
+        """`Share` as it holds; an entry `share.consumers` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Share, used, "share", "consumers")
 
     def sourced(self, *table: str) -> AbstractContextManager[None]:
         """Around what may refuse the entries of `table`: the sentence then also says where those that it names were set."""

@@ -169,6 +169,8 @@ class Group:
     lease: int
     retention: int
     levels: tuple[int, ...]
+    shares: bool = False
+    """Whether its sources are consumed by a share group, which commits no offsets."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +344,7 @@ def _group(name: GroupName, first_ts: int, sessions: Sequence[_Session], config:
         round((lease if config.lease is None else config.lease) * _MICROS),
         round((retention if config.retention is None else config.retention) * _MICROS),
         tuple(round(seconds * _MICROS) for seconds in levels),
+        shares=any(each.get("share") is True for each in settings),
     )
 
 

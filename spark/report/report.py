@@ -149,6 +149,8 @@ class RunReport:
     details: Details = NO_DETAILS
     claims: ClaimReport | None = None
     """None if no store was compared."""
+    unbounded: Sequence[str] = ()
+    """Groups that consume in a share group, which commits no offsets, if nothing is known of what was produced for them."""
 
     @property
     def page(self) -> str:
@@ -242,7 +244,7 @@ class RunReport:
 
     @property
     def _is_unknown(self) -> bool:
-        if self.unreadable or self.is_past_events or (self.claims is not None and self.claims.without_claims):
+        if self.unreadable or self.unbounded or self.is_past_events or (self.claims is not None and self.claims.without_claims):
             return True
         return any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
 

@@ -36,7 +36,7 @@ _COLUMNS: Final = [
     *("writer_id", "seq", "event_type", "event_ts", "cluster", "group_id", "client", "handler", "topic", "topic_id", "partition", "offset"),
     *("range_end", "record_ts", "phys_topic", "attempt", "dedup_epoch", "role", "from_commit", "attrs", "proved"),
 ]
-_JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED)
+_JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED, E.ACCEPT_REFUSED)
 #: Codes that we don't know are passed over, as the oracle does.
 _MESSAGES: Final = (
     field("event_type").isin([int(code) for code in E if code < 20]) & field("partition").is_valid() & field("offset").is_valid()

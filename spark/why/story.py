@@ -239,6 +239,8 @@ def _steps_of_partition(where: Place, here: Sequence[Event], workers: Workers, a
                 yield _step(event, workers, f"jumped over offsets {_offsets(event)}{f': {reason}' if reason else ''}")
             case E.TX_SETTLED if _covers(event, where.offset):
                 yield _step(event, workers, f"found offsets {_offsets(event)} settled by the database")
+            case E.ACCEPT_REFUSED if _covers(event, where.offset):
+                yield _step(event, workers, f"accepted offsets {_offsets(event)} too late, the share group delivers them again")
             case E.ASSIGNED:
                 begun = "" if event.get("offset") is None else f", begins at {event['offset']}"
                 yield _step(event, workers, f"was assigned {_named_partition(where)}{begun}")

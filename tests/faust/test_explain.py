@@ -12,7 +12,7 @@ import faust
 import pytest
 from rich.console import Console
 
-from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Transactional
+from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Share, Transactional
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
 from ackwise.plugin.faust.host import FaustHost
@@ -92,12 +92,20 @@ def test_what_the_start_would_refuse_is_said(options: dict[str, Any], sentence: 
     assert said.startswith(sentence)
 
 
-def test_a_policy_that_agents_of_faust_can_t_take_is_said() -> None:
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (Transactional("sqlite:///shop.db"), "Transactional gives handlers a connection"),
+        (Share(), "Share was used, and Faust's worker is the member of an ordinary group"),
+    ],
+    ids=["Transactional", "Share"],
+)
+def test_a_policy_that_agents_of_faust_can_t_take_is_said(policy: Any, sentence: str) -> None:
     app: Any = App("shop", env={})
-    app.use(Transactional("sqlite:///shop.db"))
+    app.use(policy)
     app.agent(app.topic("orders"), name="bill")(loop)
     (said,) = app.ackwise.explain().refusals
-    assert said.startswith("Transactional gives handlers a connection")
+    assert said.startswith(sentence)
 
 
 def test_an_app_of_faust_can_t_broadcast() -> None:

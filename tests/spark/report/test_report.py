@@ -53,6 +53,10 @@ def test_nothing_is_clean() -> None:
     assert EMPTY.exit_code is ExitCode.CLEAN
 
 
+def test_without_offsets_and_without_what_was_produced_nothing_is_called_clean() -> None:
+    assert replace(with_messages(Verdict.EXACTLY_ONCE), unbounded=["billing"]).exit_code is ExitCode.INCONCLUSIVE
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_the_exit_code_follows_the_verdict(verdict: Verdict) -> None:
     expected = ExitCode.ANOMALIES if verdict in ANOMALIES else ExitCode.INCONCLUSIVE if verdict in INCONCLUSIVE else ExitCode.CLEAN

@@ -1,0 +1,1 @@
+"""Host on a share group of Kafka: more workers than partitions."""

@@ -1,0 +1,234 @@
+"""Sharing: a worker's part in a share group, beside the lanes of its retry topic.
+
+Each record that a broker locks for this worker ends in one of two ways: it is settled and then accepted, or a copy of it is on the
+retry topic, uncharged, and then it is accepted. It is given back only when the worker stops: each time counts as a delivery, and
+after the last one that the broker allows, five by default, nobody gets the record any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from ackwise.middleware.disposition import Failure, Later
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.log import Log
+from ackwise.middleware.message import TopicPartition
+from ackwise.middleware.retry import SendBack
+from ackwise.middleware.run import Run, Stage, apart, ranges_of
+from ackwise.middleware.share import Share
+from ackwise.plugin.client.bounded import ended
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.sharecounts import ShareCounts
+from ackwise.plugin.share.client import Poll, ShareClient
+from ackwise.plugin.share.groupconfig import ensure_share_group
+from ackwise.plugin.share.options import consumer_config
+from ackwise.plugin.share.portion import Portion
+
+__all__ = ["Sharing"]
+
+log = Log()
+
+#: To the retry topic, at once and without a charge.
+_ASIDE: Final = SendBack(0.0, 0, charged=False)
+
+#: Why a copy is uncharged, as its `ackwise-reason` says.
+_AGAIN, _LATE, _HELD = "DeliveredAgain", "LockEnds", "Held"
+
+#: What a handler is told to have raised that was cancelled since its time was over.
+_TIMED_OUT: Final = "ConsumeTimeout"
+
+#: Seconds after the cut-off for a handler that was cancelled, and for the consumers to leave the group.
+_GRACE, _LEAVE = 4.0, 4.0
+
+#: Seconds that a step of the end gets, however late it is.
+_AT_LEAST: Final = 0.5
+
+
+class _At(NamedTuple):
+    offset: int
+
+
+class Sharing:
+    """The consumers of one worker in the share group of `member`, for `topics`."""
+
+    def __init__(self, share: Share, topics: Sequence[str], member: Member) -> None:
+        self._share = share
+        self._topics = topics
+        self._member = member
+        self._group = share.group_of(member.settings.group)
+        self._portions: set[Portion] = set()
+        self._counts = member.share_counts = ShareCounts(share.consumers)
+        self._throttle = LogThrottle()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """With consumers that poll until the member stops. Raises `ConfigurationError` if the share group can't be made what it must be."""
+        member = self._member
+        await member.insist(partial(ensure_share_group, member.settings, self._share))
+        config = consumer_config(member.settings, self._share)
+        clients = [ShareClient(config, self._topics, self._acknowledged, group=self._group) for _ in range(self._share.consumers)]
+        for client in clients:
+            await client.open()
+        pulling = [member.spawn(self._pull(client), f"share {number}") for number, client in enumerate(clients, 1)]
+        stopping = member.spawn(self._stop_in_time(pulling), "share stop")
+        try:
+            yield
+        finally:
+            member.stop.set()
+            left = member.time_left(member.settings.drain_timeout + _GRACE + _LEAVE) - _LEAVE
+            await asyncio.wait([*pulling, stopping], timeout=max(_AT_LEAST, left))
+            closing = asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+            if not await ended(closing, within=_LEAVE):
+                log.warning("the share group could not be left in order, its locks end by themselves", group=self._group)
+
+    async def _stop_in_time(self, pulling: Collection[asyncio.Task[None]]) -> None:
+        """Once the member stops nothing more begins; what still runs after `drain_timeout` is cancelled."""
+        await self._member.stop.wait()
+        within = self._member.settings.drain_timeout
+        if self._portions:
+            log.info("draining", group=self._group, partitions=len(self._portions), at_most=within, stopping=True)
+        for portion in list(self._portions):
+            portion.stop()
+        await asyncio.wait(pulling, timeout=within)
+        for portion in list(self._portions):
+            portion.cut()
+
+    async def _pull(self, client: ShareClient) -> None:
+        while not self._member.stop.is_set():
+            if (poll := await client.poll()) is not None:
+                await self._take(poll, client)
+
+    async def _take(self, poll: Poll, client: ShareClient) -> None:
+        """Take all of a poll to its end: then the next one is allowed."""
+        deadline = poll.at + self._share.seconds
+        portions = [
+            Portion(place, records, deadline, client.accept, again=again)
+            for found, again in ((poll.again, True), (poll.first, False))
+            for place, records in found.items()
+        ]
+        self._portions.update(portions)
+        self._counts.in_hand += sum(len(portion.records) for portion in portions)
+        if self._member.stop.is_set():
+            for portion in portions:
+                portion.stop()
+        tasks = [self._member.spawn(self._work(portion), f"share {'/'.join(map(str, portion.place))}") for portion in portions]
+        await asyncio.wait(tasks)  # one that fails stops the worker
+        for portion in portions:
+            self._leave(portion, client)
+
+    def _leave(self, portion: Portion, client: ShareClient) -> None:
+        """What is left of it is given back: the worker stops."""
+        self._portions.discard(portion)
+        self._counts.in_hand -= len(portion.records)
+        if self._member.leases is not None:
+            for run in portion.unsettled:
+                self._member.leases.give_back(run)
+        if portion.left:
+            self._counts.released += len(portion.left)
+            client.release(portion.place, sorted(portion.left))
+
+    async def _work(self, portion: Portion) -> None:
+        for first, end in ranges_of(portion.records):
+            self._member.record(Event(EventCode.RECEIVED_RANGE, *portion.place, first, range_end=end))
+        (whole,) = self._member.routes.from_source(portion.place, portion.records)
+        assert whole.pipeline is not None
+        size = whole.pipeline.agent.max_batch
+        while len(whole) and not portion.cut_off and (portion.again or not portion.is_stopping):
+            await self._settle([whole.cut(min(size, len(whole)))], portion)
+
+    async def _settle(self, runs: list[Run], portion: Portion) -> None:
+        """Take `runs` through the pipeline until all are accepted, or the worker stops."""
+        pipeline, portion.runs = runs[0].pipeline, runs
+        assert pipeline is not None
+        self._put_aside(runs, portion)
+        while True:
+            with self._calling_off(portion):
+                await pipeline(runs, portion)
+            portion.pass_settled(runs)
+            if not portion.unsettled or portion.cut_off:
+                return
+            if portion.is_stopping and all(run.stage is Stage.FETCHED for run in portion.unsettled):
+                return
+            self._put_aside(runs, portion)
+            await self._wait(portion)
+
+    @contextmanager
+    def _calling_off(self, portion: Portion) -> Iterator[None]:
+        """With an end for the handler while the lock still holds."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(max(0.0, portion.deadline - self._member.worker.monotonic()), portion.call_off)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def _wait(self, portion: Portion) -> None:
+        """Until something of it is due, or it stops. What is decided goes on beyond the lock: it is not decided again."""
+        due = min((run.not_before for run in portion.unsettled), default=0.0)
+        portion.stirred.clear()
+        if (seconds := due - self._member.worker.monotonic()) > 0 and not portion.cut_off:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await portion.stirred.wait()
+
+    def _put_aside(self, runs: list[Run], portion: Portion) -> None:
+        """What may not begin here, or not in time, goes to the retry topic: a lock can't wait for a claim or a store.
+
+        What succeeded here is no such thing: it waits for the store, and is never run again.
+        """
+        if portion.is_stopping and not portion.again:
+            return
+        now, broken = self._member.worker.monotonic(), list[Exception]()
+        is_over = now >= portion.deadline
+        for run in [run for run in runs if run.stage is Stage.FETCHED and not run.succeeded]:
+            if portion.again or is_over or run.not_before > now:
+                why = _AGAIN if portion.again else _LATE if is_over else _HELD
+                for single in apart(runs, run):
+                    self._send_aside(single, why, broken, timed_out=is_over and single.exec_ids is not None)
+        log_broken_policy(runs[0].pipeline.agent.name if runs and runs[0].pipeline is not None else "-", broken)
+
+    def _send_aside(self, run: Run, why: str, broken: list[Exception], *, timed_out: bool) -> None:
+        if self._member.leases is not None:
+            self._member.leases.give_back(run)
+        run.forget_claim()
+        run.not_before = 0.0
+        if timed_out:  # a failure as any other
+            failure = Failure(_TIMED_OUT, f"it did not end within {self._share.seconds:g} s, and its lock would have")
+            if (raised := decide(run, Later(failure=failure), self._member.later)) is not None:
+                broken.append(raised)
+            return
+        self._counts.copied += 1
+        run.error, run.send_back = why, _ASIDE
+        run.rule(Later())
+        if why != _AGAIN and self._throttle.is_due(why):
+            log.warning(
+                "messages of the share group go to the retry topic, no attempt is charged",
+                group=self._group,
+                topic=run.place.topic,
+                partition=run.place.partition,
+                why=why,
+            )
+
+    def _acknowledged(self, place: TopicPartition, offsets: Sequence[int], refused: str | None) -> None:
+        """The broker has spoken: what it accepted is done, what it refused is delivered again, and is known by its key then."""
+        if refused is None:
+            self._counts.accepted += len(offsets)
+            return
+        self._counts.refused += len(offsets)
+        for first, end in ranges_of([_At(offset) for offset in offsets]):
+            self._member.record(Event(EventCode.ACCEPT_REFUSED, *place, first, range_end=end, error=refused))
+        if self._throttle.is_due("refused"):
+            log.warning(
+                "locks of the share group had ended when their messages were done, they are delivered again",
+                group=self._group,
+                topic=place.topic,
+                partition=place.partition,
+                messages=len(offsets),
+                error=refused,
+            )
