@@ -261,3 +261,31 @@ async def test_an_undecodable_message_is_a_dead_letter_as_anywhere() -> None:
 
 def _broken(value: bytes | None) -> Any:
     raise ValueError
+
+
+async def test_a_success_whose_claim_was_lost_is_claimed_again_and_never_copied_while_the_store_is_away() -> None:
+    async def take_over(batch: Batch[bytes]) -> None:
+        seen.append(batch[0].value)
+        desk.now += 31
+        await other.deliver(3)  # another record of the broker's: the lease has ended meanwhile
+        desk.store.fail = lambda exchange: bool(exchange.claims)
+
+    async def hold(batch: Batch[bytes]) -> Any:
+        return CONSUME_LATER
+
+    seen: list[bytes] = []
+    desk = Desk(take_over, share=Share(lock=60.0))
+    other = Desk(hold, store=desk.store)
+    other.now = desk.now + 31
+    taking = asyncio.create_task(desk.deliver(3))
+    for _ in range(20):
+        await asyncio.sleep(0)
+        desk.now += 5
+        desk.stir()
+    assert (seen, desk.copies(), desk.accepted()) == ([b"v3"], [], []), "it is done, and the store is to know it"
+    desk.store.fail = lambda exchange: False
+    while not taking.done():
+        desk.now += 5
+        desk.stir()
+        await asyncio.sleep(0)
+    assert (seen, desk.copies(), desk.accepted()) == ([b"v3"], [], [3])
