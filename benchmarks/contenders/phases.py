@@ -13,7 +13,7 @@ from ackwise.middleware.admission import Admission
 from ackwise.middleware.execution import Execution
 from ackwise.middleware.settlement import Settlement
 from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.group.lane import Lane
+from ackwise.plugin.group.backlog import Backlog
 from ackwise.plugin.group.member import Member
 
 __all__ = ["Phases"]
@@ -22,7 +22,7 @@ __all__ = ["Phases"]
 _STEPS: Final[tuple[tuple[str, type[Any], str], ...]] = (
     ("fetch", Taking, "take"),
     ("offer", Member, "offer"),
-    ("take", Lane, "_take"),
+    ("take", Backlog, "take"),
     ("admit", Admission, "prepare"),
     ("admit", Admission, "claim"),
     ("execute", Execution, "run"),

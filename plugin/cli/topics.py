@@ -60,7 +60,7 @@ async def _review(group: Group) -> list[TopicReview]:
     from ackwise.plugin.group.topics import read_topics
 
     found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
-    return review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
+    return review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
 
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
@@ -80,7 +80,7 @@ async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:
     # `never` holds for workers, and who calls this command has made up their mind.
     settings = dataclasses.replace(group.settings, create_topics="auto")
     sources = [review.topic for review in before if review.role == "source"]
-    await ensure_topics(settings, group.names, sources, levels=group.levels)
+    await ensure_topics(settings, group.names, sources, levels=group.levels, in_place=group.in_place)
     await set_append_time(settings, stamped)
     return await _review(group), dict.fromkeys(stamped, "changed") | {topic: _DONE[verb] for topic, verb in todo.items()}
 

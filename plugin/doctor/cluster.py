@@ -64,7 +64,7 @@ async def topics(group: Group) -> list[Finding]:
     if group.settings.create_topics == "broker":
         return [Finding("topics", "ok", "they are left to the broker's auto-creation, and were not looked at")]
     found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
-    reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1])
+    reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
     return judge_topics(reviews, are_created=group.settings.create_topics == "auto")
 
 

@@ -9,6 +9,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.policies import Dedup, Events, Transactional
 from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.group.topicnames import TopicNames
+from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.slots import Slots
 
@@ -27,6 +28,11 @@ class Group(NamedTuple):
     events: Events | None
     agents: tuple[Agent, ...]  #: as a worker has them, down to how they decode
     slots: Slots
+
+    @property
+    def in_place(self) -> dict[str, float]:
+        """Seconds that a message of each topic may wait in place at most."""
+        return waits_in_place(self.agents)
 
     def expected(self, found: Container[str]) -> tuple[str, ...]:
         """The sources that must be there, of which `found` are; those that the host makes count once they are."""

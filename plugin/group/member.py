@@ -53,6 +53,7 @@ from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.group.tasks import Tasks
+from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -239,7 +240,9 @@ class Member:
 
         Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
         """
-        self._commits.cluster = await ensure_topics(self.settings, self.names, sorted(sources), levels=self.later.levels, made=made)
+        self._commits.cluster = await ensure_topics(
+            self.settings, self.names, sorted(sources), levels=self.later.levels, made=made, in_place=waits_in_place(self._agents)
+        )
 
     def _build_pipelines(self, publisher: KafkaPublisher) -> None:
         dedup, store = self._dedup, self._store

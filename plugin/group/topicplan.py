@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.ordering import LONGEST_DELAY
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.group.topicnames import TopicNames
 
@@ -88,12 +91,29 @@ class TopicPlan(NamedTuple):
         return APPEND_TIME if topic in self.delays or topic == self.cancel else "CreateTime"
 
 
-def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> TopicPlan:
+def waits_in_place(agents: Iterable[Agent]) -> dict[str, float]:
+    """Seconds that a message of each topic may wait in place at most, where its handler has an order and a limit that holds."""
+    return {
+        topic: agent.in_place.max_reconsume_times * LONGEST_DELAY
+        for agent in agents
+        if agent.in_place is not None and agent.in_place.on_dead == "go on"
+        for topic in agent.topics
+    }
+
+
+def plan_topics(
+    names: TopicNames,
+    sources: Collection[str],
+    found: Mapping[str, Topic],
+    *,
+    longest_delay: float,
+    in_place: Mapping[str, float] = MappingProxyType({}),
+) -> TopicPlan:
     """What must be done so that every copy of a message of `sources` fits and none is deleted before it is due.
 
-    `longest_delay` is in seconds. Raises `ConfigurationError` for what only the user can change.
+    `longest_delay`, and those of `in_place` by topic, are in seconds. Raises `ConfigurationError` for what only the user can change.
     """
-    reviews = review_topics(names, sources, found, longest_delay=longest_delay)
+    reviews = review_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)
     *reviews, control = reviews
     for fault in (fault for review in reviews for fault in review.faults):
         raise ConfigurationError(fault)
@@ -108,21 +128,34 @@ def plan_topics(names: TopicNames, sources: Collection[str], found: Mapping[str,
     )
 
 
-def review_topics(names: TopicNames, sources: Collection[str], found: Mapping[str, Topic], *, longest_delay: float) -> list[TopicReview]:
+def review_topics(
+    names: TopicNames,
+    sources: Collection[str],
+    found: Mapping[str, Topic],
+    *,
+    longest_delay: float,
+    in_place: Mapping[str, float] = MappingProxyType({}),
+) -> list[TopicReview]:
     """Every topic of the group and every one that it reads, held against what it must be; the sources come first, the control topic last.
 
-    `longest_delay` is in seconds.
+    `longest_delay`, and those of `in_place` by topic, are in seconds.
     """
     there = [found[source] for source in sources if source in found]
     like = _like(there, longest_delay) if there else None
     return [
-        *(_source(source, found.get(source)) for source in sorted(sources)),
+        *(_source(source, found.get(source), in_place.get(source, 0.0)) for source in sorted(sources)),
         *(_ours(topic, names, found.get(topic), like, longest_delay) for topic in names.all),
         _control(names.control, found.get(names.control)),
     ]
 
 
-def _source(topic: str, there: Topic | None) -> TopicReview:
+def _source(topic: str, there: Topic | None, in_place: float) -> TopicReview:
+    if there is not None and 0 <= there.retention_ms < 2 * in_place * 1000:
+        fault = (
+            f"topic {topic!r} keeps messages for {format_duration(there.retention_ms / 1000)}, and its handler may let one wait in place "
+            f"for {format_duration(in_place)} with others behind it; raise its retention.ms to twice that, or lower max_reconsume_times"
+        )
+        return TopicReview(topic, "source", None, there, "mend", (fault,))
     if there is not None:
         return TopicReview(topic, "source", None, there, "nothing")
     # Brokers do not even list what a client may not describe.

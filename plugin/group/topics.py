@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
@@ -49,11 +50,18 @@ _SETTINGS: Final = ("max.message.bytes", "retention.ms", "cleanup.policy", "min.
 
 
 async def ensure_topics(
-    settings: HostSettings, names: TopicNames, sources: Collection[str], *, levels: DelayLevels, made: Collection[str] = ()
+    settings: HostSettings,
+    names: TopicNames,
+    sources: Collection[str],
+    *,
+    levels: DelayLevels,
+    made: Collection[str] = (),
+    in_place: Mapping[str, float] = MappingProxyType({}),
 ) -> str | None:
     """Return the id of the cluster, if it has one, once every topic of the group is there and fits `sources`, what its agents consume.
 
-    `made` are those of `sources` that another part of this worker is making now; they are waited for.
+    `made` are those of `sources` that another part of this worker is making now; they are waited for. `in_place` says for how many
+    seconds a message of a topic may wait there.
 
     What is missing is created or extended (`create_topics="auto"`), refused (`"never"`), or left to the broker's
     auto-creation (`"broker"`, which also checks partition counts only: such brokers may not tell more).
@@ -65,7 +73,7 @@ async def ensure_topics(
         if settings.create_topics == "broker":
             await _await_broker(admin, names, sources)
         else:
-            await _await_plan(admin, settings, names, sources, levels.seconds[-1], made)
+            await _await_plan(admin, settings, names, sources, levels.seconds[-1], made, in_place)
         described: Mapping[str, Any] = await admin.describe_cluster()
         cluster: str | None = described.get("cluster_id")
         return cluster
@@ -160,6 +168,7 @@ async def _await_plan(
     sources: Collection[str],
     longest_delay: float,
     made: Collection[str],
+    in_place: Mapping[str, float],
 ) -> None:
     """Other workers start at the same time, and brokers learn of a new topic one by one: look until it is so."""
     deadline = asyncio.get_running_loop().time() + _TIMEOUT / 2
@@ -168,7 +177,7 @@ async def _await_plan(
         if not found.keys() >= set(made) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_LOOK_AGAIN)
             continue
-        plan = plan_topics(names, sources, found, longest_delay=longest_delay)
+        plan = plan_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)
         if not plan.create and not plan.extend and (plan.control is None or settings.create_topics == "never"):
             return
         if settings.create_topics == "never":

@@ -15,11 +15,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 
+from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.group.topicplan import Topic, TopicReview, plan_topics, review_topics
+from ackwise.plugin.group.topicplan import Topic, TopicReview, plan_topics, review_topics, waits_in_place
 from ackwise.plugin.group.topics import _create, _extend, _look, ensure_topics, set_append_time
 from ackwise.plugin.local.broker import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -188,6 +190,19 @@ async def test_brokers_that_do_not_answer_are_named_and_secrets_are_not(caplog: 
     with pytest.raises(Unavailable, match=r"no broker answers \(127\.0\.0\.1:1: connection refused\)") as refusal:
         await ensure_topics(settings, NAMES, ["orders"], levels=LEVELS)
     assert "hush" not in str(refusal.value) + caplog.text
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(60, False), (61, True)])
+def test_a_source_that_forgets_a_message_while_it_waits_in_place_is_refused(limit: int, refused: bool) -> None:
+    async def never(_: object) -> None: ...
+
+    ordered = Agent("bill", ("orders",), "batch", never, lambda value: value, order="key", in_place=RetryInPlace(limit))
+    found = everything() | {"orders": SOURCE._replace(retention_ms=3_600_000)}
+    (source, *_) = review_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered]))
+    assert source.todo == ("mend" if refused else "nothing")
+    if refused:
+        with pytest.raises(ConfigurationError, match=r"'orders' keeps messages for 1h, .* may let one wait in place for 1830s"):
+            plan_topics(NAMES, ["orders"], found, longest_delay=60, in_place=waits_in_place([ordered]))
 
 
 async def test_while_the_brokers_name_no_controller_nobody_is_asked_to_make_topics() -> None:
