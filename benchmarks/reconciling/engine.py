@@ -131,18 +131,18 @@ GROUP BY w.group_id;
 _MESSAGES: Final = """
 CREATE VIEW folded AS
 SELECT group_id, handler, topic, partition, "offset",
-       bool_or(code = 3) AS done, bool_or(code = 4) AS failed, bool_or(code = 5) AS sent, bool_or(code = 6) AS dead,
-       bool_or(code = 9) AS skipped,
+       bool_or(code IN (3, 19)) AS done, bool_or(code = 4) AS failed, bool_or(code = 5) AS sent, bool_or(code = 6) AS dead,
+       bool_or(code = 9) AS skipped, bool_or(code = 13) AS dropped, bool_or(code = 14) AS cancelled, bool_or(code = 19) AS late,
        bool_or(code = 7) AS suppressed, bool_or(code = 12) AS stale, bool_or(code = 10) AS claim_lost, bool_or(code = 2) AS claimed,
-       max(attempt * 16 + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 ELSE 0 END) AS last,
+       max(attempt * 16 + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 14 THEN 7 ELSE 0 END) AS last,
        max(attempt) AS attempt, bit_or(1::BIGINT << attempt) AS attempts,
        min(exec_id) FILTER (code = 2) AS c0, max(exec_id) FILTER (code = 2) AS c1,
-       min(exec_id) FILTER (code = 3) AS s0, max(exec_id) FILTER (code = 3) AS s1,
-       min(exec_id) FILTER (code IN (3, 4)) AS x0, max(exec_id) FILTER (code IN (3, 4)) AS x1,
+       min(exec_id) FILTER (code IN (3, 19)) AS s0, max(exec_id) FILTER (code IN (3, 19)) AS s1,
+       min(exec_id) FILTER (code IN (3, 4, 19)) AS x0, max(exec_id) FILTER (code IN (3, 4, 19)) AS x1,
        coalesce(bit_or(1::BIGINT << attempt) FILTER (code = 2), 0) AS tried, max(attempt) FILTER (code = 2) AS last_tried,
-       coalesce(bit_or(1::BIGINT << attempt) FILTER (code IN (3, 4, 5, 6)), 0) AS settled,
+       coalesce(bit_or(1::BIGINT << attempt) FILTER (code IN (3, 4, 5, 6, 13, 19)), 0) AS settled,
        max(due) FILTER (code = 5) AS due, max(ts) FILTER (code = 2) AS claim_ts, max(ts) FILTER (code = 2 AND lives) AS live_claim_ts,
-       min(ts) FILTER (code IN (1, 2)) AS begun_ts, min(ts) FILTER (code = 3) AS ok_ts, min(ts) FILTER (code IN (7, 12)) AS suppressed_ts,
+       min(ts) FILTER (code IN (1, 2)) AS begun_ts, min(ts) FILTER (code IN (3, 19)) AS ok_ts, min(ts) FILTER (code IN (7, 12)) AS suppressed_ts,
        max(ts) AS last_ts, min(record_ts) < max(record_ts) AS recreated, max(dedup_hash) AS dedup_hash, max(record_ts) AS record_ts,
        coalesce(bool_or(took_unreleased), false) AS took
 FROM (SELECT event.*, writer_id IN (SELECT writer_id FROM writer WHERE lives) AS lives FROM event WHERE code < 20) GROUP BY ALL
@@ -164,7 +164,7 @@ WITH known AS (
 ), first AS (
     SELECT *, CASE
         WHEN done THEN CASE WHEN s0 < s1 AND s0_claimed AND s1_claimed THEN 'MULTI_EXECUTED' ELSE 'EXACTLY_ONCE' END
-        WHEN dead THEN 'DEAD_LETTERED' WHEN skipped THEN 'SKIPPED'
+        WHEN dead THEN 'DEAD_LETTERED' WHEN dropped THEN 'DROPPED' WHEN skipped THEN 'SKIPPED' WHEN rank = 7 THEN 'CANCELLED'
         WHEN suppressed OR stale AND NOT sent THEN 'DUPLICATE_SUPPRESSED'
         WHEN rank = 5 OR rank != 3 AND last_attempt > 1 THEN CASE WHEN overdue THEN 'RETRY_LOST' ELSE 'RETRYING' END
         WHEN rank = 3 THEN CASE WHEN expired THEN 'STUCK' ELSE 'IN_FLIGHT' END
@@ -178,7 +178,7 @@ WITH known AS (
     FROM first
 )
 SELECT group_id, handler, topic, partition, "offset", verdict, dedup_hash, record_ts, suppressed_ts, ok_ts, since, blind, retention, as_of,
-       done OR dead OR skipped OR verdict IN ('RETRYING', 'IN_FLIGHT', 'PENDING') AS accounts,
+       done OR dead OR dropped OR skipped OR verdict IN ('RETRYING', 'IN_FLIGHT', 'PENDING') AS accounts,
        done AND s0 <= c1 AND s1 >= c0 AS ran_under_claim,
        list_filter([
            CASE WHEN verdict IN ('IN_FLIGHT', 'STUCK') AND last_attempt = 1 AND past AND NOT doubt THEN 'COMMITTED_PAST' END,
@@ -193,7 +193,9 @@ SELECT group_id, handler, topic, partition, "offset", verdict, dedup_hash, recor
            CASE WHEN bit_count(attempts) < last_attempt THEN 'ATTEMPT_HOLE' END,
            CASE WHEN ok_ts < begun_ts THEN 'NEG_LATENCY' END,
            CASE WHEN "offset" >= rewound_from AND "offset" < rewound_to THEN 'REWOUND' END,
-           CASE WHEN recreated THEN 'RECREATED' END
+           CASE WHEN recreated THEN 'RECREATED' END,
+           CASE WHEN done AND cancelled THEN 'RAN_CANCELLED' END,
+           CASE WHEN late THEN 'TIMED_OUT' END
        ], lambda flag: flag IS NOT NULL) AS flags
 FROM second;
 CREATE TABLE phantom AS

@@ -28,9 +28,12 @@ _LETTERS: Final = {
     "K": EventCode.SKIPPED,
     "L": EventCode.CLAIM_LOST,
     "T": EventCode.STALE,
+    "G": EventCode.DROPPED,
+    "Z": EventCode.CANCELLED,
+    "Y": EventCode.LATE_SUCCESS,
 }
 _STEP = re.compile(r"(?P<who>[~!]?)(?P<letter>[A-Z])(?:@(?P<attempt>\d))?(?:#(?P<run>\d))?(?:\+(?P<after>-?\d+))?(?P<older><?)$")
-_RUNS: Final = {EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.FAILED, EventCode.CLAIM_LOST}
+_RUNS: Final = {EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.FAILED, EventCode.CLAIM_LOST, EventCode.LATE_SUCCESS}
 
 
 class Who:
@@ -119,6 +122,10 @@ FATES: Final = (
     _fate("forgotten key's twin", "C S", _ONCE, hash=Hash.OLD),
     _fate("two records", "C S C#1+5< S#1<", _V.UNKNOWN_EXPORT_GAP, _F.AMBIGUOUS_EXEC | _F.RECREATED),
     _fate("twice", "C S ~C#1+40 ~S#1", _V.MULTI_EXECUTED, _F.AMBIGUOUS_EXEC),
+    _fate("dropped", "C F G", _V.DROPPED, _F.HAD_FAILURES),
+    _fate("cancelled", "C F B Z@2+15", _V.CANCELLED, _RETRIED),
+    _fate("cancelled too late", "C F B Z@2+15 C@2#1 S@2#1", _ONCE, _RETRIED | _F.RAN_CANCELLED),
+    _fate("too late a success", "C F B Y+20 D@2+5", _ONCE, _RETRIED | _F.TIMED_OUT | _F.DUP_AND_OK),
     _fate("failed and forgotten", "C F", _V.LOST, _F.HAD_FAILURES),
     _fate("received and forgotten", "R", _V.LOST),
     _fate("fetched and forgotten", "", _V.LOST),
