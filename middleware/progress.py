@@ -32,11 +32,13 @@ class Finished(NamedTuple):
     """Bit n stands for the n-th offset behind it."""
 
 
-def measure(watermarks: Sequence[Watermark], base: int, base_ts: int, times: Mapping[int, int]) -> Finished:
-    """What all of `watermarks`, which are of one partition, have finished above `base`, the smallest that one of them has not.
+def measure(
+    watermarks: Sequence[Watermark], base: int, base_ts: int, times: Mapping[int, int], before: FinishedMap | None = None
+) -> Finished:
+    """What all of `watermarks`, which are of one partition, have finished from `base` on: the smallest offset that one of them has not.
 
     `times` has the timestamps of some finished records, epoch milliseconds, by offset: the highest of them that may be told ends the map.
-    Offsets that the log does not have count as finished.
+    Offsets that the log does not have count as finished. `before`: the last owner's map, where it stands for more than was seen.
     """
     end = min(*(watermark.next or base for watermark in watermarks), base + MAP_SPAN)
     bits = (1 << max(0, end - base)) - 1
@@ -45,7 +47,9 @@ def measure(watermarks: Sequence[Watermark], base: int, base_ts: int, times: Map
             if first >= end:
                 break
             bits &= ~(((1 << stop - first) - 1) << first - base)
-    last = max((offset for offset in times if base < offset < end and bits >> offset - base & 1), default=None)
+    if before is not None and (ahead := before.bits >> end - before.base):
+        return Finished(base_ts, before.last_ts, bits | ahead << end - base)
+    last = max((offset for offset in times if base <= offset < end and bits >> offset - base & 1), default=None)
     if last is None:
         return Finished(base_ts, base_ts, 0)
     return Finished(base_ts, times[last], bits & (1 << last - base + 1) - 1)

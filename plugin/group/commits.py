@@ -178,12 +178,16 @@ def _beside(lanes: Sequence[Lane], offset: int) -> Told:
     for lane in lanes:
         lane.forget_times(offset)
     times = {at: time for lane in lanes for at, time in lane.times.items()}
-    if not (in_place or times) or any(lane.max_span <= MAX_SPAN for lane in lanes):
+    before = lanes[0].finished_before
+    if not (in_place or times or before) or any(lane.max_span <= MAX_SPAN for lane in lanes):
         return Told(offset)
     base_ts = next((time for lane in lanes if (time := lane.time_at(offset)) is not None), None)
     if base_ts is None:
-        return Told(offset)
-    finished = measure([lane.watermark for lane in lanes], offset, base_ts, times)
+        if lanes[0].last_fetched is None or not (before or in_place):
+            return Told(offset)
+        # Nothing is in hand, and more was told of what is not fetched yet: the last record, though finished, is the base of that.
+        offset, base_ts = lanes[0].last_fetched
+    finished = measure([lane.watermark for lane in lanes], offset, base_ts, {**times, offset: base_ts}, before)
     return Told(offset, finished, in_place[:MOST_IN_PLACE]) if finished.bits or in_place else Told(offset)
 
 

@@ -99,6 +99,7 @@ class Lane:
         self._in_place_before: dict[int, InPlace] = {}
         self._is_same_log = False  #: as far as the first record tells
         self.times: dict[int, int] = {}  #: of records finished above the watermark, the last one of each run; epoch milliseconds
+        self.last_fetched: tuple[int, int] | None = None  #: offset and timestamp of the last record, behind a map that is believed
         self.watermark = Watermark(position)
         self.cut_off = False
         self.unreadable: str | None = None  #: why the client can't read on at `position`, while it is left alone for that
@@ -153,6 +154,8 @@ class Lane:
             self.watermark.track(first, end)
         self.position = ends[-1]
         unfinished = self._unfinished(records, is_hole_proved=proved)
+        if self._is_same_log:
+            self.last_fetched = records[-1].offset, records[-1].timestamp
         runs = self._resumed(self._make(self.place, unfinished)) if unfinished else []
         if count(runs) != len(records):
             taken = {record.offset for run in runs for record in run.records}
@@ -186,7 +189,9 @@ class Lane:
             self._is_same_log = True
         if records[-1].offset >= found.base + found.bits.bit_length() - 1:
             self._finished_before = None
-        return [record for record in records if not holds(found, record.offset)]
+        finished = [record for record in records if holds(found, record.offset)]
+        self.times.update((record.offset, record.timestamp) for record in finished[-1:])
+        return [record for record in records if not holds(found, record.offset)] if finished else records
 
     def _resumed(self, runs: list[Run]) -> list[Run]:
         """`runs`, of which what had failed in place falls out with the attempts that it has had, and waits until its next one is due."""
@@ -346,8 +351,15 @@ class Lane:
 
     @property
     def in_place(self) -> list[InPlace]:
-        """What has failed and waits in memory, or is tried again."""
-        return [InPlace(run.first, run.in_place, run.due_ms) for run in self._unsettled if run.in_place]
+        """What has failed and waits in memory, or is tried again; and what the last owner said of that, where it was not fetched again."""
+        before = self._in_place_before.values() if self._is_same_log else ()
+        ahead = [entry for entry in before if entry.offset >= self.position]
+        return [*(InPlace(run.first, run.in_place, run.due_ms) for run in self._unsettled if run.in_place), *ahead]
+
+    @property
+    def finished_before(self) -> FinishedMap | None:
+        """What the last owner had finished, as long as not all of that was fetched again: whoever commits tells it on."""
+        return self._finished_before if self._is_same_log else None
 
     @property
     def _unsettled(self) -> Iterator[Run]:

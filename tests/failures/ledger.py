@@ -33,10 +33,10 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
+        self.file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
 
     def close(self) -> None:
-        os.close(self._file)
+        os.close(self.file)
 
     def write(self, fact: str, **about: object) -> None:
         self._append([{"fact": fact, **about}])
@@ -50,11 +50,11 @@ class Ledger:
         """The handler succeeded with these, named by id or by origin; durable when it returns."""
         if ids:
             self._append([{"fact": "ran", "id": id} for id in ids])
-            os.fsync(self._file)
+            os.fsync(self.file)
 
     def _append(self, facts: Sequence[Mapping[str, object]]) -> None:
         """Write in one go; the first line end closes what another worker tore when it was killed."""
-        os.write(self._file, "".join(["\n", *(json.dumps(fact) + "\n" for fact in facts)]).encode())
+        os.write(self.file, "".join(["\n", *(json.dumps(fact) + "\n" for fact in facts)]).encode())
 
     def read(self) -> list[dict[str, Any]]:
         """All facts in order. What a worker tore when it was killed is no fact: it went on with nothing after it."""

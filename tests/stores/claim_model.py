@@ -55,6 +55,7 @@ ASKING = "asking"  # a claim was sent and its answer lost; it is repeated with t
 RUNNING = "running"
 SUCCEEDED = "succeeded"  # to be completed
 FAILED = "failed"  # to be published
+SUSPENDED = "suspended"  # failed in place: the key is to be given back, and claimed anew for the same attempt
 PUBLISHING = "publishing"  # the copy is in the air
 PUBLISHED = "published"  # the copy is acknowledged, the store is to be told
 SETTLED = "settled"  # to be committed
@@ -181,6 +182,8 @@ class Rules:
     """Of the duplicates in a batch the highest attempt leads."""
     gives_back: bool = True
     """What does not lead gives back the claim that it may hold, before the key is claimed for what leads."""
+    suspends_plainly: bool = True
+    """What failed in place is released for the attempt that it has had."""
     binds: bool = True
     """A name counts beside the token that it was written with, and no other."""
     proves: bool = True
@@ -209,6 +212,8 @@ class Model:
     """Of the copies that are published."""
     names: tuple[bool, bool] = (False, False)
     """Which of the workers name themselves, and look whether others died; older versions do not."""
+    in_place: bool = False
+    """What fails runs again in place, or is a dead letter: no copy comes back."""
 
     def start(self) -> State:
         copies = tuple(Copy(1, owner) for owner in self.owners)
@@ -236,8 +241,9 @@ class Model:
             yield from self._finish(state, seat)
         elif step == SUCCEEDED:
             yield from self._complete(state, seat, Outcome.OK)
-        elif step == FAILED and revoked:
-            yield from self._release(state, seat, None, EMPTY)
+        elif (step == FAILED and revoked) or step == SUSPENDED:
+            sent_back = copy.attempt + 1 if step == SUSPENDED and not self.rules.suspends_plainly else None
+            yield from self._release(state, seat, sent_back, EMPTY if revoked else Seat(HELD))
         elif step == FAILED and not late:
             yield from self._publish(state, seat)
         elif step == PUBLISHED:
@@ -338,6 +344,8 @@ class Model:
         yield Move(f"{_who(seat)} succeeds", done, broke)
         if state.left.failures:
             failed = state._replace(left=state.left.less("failures"))
+            if self.in_place:
+                yield Move(f"{_who(seat)} fails in place", _put(failed, seat, now._replace(step=SUSPENDED, late=False)), fault=True)
             if now.revoked:
                 yield Move(f"{_who(seat)} fails after the cut-off", _put(failed, seat, now._replace(step=FAILED)), fault=True)
             else:
@@ -346,7 +354,7 @@ class Model:
     def _publish(self, state: State, seat: int) -> Iterator[Move]:
         """Send the copy, or the dead letter after the last attempt."""
         attempt = state.copies[seat // 2].attempt
-        copy = DEAD if attempt >= LIMIT else attempt + 1
+        copy = DEAD if attempt >= LIMIT or self.in_place else attempt + 1
         publishing = state.seats[seat]._replace(step=PUBLISHING)
         sent = state._replace(air=tuple(sorted((*state.air, (copy, seat)))))
         if not self.rules.publishes:
@@ -359,7 +367,7 @@ class Model:
     def _settle_copy(self, state: State, seat: int) -> Iterator[Move]:
         """Tell the store that the copy or the dead letter stands; whatever it answers, the message is settled."""
         attempt = state.copies[seat // 2].attempt
-        if attempt >= LIMIT:
+        if attempt >= LIMIT or self.in_place:
             yield from self._complete(state, seat, Outcome.DEAD)
         else:
             yield from self._release(state, seat, attempt + 1, EMPTY if state.seats[seat].revoked else Seat(SETTLED))

@@ -35,7 +35,13 @@ NAMED = Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1), names=(Tr
 MIXED = Model(Faults(crashes=1), names=(True, False))
 #: A worker dies between the copy and the store; its successor has both attempts, and does not hear that the first one was granted.
 UNHEARD = Model(Faults(crashes=1, lost_replies=1, failures=1), owners=(0,), retry_owner=0)
+#: An order: what fails runs again in place, under the same attempt.
+IN_PLACE = Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=2), owners=(0,), in_place=True)
 SMALL = {
+    "one record that fails in place": IN_PLACE,
+    "one record that fails in place and moves": Model(Faults(crashes=1, stalls=1, failures=2, moves=1), owners=(0,), in_place=True),
+    "two records of one key that fail in place": Model(Faults(crashes=1, stalls=1, failures=2), in_place=True),
+    "two records of one key in one batch that fail in place": Model(Faults(crashes=1, stalls=1, failures=1), owners=(0, 0), in_place=True),
     "one record that moves": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1, moves=1), owners=(0,)),
     "one record that dies": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=2), owners=(0,)),
     "two records of one key at two workers": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1)),
@@ -218,6 +224,7 @@ SABOTAGES = {
     "running again on LOST": Sabotage(Rules(remembers=False), SECOND_RUN),
     "the first record of a batch leads": Sabotage(Rules(highest_leads=False), LOSS),
     "a stale copy that keeps the claim which it was granted unheard": Sabotage(Rules(gives_back=False), LOSS, UNHEARD),
+    "an attempt in place that is told to be sent back": Sabotage(Rules(suspends_plainly=False), LOSS, IN_PLACE),
     "a lease that is not respected": Sabotage(Rules(claim=claim_without_busy), OVERLAP),
     "a lease that never ends": Sabotage(Rules(claim=claim_without_end), STUCK),
     "a completed key that is granted": Sabotage(Rules(claim=claim_without_memory), RUN_AFTER_DONE),

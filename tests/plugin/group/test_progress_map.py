@@ -142,6 +142,39 @@ async def test_the_next_owner_tells_on_what_it_was_told(owner: Any) -> None:
     assert found.finished == FinishedMap("cluster", 100, 1100, 1105, agents_hash(["bill"]), 0b101010)
 
 
+async def test_what_an_owner_was_told_is_told_on_where_it_finishes_less_itself(owner: Any) -> None:
+    offset, metadata = await died(owner)
+    following = await owner()
+    following.assign(offset, metadata)
+    following.offer(*range(100, 106))
+    following.settle(102)
+    third = await owner()
+    third.assign(*(await following.commit()))
+    third.offer(*range(100, 106))
+    assert third.offsets() == [100, 104, 105]
+
+
+@pytest.mark.parametrize("finishes", [(), (100,), (102,), (100, 102)])
+async def test_what_an_owner_was_told_and_has_not_fetched_yet_is_told_on(owner: Any, finishes: tuple[int, ...]) -> None:
+    first = await owner()
+    first.assign()
+    first.offer(*range(100, 110))
+    first.settle(101, 105, 107)
+    waiting = next(run for run in first.runs() if run.first == 108)
+    waiting.in_place, waiting.due_ms = 3, 99
+    following = await owner()
+    following.assign(*(await first.commit()))
+    following.offer(*range(100, 103))
+    following.settle(*finishes)
+    await following.member.commit()
+    third = await owner()
+    third.assign(*(following.client.commits or first.client.commits)[-1])
+    assert third.lanes[0].position >= 100 + (100 in finishes)
+    third.offer(*range(third.lanes[0].position, 110))
+    assert third.offsets() == [offset for offset in (100, 102, 103, 104, 106, 108, 109) if offset not in finishes]
+    assert third.lanes[0].in_place == [InPlace(108, 3, 99)]
+
+
 async def test_what_is_finished_above_the_watermark_is_committed_though_no_offset_moved_and_told_once(owner: Any) -> None:
     here = await owner()
     here.assign()

@@ -1,0 +1,75 @@
+"""A worker of a trial in a process of its own. The one argument is JSON: what `consume` takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from tests.failures.ledger import Ledger
+from tests.failures.transacting import ShortSessions
+
+from ackwise import App, ConsumeLater, Dedup, Message, RetryInPlace
+from ackwise.middleware.ordering import Order
+from ackwise.plugin.group.commits import Commits
+from ackwise.plugin.host import host
+from ackwise.plugin.relay import relay as delay
+from ackwise.plugin.settings.config import Config
+from ackwise.testing import hostile_client
+
+#: Seconds.
+COMMIT, DELAY, LEASE = 0.3, 0.05, 2.0
+
+
+def consume(
+    brokers: str, group: str, topic: str, folder: str, seed: int, order: Order, concurrency: int | None, dedup: bool,
+    harms: list[str], older: bool,
+) -> None:  # fmt: skip
+    """Work until SIGTERM. `harms` befall its client; `older`: it knows no metadata of commits, as version 0.1."""
+    ledger, worker = Ledger(Path(folder) / "ledger"), os.getpid()
+    app = App(group, brokers=brokers, config=Config(), commit_interval=COMMIT, revoke_timeout=2.0, drain_timeout=5.0, clock_skew=0.0)
+    app.use(ConsumeLater(16, levels="200ms"))
+    if dedup:
+        app.use(Dedup(f"sqlite:///{folder}/claims.db", lease=LEASE))
+    in_place = None if order == "none" else RetryInPlace(50, delay=DELAY)
+
+    @app.agent(topic, order=order, concurrency=concurrency, in_place=in_place)
+    async def bill(message: Message[bytes]) -> None:
+        at = {"partition": message.partition, "offset": message.offset, "worker": worker}
+        ledger.write("begins", **at, attempt=message.reconsume_times)
+        fails, seconds = fate(seed, message.partition, message.offset)
+        await asyncio.sleep(seconds)
+        if message.reconsume_times < fails:
+            raise ConnectionError("the plan says so")
+        ledger.write("succeeds", **at)
+        os.fsync(ledger.file)
+
+    if older:
+        Commits._metadata = lambda self, lanes, told: ""  # type: ignore[method-assign]
+        Commits.resume = lambda self, lanes, metadata: None  # type: ignore[method-assign]
+    ledger.write("started", worker=worker)
+    with hostile_client(*harms) if harms else nullcontext():
+        app.run()
+
+
+def fate(seed: int, partition: int, offset: int) -> tuple[int, float]:
+    """How often the handler fails with a message, and the seconds that each call takes."""
+    chance = random.Random(f"{seed}/{partition}/{offset}")
+    return chance.choices([0, 1, 2, 4], [80, 12, 6, 2])[0], chance.choices([0.002, 0.02, 0.4], [70, 27, 3])[0]
+
+
+def main(told: dict[str, Any]) -> None:
+    for module in (host, delay):
+        module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
+    consume(**told)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,262 @@
+"""Lanes, watermark, map and waiting keys, against a plain model: whatever owners, handlers, commits and outages do to each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from heapq import heappush
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from tests.plugin.group.owning import LEASE, Call, How, Mode, Owner, Partition, VirtualLoop, rest
+
+from ackwise.middleware import execution
+from ackwise.middleware.progress import Finished, measure
+from ackwise.middleware.run import Run, apart
+from ackwise.plugin.group import backlog, commits
+from ackwise.plugin.group.commits import Commits
+from ackwise.plugin.group.keyed import ByKey
+from ackwise.plugin.group.lane import Lane
+
+HOWS = st.sampled_from(["acknowledged", "acknowledged", "lost", "unheard"])
+KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=6)
+ENDS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["succeed", "succeed", "fail", "later"])), min_size=1, max_size=6)
+
+#: Rounds of everything that may go on until a partition has come to its end.
+ROUNDS = 400
+
+
+class Machine(RuleBasedStateMachine):
+    """One partition. At each moment one owner has it; those that were cut off may still have handlers that run."""
+
+    mode: Mode
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = VirtualLoop()
+        self.owners: list[Owner] = []
+
+    @initialize(dedup=st.booleans(), keys=KEYS)
+    def begin(self, dedup: bool, keys: list[bytes | None]) -> None:
+        self.partition = Partition(self.mode, dedup, self.loop)
+        self.produce(keys, 0)
+        self._own()
+
+    def _own(self) -> None:
+        async def own() -> None:
+            self.owner = Owner(self.partition)
+            self.owners.append(self.owner)
+
+        self._do(own())
+
+    def _do(self, what: Any = None) -> None:
+        async def do() -> None:
+            if what is not None:
+                await what
+            await rest()
+
+        self.loop.run_until_complete(do())
+
+    @rule(keys=KEYS, hole=st.integers(0, 2))
+    @precondition(lambda self: len(self.partition.log) < 24)
+    def produce(self, keys: list[bytes | None], hole: int) -> None:
+        self.partition.end += hole // 2
+        for key in keys:
+            self.partition.log[self.partition.end] = key
+            self.partition.end += 1
+
+    @rule(most=st.integers(1, 8))
+    def fetch(self, most: int) -> None:
+        self.owner.fetch(most)
+        self._do()
+
+    @rule(ends=ENDS)
+    @precondition(lambda self: self._open_calls())
+    def end_calls(self, ends: list[tuple[int, str]]) -> None:
+        for number, how in ends:
+            if calls := self._open_calls():
+                calls[number % len(calls)].end.set_result(how)
+            self._do()
+
+    def _open_calls(self) -> list[Call]:
+        return [call for call in self.partition.calls if not call.owner.is_killed and not call.end.done()]
+
+    @rule(how=st.one_of(HOWS, st.just("late")))
+    def commit(self, how: How) -> None:
+        if (committing := self.owner.commit(how)) is not None:
+            if how == "late":
+                self.loop.create_task(committing)
+                self._do()
+            else:
+                self._do(committing)
+
+    @rule()
+    @precondition(lambda self: self.owner.late is not None and not self.owner.late.done())
+    def a_late_answer_comes(self) -> None:
+        assert self.owner.late is not None
+        self.owner.late.set_result(None)
+        self._do()
+
+    @rule(last=st.one_of(st.none(), HOWS))
+    def change_owners(self, last: How | None) -> None:
+        """The owner is killed, or revoked with a last commit."""
+        if last is None:
+            self.owner.is_killed = True
+        else:
+            self._do(self.owner.leave(last))
+        self._own()
+
+    @rule(most=st.integers(1, 8), ends=ENDS, kills=st.booleans())
+    def work_and_commit(self, most: int, ends: list[tuple[int, str]], kills: bool) -> None:
+        """The way that a worker mostly goes, perhaps to its death."""
+        self.fetch(most)
+        self.end_calls(ends)
+        self.commit("acknowledged")
+        if kills:
+            self.change_owners(None)
+
+    @rule(seconds=st.sampled_from([0.06, 0.06, 1.0, 9.0]))
+    def wait(self, seconds: float) -> None:
+        """What is away comes back meanwhile."""
+        self.partition.store_is_down = self.partition.brokers_are_down = False
+        self._pass(seconds)
+
+    def _pass(self, seconds: float) -> None:
+        async def beat() -> None:
+            await asyncio.sleep(seconds)
+            for owner in self.owners:
+                await owner.beat()
+
+        self._do(beat())
+
+    @rule(of_the_store=st.booleans())
+    def an_outage_begins(self, of_the_store: bool) -> None:
+        if of_the_store:
+            self.partition.store_is_down = True
+        else:
+            self.partition.brokers_are_down = True
+
+    @invariant()
+    def nothing_broke(self) -> None:
+        if self.owners:
+            assert not self.partition.broken, self.partition.broken
+            for owner in self.owners:
+                if owner.work.done() and not owner.work.cancelled():
+                    owner.work.result()
+
+    def teardown(self) -> None:
+        try:
+            if self.owners:
+                self._finish()
+                self.nothing_broke()
+        finally:
+            self._close()
+
+    def _finish(self) -> None:
+        """With everything back, each message is finished and committed past."""
+        partition = self.partition
+        partition.store_is_down = partition.brokers_are_down = False
+        if self.owner.late is not None and not self.owner.late.done():
+            self.a_late_answer_comes()
+        end = max(partition.log) + 1
+        for _ in range(ROUNDS):
+            self.owner.fetch(8)
+            self._pass(0.0)
+            for call in self._open_calls():
+                call.end.set_result("succeed")
+            self.commit("acknowledged")
+            if partition.committed[0] >= end:
+                break
+            if not self._open_calls():
+                self._pass(LEASE / 6)
+        assert set(partition.log) - partition.finished == set(), "lost"
+        assert partition.committed[0] >= end, f"stuck at {partition.committed} of {end}: {self.owner.lane.held} {self.owner.lane.queued}"
+
+    def _close(self) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()
+
+
+MODES = {
+    "key": Mode("key", "message", 3),
+    "key, batches": Mode("key", "batch", 2),
+    "partition": Mode("partition", "message"),
+    "partition, batches": Mode("partition", "batch"),
+    "none, eight at a time": Mode("none", "message", 8),
+    "none, batches": Mode("none", "batch", 2),
+    "none, one at a time": Mode("none", "message"),
+}
+
+
+def play(name: str, examples: int, *phases: Phase) -> None:
+    """Let Hypothesis play `name`; raises what it finds."""
+    chosen = settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, database=None, derandomize=True, phases=phases or tuple(Phase),
+        suppress_health_check=list(HealthCheck), print_blob=False, report_multiple_bugs=False,
+    )  # fmt: skip
+    run_state_machine_as_test(type("Machine", (Machine,), {"mode": MODES[name]}), settings=chosen)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_whatever_owners_handlers_and_commits_do_nothing_is_lost_out_of_order_or_run_against_a_promise(name: str) -> None:
+    play(name, 30)
+
+
+def _pass_all(lanes: Sequence[Lane]) -> int | None:
+    return max(lane.position for lane in lanes)
+
+
+def _tell_less(watermarks: Any, base: int, base_ts: int, times: Any, before: Any = None) -> Finished:
+    return measure(watermarks, base, base_ts, times)
+
+
+def _tell_too_much(watermarks: Any, base: int, base_ts: int, times: Any, before: Any = None) -> Finished:
+    told = measure(watermarks, base, base_ts, times, before)
+    return told._replace(bits=told.bits | told.bits >> 1)
+
+
+def _believe_nothing(self: Commits, lanes: Any, metadata: Any) -> None: ...
+
+
+def _forget_attempts(self: Lane, runs: list[Run]) -> list[Run]:
+    return runs
+
+
+def _hold_nothing(*args: Any) -> None: ...
+
+
+def _let_all_run(self: ByKey, runs: Iterable[Run]) -> None:
+    singles = list(runs)
+    self._find_order(singles)
+    for run in [*singles]:
+        apart(singles, run)
+    self._number += len(singles)
+    for run in singles:
+        heappush(self._ready, (run.first, run))
+
+
+#: What is put in place of what, the mode that sees it, and what is seen.
+SABOTAGES = {
+    "a commit that passes everything": (commits, "passed", _pass_all, "none, one at a time", "lost|not finished"),
+    "a map without what the last owner told": (commits, "measure", _tell_less, "none, eight at a time", "commit said to be finished"),
+    "a map that says too much": (commits, "measure", _tell_too_much, "none, eight at a time", "which are not finished"),
+    "a map that nobody believes": (Commits, "resume", _believe_nothing, "none, eight at a time", "commit said to be finished"),
+    "attempts that begin anew": (Lane, "_resumed", _forget_attempts, "partition", "and is told"),
+    "followers that are not held back": (execution, "hold_back", _hold_nothing, "partition", "are not finished"),
+    "keys that nothing waits behind": (ByKey, "add", _let_all_run, "key", "are not finished"),
+    "a lane that forgets that it is in order": (backlog.Backlog, "_in_front", lambda self, due: due, "partition", "are not finished"),
+}
+
+
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_a_sabotage_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, what, instead, mode, seen = SABOTAGES[name]
+    monkeypatch.setattr(where, what, instead)
+    with pytest.raises(AssertionError, match=seen):
+        play(mode, 300, Phase.generate)
