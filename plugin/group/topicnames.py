@@ -54,7 +54,7 @@ class TopicNames:
     def none(cls, group: str) -> TopicNames:
         """Of an instance that broadcasts: nothing is sent back there, so its group has no topics."""
         names = object.__new__(cls)
-        for field, value in {"group": group, "retry": "", "dead_letter": "", "delays": ()}.items():
+        for field, value in {"group": group, "retry": "", "dead_letter": "", "delays": (), "cancel": ""}.items():
             object.__setattr__(names, field, value)
         return names
 

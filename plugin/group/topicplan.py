@@ -114,16 +114,15 @@ def plan_topics(
     `longest_delay`, and those of `in_place` by topic, are in seconds. Raises `ConfigurationError` for what only the user can change.
     """
     reviews = review_topics(names, sources, found, longest_delay=longest_delay, in_place=in_place)
-    *reviews, control = reviews
     for fault in (fault for review in reviews for fault in review.faults):
         raise ConfigurationError(fault)
     return TopicPlan(
-        create=tuple(review.topic for review in reviews if review.todo == "create"),
+        create=tuple(review.topic for review in reviews if review.todo == "create" and review.role != "control"),
         extend=tuple(review.topic for review in reviews if review.todo == "extend"),
         like=_like([found[source] for source in sources], longest_delay),
         dead_letter=names.dead_letter,
         delays=names.delays,
-        control=names.control if control.todo == "create" else None,
+        control=next((review.topic for review in reviews if review.todo == "create" and review.role == "control"), None),
         cancel=names.cancel,
     )
 
@@ -145,7 +144,7 @@ def review_topics(
     return [
         *(_source(source, found.get(source), in_place.get(source, 0.0)) for source in sorted(sources)),
         *(_ours(topic, names, found.get(topic), like, longest_delay) for topic in names.all),
-        _control(names.control, found.get(names.control)),
+        *([_control(names.control, found.get(names.control))] if names.all else []),
     ]
 
 
