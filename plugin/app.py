@@ -276,9 +276,9 @@ class App:
     async def bury(self, message: str) -> WaitingAnswer:
         """Make a message that waits in place in this process a dead letter with the reason `buried`; what is behind it goes on then.
 
-        Return "accepted": its handler is not called again. "running": its handler has it now; it is buried if it fails once more.
-        "unknown": it does not wait here, and nothing is done. Every worker is told before this returns, so that it is buried even if
-        this process dies. It may be called again.
+        Return "accepted": it waited here; from now on its handler is not called. "running": its handler has it now, and it is buried if
+        it fails once more. "unknown": it does not wait here, and nothing is done. Every worker is told before this returns, so it is
+        buried even if this process dies. It may be called again.
 
         Raises `ConfigurationError`, also without a control topic, and `Unavailable` if the brokers do not answer: then it may be buried
         or not.
@@ -286,14 +286,17 @@ class App:
         from ackwise.plugin.group.control import write_commands  # the Kafka client is imported by those who run it
 
         at, host = self._message_at(message), self._host
-        answer, timestamp_ms = ("unknown", 0) if host is None else host.waiting.find(at)
-        if host is None or answer == "unknown":
+        if host is None:
             return "unknown"
+        answer, timestamp_ms = host.waiting.find(at)
+        if answer == "unknown":
+            return answer
         group = self.group()
         if not group.names.all:
             raise ConfigurationError(f"{group.settings.group!r} broadcasts, and has neither dead letters nor a topic for commands")
         await write_commands(group.settings, group.names, [MessageCommand(at, "bury", timestamp_ms, round(time.time() * 1000))])
-        return host.waiting.bury(at, timestamp_ms, "code")
+        found = host.waiting.bury(at, timestamp_ms, "code")
+        return answer if found == "unknown" else found  # this worker may have read it, and be done
 
     def _message_at(self, message: str) -> MessageAt:
         topics = {topic for agent in self._agents for topic in agent.topics}

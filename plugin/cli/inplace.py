@@ -30,7 +30,7 @@ def waiting(
     No worker is asked: it is as of the last commit of each partition, up to a commit interval ago. In the worker itself
     [bold]app.waiting()[/bold] knows more.
 
-    Exit code 0: shown. 2: there is no control topic, or the brokers do not answer.
+    Exit code 0: shown. 2: the app broadcasts, or the brokers do not answer.
     """
     from ackwise.plugin.group.outside import look_outside
 

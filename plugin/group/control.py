@@ -173,10 +173,12 @@ async def write_commands(settings: HostSettings, names: TopicNames, commands: It
 
 async def _write(settings: HostSettings, names: TopicNames, records: Iterable[tuple[bytes, bytes | None]]) -> None:
     options: dict[str, Any] = dict(settings.client_options)
-    producer = AIOKafkaProducer(bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options)
     try:
         async with asyncio.timeout(_TIMEOUT):
             await _require_topic(settings, names)
+            producer = AIOKafkaProducer(
+                bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options
+            )
             async with opened(producer):
                 for key, value in records:
                     await producer.send_and_wait(names.control, value, key=key, partition=_PARTITION)

@@ -65,11 +65,15 @@ def topics_of(group: Group) -> list[str]:
 
 
 async def look_outside(group: Group) -> list[CommittedWaiting]:
-    """What waited in place at the last commits, by partition and offset. Raises `ConfigurationError`, and `Unavailable`."""
+    """What waited in place at the last commits, by partition and offset. Raises as `topics_of`, and `Unavailable`."""
     topics = topics_of(group)
     async with _reading(group) as (admin, consumer):
         found = await _look(admin, consumer, group, topics)
-    buried = {(command.at, command.timestamp_ms) for command in await read_commands(group.settings, group.names) if command.do == "bury"}
+    try:
+        commands = await read_commands(group.settings, group.names)
+    except ConfigurationError:  # without a control topic nobody was told anything
+        commands = []
+    buried = {(command.at, command.timestamp_ms) for command in commands if command.do == "bury"}
     orders = {topic: agent.order for agent in group.agents for topic in agent.topics}
     now = time.time()
     return [

@@ -6,7 +6,6 @@ Nothing is decided here: a message that is released or to be buried comes up at 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from ackwise.middleware.burials import Burials
@@ -46,18 +45,20 @@ class Waiting:
         return sorted(found, key=lambda message: (message.topic, message.partition, message.offset))
 
     def _of(self, lane: Lane) -> Iterator[WaitingMessage]:
-        waiting = [run for run in lane.held if _waits(run)]
+        held, queued = lane.held, lane.queued
+        waiting = [run for run in (*held, *queued) if _waits(run)]
         if not waiting:
             return
         now, wall = self._clock(), self._wall()
-        queued = lane.queued
-        by_key: Counter[Hashable] = Counter(run.order_key for run in queued if len(run) == 1 and run.order_key is not None)
+        by_key: dict[Hashable, list[int]] = {}
+        for run in queued:
+            by_key.setdefault(run.order_key, []).append(run.first)
         for run in waiting:
             assert run.pipeline is not None
             if is_keyed := run.pipeline.agent.order == "key":
-                depth = 0 if run.order_key is None else by_key[run.order_key]
+                depth = 0 if run.order_key is None else sum(offset > run.first for offset in by_key.get(run.order_key, ()))
             else:
-                depth = sum(len(other) for other in (*lane.held, *queued) if other.first > run.first)
+                depth = sum(len(other) for other in (*held, *queued) if other.first > run.first)
             yield WaitingMessage(
                 topic=lane.topic,
                 partition=lane.partition,
@@ -81,7 +82,7 @@ class Waiting:
     def _find(self, at: MessageAt) -> tuple[WaitingAnswer, Run | None, Lane | None]:
         for lane in self._lanes():
             if (lane.topic, lane.partition) == at[:2]:
-                for run in lane.held:
+                for run in (*lane.held, *lane.queued):
                     if run.first == at.offset and _waits(run):
                         return "accepted", run, lane
                 for run in lane.running:
