@@ -13,7 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+)
 
 from ackwise.middleware.commitmetadata import InPlace, decode
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -31,6 +36,9 @@ _TIMEOUT: Final = 30.0
 
 #: Milliseconds of one fetch of a record, and seconds until it counts as gone.
 _FETCH_MS, _GONE_AFTER = 500, 5.0
+
+#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
+_PATIENCE, _ASK_AGAIN = 15.0, 0.2
 
 
 class CommittedWaiting(NamedTuple):
@@ -152,8 +160,16 @@ async def _record(consumer: Any, place: TopicPartition, offset: int) -> Any:
 
 
 async def _committed(admin: AIOKafkaAdminClient, group: Group) -> Mapping[TopicPartition, Any]:
-    found: Mapping[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.settings.group)
-    return found
+    """What the group has committed, once somebody coordinates it: brokers that have just begun need a moment."""
+    until = asyncio.get_running_loop().time() + _PATIENCE
+    while True:
+        try:
+            found: Mapping[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.settings.group)
+            return found
+        except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(_ASK_AGAIN)
 
 
 @asynccontextmanager
