@@ -45,7 +45,7 @@ class Burials:
 
     def bury(self, runs: list[Run], run: Run) -> bool:
         """Rule that those of `run` are dead letters, which fall out of it; returns whether something is left of it."""
-        places = [] if run.succeeded else self.places(run)
+        places = self.places(run)
         is_whole = len(places) == len(run)
         for single in pick(runs, run, places):
             single.exec_ids = None  # those of the last attempt, which was told: no other one begins

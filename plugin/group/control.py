@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -84,13 +84,12 @@ class Control:
         self._flow.know_control()
 
     async def _read(self) -> None:
-        async with _reading(self._settings, self._names.control) as (consumer, partitions):
-            if not partitions:
+        async with _reading(self._settings, self._names.control) as (consumer, ends):
+            if not ends:
                 log.debug("there is no control topic, ackwise pause does not reach this worker", topic=self._names.control)
                 self._flow.know_control()
                 await asyncio.sleep(_LOOK_AGAIN)
                 return
-            ends = await consumer.end_offsets(partitions)
             while True:
                 if not self._has_read and await _is_read(consumer, ends):
                     self._has_read = True
@@ -151,8 +150,8 @@ async def _read_all(settings: HostSettings, names: TopicNames) -> list[Any]:
     try:
         async with asyncio.timeout(_TIMEOUT):
             await _require_topic(settings, names)
-            async with _reading(settings, names.control) as (consumer, partitions):
-                ends, found = await consumer.end_offsets(partitions), list[Any]()
+            async with _reading(settings, names.control) as (consumer, ends):
+                found = list[Any]()
                 while not await _is_read(consumer, ends):
                     for records in (await consumer.getmany(timeout_ms=100)).values():
                         found += records
@@ -202,8 +201,11 @@ def _away(settings: HostSettings, names: TopicNames, error: BaseException) -> Un
 
 
 @asynccontextmanager
-async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, Sequence[TopicPartition]]]:
-    """A consumer at the beginning of `topic`, and its partitions; none if it is not there, which is asked without making it."""
+async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, dict[TopicPartition, int]]]:
+    """A consumer at the beginning of `topic`, and where that ends; nothing if it is not there, which is asked without making it.
+
+    The broker answers a connection in order: what is asked once it fetches waits behind a fetch that finds nothing.
+    """
     options: dict[str, Any] = dict(settings.client_options)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=settings.brokers,
@@ -216,10 +218,12 @@ async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AI
     )
     async with opened(consumer):
         partitions = [TopicPartition(topic, _PARTITION)] if topic in await consumer.topics() else []
+        starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         if partitions:
             consumer.assign(partitions)
-            await consumer.seek_to_beginning(*partitions)
-        yield consumer, partitions
+            for partition, start in starts.items():
+                consumer.seek(partition, start)
+        yield consumer, ends
 
 
 async def _is_read(consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:

@@ -32,9 +32,10 @@ async def bill(message: Message[bytes]) -> None:
 
 
 async def started(folder: Path) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "ackwise.plugin.cli", "run", "worker:app", cwd=folder, stderr=asyncio.subprocess.DEVNULL
-    )
+    with (folder / "log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ackwise.plugin.cli", "run", "worker:app", cwd=folder, stdout=log, stderr=log
+        )
 
 
 async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_the_next_one(raw_kafka: RawKafka, tmp_path: Path) -> None:
@@ -61,3 +62,4 @@ async def test_a_worker_that_was_killed_after_the_command_leaves_the_burial_to_t
         await worker.wait()
     (letter,) = await raw_kafka.records(f"{group}.dlq")
     assert dict(letter.headers)["ackwise-reason"] == b"buried"
+    assert "what is paused by command is not known yet" not in (tmp_path / "log").read_text()  # also of a topic without a record

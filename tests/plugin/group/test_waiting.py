@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.plugin.group.ordered import Shop
+from tests.plugin.group.ordered import Shop, Store
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace
@@ -214,7 +214,7 @@ async def test_a_new_owner_buries_what_was_told_before_it_began_whether_its_atte
         here = shop(reject_first, order=order, kind="batch")
         of(here).obey(MessageCommand(at(100), "bury", timestamp(100)), False)
         if found is not None:
-            here.lane.resume(found, [InPlace(100, 2, 0)])
+            here.lane.resume(found, [InPlace(100, 2, 2**42)])
         here.offer(3)
         await here.settled(3)
         assert here.sent == [("billing.dlq", 100)]
@@ -272,3 +272,60 @@ async def test_a_burial_is_shown(shop: Any) -> None:
     await here.until(lambda: here.lane.held)
     here.worker.flow.burials.add(at(100), timestamp(100))
     assert [each.is_buried for each in of(here).messages()] == [True]
+
+
+async def test_a_message_whose_key_has_succeeded_elsewhere_is_a_duplicate_and_no_letter(shop: Any) -> None:
+    store = Store()
+    here = shop(reject_first, dedup={"key": lambda message: "one"}, store=store)
+    here.offer(1)
+    await here.until(lambda: here.lane.held)
+
+    await here.leases.flush()  # its claim is given back with the next trip to the store
+
+    async def fine(message: Message[Any]) -> None: ...
+
+    there = shop(fine, dedup={"key": lambda message: "one"}, store=store)
+    there.offer(1)
+    await there.settled(1)
+    of(here).bury(at(100), timestamp(100), "command")
+    await here.settled(1)
+    assert (here.seen, here.sent) == ([[100]], [])
+
+
+async def test_with_the_store_away_a_burial_waits_for_it(shop: Any) -> None:
+    here = shop(reject_first, dedup=True)
+    here.offer(1)
+    await here.until(lambda: here.lane.held)
+    here.store.is_down = True
+    of(here).bury(at(100), timestamp(100), "command")
+    await here.until(lambda: any("store" in run.why for run in here.lane.held))
+    assert here.sent == []
+    here.store.is_down = False
+    await here.settled(1)
+    assert (here.seen, here.sent) == ([[100]], [("billing.dlq", 100)])
+
+
+async def test_a_message_that_is_blocked_for_ever_can_be_buried(shop: Any) -> None:
+    here = shop(reject_first, order="partition", in_place=RetryInPlace(0, on_dead="block"))
+    here.offer(2)
+    await here.until(lambda: here.lane.held)
+    assert of(here).bury(at(100), timestamp(100), "command") == "accepted"
+    await here.settled(2)
+    assert (here.seen, here.sent) == ([[100], [101]], [("billing.dlq", 100)])
+
+
+async def test_two_messages_of_a_partition_that_failed_together_are_buried_one_by_one(shop: Any) -> None:
+    async def handle(batch: Batch[Any]) -> None:
+        if batch[0].offset in (100, 101):
+            raise RuntimeError
+
+    here = shop(handle, order="partition", kind="batch", max_batch=2)
+    here.offer(3)
+    await here.until(lambda: here.lane.held)
+    waiting = of(here)
+    assert [(each.offset, each.depth) for each in waiting.messages()] == [(100, 2), (101, 1)]
+    assert waiting.bury(at(101), timestamp(101), "command") == "accepted"
+    assert here.sent == []  # it stands behind the other one
+    assert waiting.bury(at(100), timestamp(100), "command") == "accepted"
+    await here.settled(3)
+    assert (here.seen, here.sent) == ([[100, 101], [102]], [("billing.dlq", 100), ("billing.dlq", 101)])
