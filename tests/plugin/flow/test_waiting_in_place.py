@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ackwise import App, ConfigurationError, Message, RetryInPlace
+from ackwise import App, ConfigurationError, Message, RetryInPlace, Transactional
 from ackwise.middleware.messagecommand import MessageCommand, encode_command
 from ackwise.middleware.waiting import MessageAt
 from ackwise.plugin.cli.root import new_app
@@ -220,3 +220,17 @@ async def test_without_a_control_topic_nothing_is_buried_and_the_error_says_why(
         assert "there is no topic" in await command("bury", "orders/0/0", code=2)
         assert [each.is_buried for each in shop.app.waiting()] == [False]
     assert shop.letters == []
+
+
+async def test_in_a_transaction_a_burial_is_marked_as_dead_and_writes_nothing(shop: Shop, tmp_path: Path) -> None:
+    shop.app.use(Transactional(f"sqlite:///{tmp_path / 'inbox.db'}"))
+    async with shop.serving():
+        shop.kafka.produce("orders", b"bad", b"b")
+        await shop.until(shop.app.waiting)
+        ran = [*shop.ran]  # with both in one transaction, which was rolled back, and alone
+        assert await shop.app.bury("orders/0/0") == "accepted"
+        await shop.until(lambda: "b" in shop.ran)
+    assert shop.ran == [*ran, "b"]
+    (letter,) = shop.letters
+    assert dict(letter.headers)["ackwise-reason"] == b"buried"
+    assert shop.kafka.committed("billing")["orders", 0].offset == 2

@@ -201,9 +201,9 @@ async def test_a_message_that_never_failed_is_unknown(shop: Any) -> None:
     here = shop(handle)
     here.offer(2)
     await begun.wait()
-    waiting = of(here)
-    assert [waiting.find(at(offset)) for offset in (100, 101, 999)] == [("unknown", 0)] * 3
+    found = [of(here).find(at(offset)) for offset in (100, 101, 999)]
     go.set()
+    assert found == [("unknown", 0)] * 3
     await here.settled(2)
 
 
