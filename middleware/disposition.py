@@ -62,6 +62,7 @@ class Reason:
     NO_HANDLER: Final = "no-handler"
     CRASHED_WORKER: Final = "crashed-worker"
     FOREIGN_COPY: Final = "foreign-copy"
+    BURIED: Final = "buried"
 
 
 #: All of ours; any other is a text that a handler gave to `dead()`.

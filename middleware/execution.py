@@ -111,9 +111,12 @@ class Execution:
     def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:
         """Return those of `ready` whose execution in `call` begins now.
 
-        Left out: what succeeded here since it was granted, what runs here already, and what waited until its claim had run out.
+        Left out: what succeeded here since it was granted, what runs here already, what waited until its claim had run out, and what
+        somebody wants dead.
         """
         beginning = list(ready) if self._leases is None else [run for run in ready if self._may_begin(runs, run, self._leases)]
+        if burials := self._worker.flow.burials:
+            beginning = [run for run in beginning if burials.bury(runs, run)]
         now = self._worker.monotonic()
         if self._agent.order == "partition":
             hold_back(runs, self._leases, now)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ackwise.middleware.breaker import Breaker, Circuit, Position
+from ackwise.middleware.burials import Burials
 from ackwise.middleware.disposition import Dead, Reason, Reject
 from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.limits import Limiter, RateLimit
@@ -41,6 +42,7 @@ class FlowControl:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pausing = pausing or Pausing()
+        self.burials = Burials()  #: by code and by command
         self._is_known = True  #: what a command has paused; until then nothing begins
         self._listeners: list[Callable[[], None]] = []
         self._breaker = breaker

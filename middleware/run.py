@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
-from ackwise.middleware.disposition import Disposition
+from ackwise.middleware.disposition import Disposition, Failure, Suspended
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition, delivery_of
 from ackwise.middleware.retry import SendBack
@@ -94,6 +94,7 @@ class Run:
         self.paid = False  #: its rate lets it begin
         self.in_place = 0  #: attempts that failed and were followed by no copy
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
+        self.failure: Failure | None = None  #: of the last of these, if it was made here
         self.attempt: int = records[0].attempt if isinstance(records[0], Delivery) else 1
         self.day: int | None = None  #: of the claim keys
         self.batch_limit: int | None = None  #: messages in a batch with it, where that is fewer than its handler takes
@@ -296,6 +297,7 @@ class Run:
     def suspend(self, until: float, due_ms: int) -> None:
         """Its attempt failed, and the next one is here: at `until` (monotonic seconds), which is `due_ms` (epoch milliseconds)."""
         why = self.error or ""
+        self.failure = self.disposition.failure if isinstance(self.disposition, Suspended) else None
         self.forget_claim()
         self.in_place += 1
         self.due_ms = due_ms

@@ -95,7 +95,8 @@ class Settlement:
         """What failed in place is told to have failed and gives its claim back; it is fetched again when it is due."""
         now, wall = self._worker.monotonic(), self._worker.wall()
         for run in suspended:
-            delay = cast(Suspended, run.disposition).delay
+            burials = self._worker.flow.burials
+            delay = 0.0 if burials and burials.places(run) else cast(Suspended, run.disposition).delay
             duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
             due_ms = round((wall + delay) * 1000)
             attrs = json.dumps({"in_place": run.in_place + 1, "due": due_ms})

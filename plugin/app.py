@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import difflib
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
@@ -16,8 +17,10 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
+from ackwise.middleware.messagecommand import MessageCommand
 from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
+from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage, message_at
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
@@ -256,6 +259,48 @@ class App:
     def _target(self, what: str) -> Target:
         topics = {topic for agent in self._agents for topic in agent.topics}
         return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
+
+    def waiting(self) -> list[WaitingMessage]:
+        """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""
+        return [] if self._host is None else self._host.waiting.messages()
+
+    async def release(self, message: str) -> WaitingAnswer:
+        """Let a message that waits in place in this process be tried at once; `message` is its place, such as `"orders/3/17"`.
+
+        What stands in front of it is tried first. Return "accepted"; "running": its handler has it now; "unknown": it does not wait here,
+        and nothing is done. One that is to be buried stays so. Raises `ConfigurationError`.
+        """
+        at = self._message_at(message)
+        return "unknown" if self._host is None else self._host.waiting.release(at, "code")
+
+    async def bury(self, message: str) -> WaitingAnswer:
+        """Make a message that waits in place in this process a dead letter with the reason `buried`; what is behind it goes on then.
+
+        Return "accepted": it waited here; from now on its handler is not called. "running": its handler has it now, and it is buried if
+        it fails once more. "unknown": it does not wait here, and nothing is done. Every worker is told before this returns, so it is
+        buried even if this process dies. It may be called again.
+
+        Raises `ConfigurationError`, also without a control topic, and `Unavailable` if the brokers do not answer: then it may be buried
+        or not.
+        """
+        from ackwise.plugin.group.control import write_commands  # the Kafka client is imported by those who run it
+
+        at, host = self._message_at(message), self._host
+        if host is None:
+            return "unknown"
+        answer, timestamp_ms = host.waiting.find(at)
+        if answer == "unknown":
+            return answer
+        group = self.group()
+        if not group.names.all:
+            raise ConfigurationError(f"{group.settings.group!r} broadcasts, and has neither dead letters nor a topic for commands")
+        await write_commands(group.settings, group.names, [MessageCommand(at, "bury", timestamp_ms, round(time.time() * 1000))])
+        found = host.waiting.bury(at, timestamp_ms, "code")
+        return answer if found == "unknown" else found  # this worker may have read it, and be done
+
+    def _message_at(self, message: str) -> MessageAt:
+        topics = {topic for agent in self._agents for topic in agent.topics}
+        return message_at(message, {*topics, f"{self.settings.group}.retry"})
 
     async def cancel(self, message_id: str) -> CancelAnswer:
         """Cancel a message that waits to come back; `message_id` is `topic/partition/offset` of its first record.

@@ -17,6 +17,7 @@ from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
 from ackwise.plugin.cli.explain import explain
+from ackwise.plugin.cli.inplace import bury, release, waiting
 from ackwise.plugin.cli.pause import pause, resume
 from ackwise.plugin.cli.plan import HELP as PLAN_HELP
 from ackwise.plugin.cli.plan import apply
@@ -94,6 +95,9 @@ def new_app() -> typer.Typer:
     _add(app, "doctor", doctor)
     _add(app, "pause", pause)
     _add(app, "resume", resume)
+    _add(app, "waiting", waiting)
+    _add(app, "release", release)
+    _add(app, "bury", bury)
     topics = typer.Typer(cls=_Group, help=TOPICS_HELP, no_args_is_help=True)
     _add(topics, "check", check)
     _add(topics, "create", create)

@@ -1,4 +1,4 @@
-"""Control topic: `ackwise pause` and `ackwise resume` write to it, and every worker of the group reads all of it, in no group.
+"""Control topic: `ackwise pause`, `ackwise bury` and the like write to it, and every worker of the group reads all of it, in no group.
 
 What it says is a wish of an operator and no record of what is done: where it can't be read, workers go on as they know it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl, d
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.messagecommand import MessageCommand, decode_command, encode_command, is_command
 from ackwise.middleware.pausing import Target
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import opened
@@ -25,7 +26,7 @@ from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
-__all__ = ["Control", "read_control", "write_control"]
+__all__ = ["Control", "read_commands", "read_control", "write_commands", "write_control"]
 
 log = Log()
 
@@ -46,12 +47,13 @@ _TIMEOUT: Final = 30.0
 
 
 class Control:
-    """What a worker knows of its control topic. It tells `flow`."""
+    """What a worker knows of its control topic. It tells `flow`, and `obey` of what is said of one message, and whether that is news."""
 
-    def __init__(self, settings: HostSettings, names: TopicNames, flow: FlowControl) -> None:
+    def __init__(self, settings: HostSettings, names: TopicNames, flow: FlowControl, obey: Callable[[MessageCommand, bool], None]) -> None:
         self._settings = settings
         self._names = names
         self._flow = flow
+        self._obey_about_message = obey
         self._has_read = False
         self._throttle = LogThrottle()
 
@@ -82,13 +84,12 @@ class Control:
         self._flow.know_control()
 
     async def _read(self) -> None:
-        async with _reading(self._settings, self._names.control) as (consumer, partitions):
-            if not partitions:
+        async with _reading(self._settings, self._names.control) as (consumer, ends):
+            if not ends:
                 log.debug("there is no control topic, ackwise pause does not reach this worker", topic=self._names.control)
                 self._flow.know_control()
                 await asyncio.sleep(_LOOK_AGAIN)
                 return
-            ends = await consumer.end_offsets(partitions)
             while True:
                 if not self._has_read and await _is_read(consumer, ends):
                     self._has_read = True
@@ -101,7 +102,10 @@ class Control:
 
     def _take(self, record: Any) -> None:
         try:
-            self._obey(decode(record.key, record.value))
+            if is_command(record.key):
+                self._obey_about_message(decode_command(record.key, record.value), self._has_read)
+            else:
+                self._obey(decode(record.key, record.value))
         except UnreadableControl as error:
             log.warning("a control record is passed over", topic=self._names.control, offset=record.offset, error=said(error))
 
@@ -119,19 +123,38 @@ class Control:
 
 async def read_control(settings: HostSettings, names: TopicNames) -> dict[Target, ControlRecord]:
     """The last word about everything that was ever paused. Raises `ConfigurationError` without a control topic, and `Unavailable`."""
+    found = dict[Target, ControlRecord]()
+    for record in await _read_all(settings, names):
+        try:
+            read = decode(record.key, record.value)
+        except UnreadableControl:
+            continue
+        found[read.target] = read
+    return found
+
+
+async def read_commands(settings: HostSettings, names: TopicNames) -> list[MessageCommand]:
+    """The last word about each message of which there is one. Raises as `read_control`."""
+    found = dict[object, MessageCommand]()
+    for record in await _read_all(settings, names):
+        if is_command(record.key):
+            try:
+                command = decode_command(record.key, record.value)
+            except UnreadableControl:
+                continue
+            found[command.at] = command
+    return [command for command in found.values() if command.do is not None]
+
+
+async def _read_all(settings: HostSettings, names: TopicNames) -> list[Any]:
     try:
         async with asyncio.timeout(_TIMEOUT):
             await _require_topic(settings, names)
-            async with _reading(settings, names.control) as (consumer, partitions):
-                ends, found = await consumer.end_offsets(partitions), dict[Target, ControlRecord]()
+            async with _reading(settings, names.control) as (consumer, ends):
+                found = list[Any]()
                 while not await _is_read(consumer, ends):
                     for records in (await consumer.getmany(timeout_ms=100)).values():
-                        for record in records:
-                            try:
-                                read = decode(record.key, record.value)
-                            except UnreadableControl:
-                                continue
-                            found[read.target] = read
+                        found += records
                 return found
     except (KafkaError, OSError) as error:
         raise _away(settings, names, error) from error
@@ -139,14 +162,25 @@ async def read_control(settings: HostSettings, names: TopicNames) -> dict[Target
 
 async def write_control(settings: HostSettings, names: TopicNames, target: Target, *, paused: bool, dead: bool = False) -> None:
     """Tell every worker. Returns once all replicas have it. Raises `ConfigurationError` without a control topic, and `Unavailable`."""
-    key, value = encode(ControlRecord(target, paused, dead, round(time.time() * 1000)))
+    await _write(settings, names, [encode(ControlRecord(target, paused, dead, round(time.time() * 1000)))])
+
+
+async def write_commands(settings: HostSettings, names: TopicNames, commands: Iterable[MessageCommand]) -> None:
+    """As `write_control`, of single messages."""
+    await _write(settings, names, map(encode_command, commands))
+
+
+async def _write(settings: HostSettings, names: TopicNames, records: Iterable[tuple[bytes, bytes | None]]) -> None:
     options: dict[str, Any] = dict(settings.client_options)
-    producer = AIOKafkaProducer(bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options)
     try:
         async with asyncio.timeout(_TIMEOUT):
             await _require_topic(settings, names)
+            producer = AIOKafkaProducer(
+                bootstrap_servers=settings.brokers, client_id=f"{settings.client_id}-control", acks="all", **options
+            )
             async with opened(producer):
-                await producer.send_and_wait(names.control, value, key=key, partition=_PARTITION)
+                for key, value in records:
+                    await producer.send_and_wait(names.control, value, key=key, partition=_PARTITION)
     except (KafkaError, OSError) as error:
         raise _away(settings, names, error) from error
 
@@ -167,8 +201,11 @@ def _away(settings: HostSettings, names: TopicNames, error: BaseException) -> Un
 
 
 @asynccontextmanager
-async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, Sequence[TopicPartition]]]:
-    """A consumer at the beginning of `topic`, and its partitions; none if it is not there, which is asked without making it."""
+async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AIOKafkaConsumer, dict[TopicPartition, int]]]:
+    """A consumer at the beginning of `topic`, and where that ends; nothing if it is not there, which is asked without making it.
+
+    The broker answers a connection in order: what is asked once it fetches waits behind a fetch that finds nothing.
+    """
     options: dict[str, Any] = dict(settings.client_options)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=settings.brokers,
@@ -181,10 +218,12 @@ async def _reading(settings: HostSettings, topic: str) -> AsyncIterator[tuple[AI
     )
     async with opened(consumer):
         partitions = [TopicPartition(topic, _PARTITION)] if topic in await consumer.topics() else []
+        starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         if partitions:
             consumer.assign(partitions)
-            await consumer.seek_to_beginning(*partitions)
-        yield consumer, partitions
+            for partition, start in starts.items():
+                consumer.seek(partition, start)
+        yield consumer, ends
 
 
 async def _is_read(consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:

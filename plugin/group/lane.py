@@ -116,7 +116,9 @@ class Lane:
         self._clock = clock
         self._wall = wall
         self._backlog = Backlog(InSequence() if fresh is None else fresh, clock, in_order=in_order or generation is not None)
-        self._parking = Parking(flow or FlowControl(), self.place, role, handler, self._backlog, put_off)
+        flow = flow or FlowControl()
+        self._parking = Parking(flow, self.place, role, handler, self._backlog, put_off)
+        self._burials = flow.burials
         self._in_order = in_order
         self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
@@ -202,7 +204,8 @@ class Lane:
             for single in pick(runs, run, [place for place, offset in enumerate(run.offsets) if offset in before]):
                 entry = before.pop(single.first)
                 single.in_place, single.due_ms = entry.attempts, entry.due_ms
-                single.not_before = now + min(max(0.0, entry.due_ms / 1000 - wall), LONGEST_IN_PLACE)
+                if not (self._burials and self._burials.places(single)):
+                    single.not_before = now + min(max(0.0, entry.due_ms / 1000 - wall), LONGEST_IN_PLACE)
         return in_order(runs, runs)
 
     @property

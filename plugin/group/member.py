@@ -55,6 +55,7 @@ from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
+from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -154,6 +155,7 @@ class Member:
         self.budget = Budget(settings.max_buffered_bytes)
         self.missing_topics: Callable[[], Sequence[str]] = tuple  #: those that are subscribed and have no partitions
         self.flow = flow or FlowControl()
+        self.waiting = Waiting(settings.group, lambda: _each_of(self.lanes), self.flow.burials, wall=clock)
         self._agents = [replace(agent, call=self.flow.guarded(agent.name, agent.call)) for agent in agents]
         self._handlers = {topic: agent.name for agent in agents for topic in agent.topics}
         self._dedup = dedup
@@ -288,7 +290,7 @@ class Member:
         self._client = client
         unlisten = self.flow.listen(self._look_again)
         if self.names.all:  # an instance that broadcasts has no topic for commands
-            self.keep(Control(self.settings, self.names, self.flow).follow, "control")
+            self.keep(Control(self.settings, self.names, self.flow, self.waiting.obey).follow, "control")
         self.keep(self._commit_regularly, "commit")
         self.keep(self._watch_broker, "broker offsets")
         if self.leases is not None:

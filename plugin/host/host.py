@@ -32,6 +32,7 @@ from ackwise.plugin.client.internals import missing_topics
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
 from ackwise.plugin.group.member import Member, StoppedWhileStarting
+from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
@@ -144,6 +145,11 @@ class AiokafkaHost:
     def failed_by(self) -> BaseException | None:
         """What ends this worker, if an error does; known before it has closed what is open."""
         return self._member.fatal
+
+    @property
+    def waiting(self) -> Waiting:
+        """What waits in place here."""
+        return self._member.waiting
 
     async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
         """Let it drain and close, as far as there is time."""

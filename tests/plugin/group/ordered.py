@@ -84,6 +84,7 @@ class Shop:
             progressed=lambda lane: self._moved.set(),
             fresh=ByKey(self.pipeline.find_order) if order == "key" else None,
             in_order=order == "partition",
+            flow=self.worker.flow,
         )  # fmt: skip
         self.lane.start()
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from tests.middleware.conftest import Spine
 
-from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject
+from ackwise import CONSUME_LATER, App, Batch, ConsumeLater, ConsumeStatus, Dedup, Events, Exponential, Fixed, Message, Reject, RetryInPlace
 from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.run import Stage
@@ -214,7 +214,14 @@ async def test_with_fail_closed_nothing_is_run_and_the_worker_stops_while_the_st
 
 def test_every_reason_for_a_dead_letter_has_a_row() -> None:
     reasons = {value for name, value in vars(Reason).items() if name.isupper()}
-    assert reasons == {row.ends.removeprefix("billing.dlq, ") for row in ROWS.values() if row.ends} - {"why"}
+    app = App("billing", config=Config())
+    app.agent("entries", order="key", in_place=RetryInPlace(1))(bill)
+    rows = [*ROWS.values(), *app.explain().failures]
+    assert reasons == {row.ends.removeprefix("billing.dlq, ") for row in rows if row.ends} - {"why"}
+
+
+async def test_a_message_that_waits_in_place_can_be_buried_and_without_an_order_none_does() -> None:
+    assert "ackwise bury names a message that waits in place" not in ROWS
 
 
 def test_rows_of_what_an_app_does_not_have_are_left_out() -> None:

@@ -1,0 +1,91 @@
+"""`ackwise waiting`, `ackwise release` and `ackwise bury`: messages that failed and wait in place, seen and commanded from outside."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.cli.waiting import wait_for
+
+if TYPE_CHECKING:
+    from ackwise.middleware.messagecommand import Do
+
+__all__ = ["bury", "release", "waiting"]
+
+_Message = Annotated[str, typer.Argument(metavar="MESSAGE", help="TOPIC/PARTITION/OFFSET, such as [bold]orders/3/17[/bold].")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a sentence.")]
+
+
+def waiting(
+    target: Target,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Show the messages that failed and wait in place, under an order, with what waits behind them.
+
+    No worker is asked: it is as of the last commit of each partition, up to a commit interval ago. In the worker itself
+    [bold]app.waiting()[/bold] knows more.
+
+    Exit code 0: shown. 2: the app broadcasts, or the brokers do not answer.
+    """
+    from ackwise.plugin.group.outside import look_outside
+
+    group = find_app(target).group()
+    found = wait_for(look_outside(group))
+    if as_json:
+        messages = [{"message": str(each.at), **{name: value for name, value in each._asdict().items() if name != "at"}} for each in found]
+        typer.echo(json.dumps({"group": group.settings.group, "as_of": "last commit", "waiting": messages}))
+        return
+    console, name = to_stdout(), escape(group.settings.group)
+    if not found:
+        console.print(f"nothing of group {name} waits in place, as of its last commits", soft_wrap=True)
+        return
+    console.print(f"what waits in place in group {name}, as of the last commit of each partition", soft_wrap=True)
+    table = new_table("message", "key", "attempts", "age s", "due in s", "behind it", "")
+    for each in found:
+        table.add_row(
+            escape(str(each.at)),
+            "-" if each.key is None else escape(each.key),
+            str(each.attempts),
+            "record gone" if each.age is None else f"{each.age:.0f}",
+            f"{each.due_in:.1f}",
+            "-" if each.depth is None else str(each.depth),
+            "to be buried" if each.is_buried else "",
+        )
+    console.print(table)
+
+
+def release(target: Target, message: _Message, as_json: _AsJson = False) -> None:
+    """Let a message that waits in place be tried at once, in whatever worker has it. It takes back [bold]ackwise bury[/bold].
+
+    Exit code 0: told. 2: the app reads no such topic, there is no control topic, or the brokers do not answer.
+    """
+    _tell(target, message, "release", as_json, "is released: where it waits in place, it is tried at once")
+
+
+def bury(target: Target, message: _Message, as_json: _AsJson = False) -> None:
+    """Make a message that waits in place a dead letter with the reason [bold]buried[/bold], so that what is behind it goes on.
+
+    Its handler is not called again; if it has the message at this moment, it is buried if it fails once more. Whichever worker
+    has it does it, also after a crash. As of the last commit it must wait in place.
+
+    Exit code 0: told. 2: it does not wait, there is no control topic, or the brokers do not answer.
+    """
+    _tell(target, message, "bury", as_json, "is to be buried: it becomes a dead letter before its handler is called again")
+
+
+def _tell(target: str, message: str, do: Do, as_json: bool, done: str) -> None:
+    from ackwise.middleware.waiting import message_at
+    from ackwise.plugin.group.outside import tell, topics_of
+
+    group = find_app(target).group()
+    at = message_at(message, topics_of(group))
+    wait_for(tell(group, at, do))
+    if as_json:
+        typer.echo(json.dumps({"group": group.settings.group, "message": str(at), "do": do}))
+    else:
+        to_stdout().print(f"{escape(str(at))} of group {escape(group.settings.group)} {done}", soft_wrap=True)

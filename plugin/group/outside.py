@@ -1,0 +1,195 @@
+"""What waits in place, seen from outside: by what the group has committed, and by the records. No worker is asked, or needed.
+
+A burial is told by way of the control topic, once the commits say that its message waits: it carries the timestamp of the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+)
+
+from ackwise.middleware.commitmetadata import InPlace, decode
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.messagecommand import Do, MessageCommand
+from ackwise.middleware.waiting import MessageAt, key_text
+from ackwise.plugin.client.opening import opened
+from ackwise.plugin.group.control import read_commands, write_commands
+from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.topics import connected
+
+__all__ = ["CommittedWaiting", "look_outside", "tell", "topics_of"]
+
+#: Seconds for a command to read commits and records.
+_TIMEOUT: Final = 30.0
+
+#: Milliseconds of one fetch of a record, and seconds until it counts as gone.
+_FETCH_MS, _GONE_AFTER = 500, 5.0
+
+#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
+_PATIENCE, _ASK_AGAIN = 15.0, 0.2
+
+
+class CommittedWaiting(NamedTuple):
+    """A message that waited in place when its partition was last committed."""
+
+    at: MessageAt
+    key: str | None
+    """Of its record."""
+    attempts: int
+    age: float | None
+    """Seconds since the timestamp of its record; `None` if the record is gone."""
+    due_in: float
+    """Seconds."""
+    depth: int | None
+    """Offsets behind it in its partition, under the order `partition`; of a key nobody outside can tell."""
+    is_buried: bool
+    """Whether it was told to be buried."""
+
+
+class _Found(NamedTuple):
+    entry: InPlace
+    key: bytes | None
+    timestamp_ms: int | None
+    end: int
+
+
+def topics_of(group: Group) -> list[str]:
+    """The topics of which messages may wait in place. Raises `ConfigurationError` for an instance that broadcasts."""
+    if not group.names.all:
+        raise ConfigurationError(f"{group.settings.group!r} broadcasts, and has no topic for commands; ask the app itself: app.waiting()")
+    return [*group.sources, group.names.retry]
+
+
+async def look_outside(group: Group) -> list[CommittedWaiting]:
+    """What waited in place at the last commits, by partition and offset. Raises as `topics_of`, and `Unavailable`."""
+    topics = topics_of(group)
+    async with _reading(group) as (admin, consumer):
+        found = await _look(admin, consumer, group, topics)
+    try:
+        commands = await read_commands(group.settings, group.names)
+    except ConfigurationError:  # without a control topic nobody was told anything
+        commands = []
+    buried = {(command.at, command.timestamp_ms) for command in commands if command.do == "bury"}
+    orders = {topic: agent.order for agent in group.agents for topic in agent.topics}
+    now = time.time()
+    return [
+        CommittedWaiting(
+            at,
+            key_text(each.key),
+            each.entry.attempts,
+            None if each.timestamp_ms is None else max(0.0, round(now - each.timestamp_ms / 1000, 3)),
+            max(0.0, round(each.entry.due_ms / 1000 - now, 3)),
+            max(0, each.end - at.offset - 1) if orders.get(at.topic) == "partition" else None,
+            (at, each.timestamp_ms) in buried,
+        )
+        for at, each in sorted(found.items())
+    ]
+
+
+async def tell(group: Group, at: MessageAt, do: Do) -> None:
+    """Tell every worker to release or to bury the message at `at`; returns once all replicas have it.
+
+    Raises `ConfigurationError` without a control topic, and if a message that is to be buried did not wait in place at the last commit;
+    `Unavailable` if the brokers do not answer.
+    """
+    topics_of(group)
+    async with _reading(group) as (admin, consumer):
+        timestamp_ms = 0 if do == "release" else await _timestamp(admin, consumer, group, at)
+        committed = await _committed(admin, group)
+    command = MessageCommand(at, do, timestamp_ms, round(time.time() * 1000))
+    over = [
+        other._replace(do=None)
+        for other in await read_commands(group.settings, group.names)
+        if other.at != at and (known := committed.get(TopicPartition(*other.at[:2]))) is not None and other.at.offset < known.offset
+    ]
+    await write_commands(group.settings, group.names, [command, *over])  # what the group has passed needs no command any more
+
+
+async def _timestamp(admin: AIOKafkaAdminClient, consumer: Any, group: Group, at: MessageAt) -> int:
+    found = (await _look(admin, consumer, group, [at.topic], partition=at.partition)).get(at)
+    if found is None:
+        raise ConfigurationError(
+            f"{at} did not wait in place when its partition was last committed, and only what waits can be buried; "
+            "ackwise waiting MODULE:APP shows what does, a commit interval after it failed"
+        )
+    if found.timestamp_ms is None:
+        raise ConfigurationError(f"{at} is no longer in its topic, so nothing tells it from another message; it can't be buried")
+    return found.timestamp_ms
+
+
+async def _look(
+    admin: AIOKafkaAdminClient, consumer: Any, group: Group, topics: Collection[str], *, partition: int | None = None
+) -> dict[MessageAt, _Found]:
+    entries: dict[TopicPartition, list[InPlace]] = {}
+    for place, committed in (await _committed(admin, group)).items():
+        told = decode(committed.metadata or "") if place.topic in topics and partition in (None, place.partition) else None
+        if told is not None and told.in_place:
+            entries[place] = [entry for entry in told.in_place if entry.offset >= committed.offset]
+    found: dict[MessageAt, _Found] = {}
+    for place, waiting in entries.items():
+        starts, ends = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
+        consumer.assign([place])
+        for entry in sorted(waiting):
+            record = await _record(consumer, place, entry.offset) if starts[place] <= entry.offset < ends[place] else None
+            key, timestamp = (None, None) if record is None else (record.key, record.timestamp)
+            found[MessageAt(place.topic, place.partition, entry.offset)] = _Found(entry, key, timestamp, ends[place])
+    return found
+
+
+async def _record(consumer: Any, place: TopicPartition, offset: int) -> Any:
+    """The record at `offset`; `None` if the log has none there any more."""
+    consumer.seek(place, offset)
+    until = asyncio.get_running_loop().time() + _GONE_AFTER
+    while asyncio.get_running_loop().time() < until:
+        records: Sequence[Any] = (await consumer.getmany(place, timeout_ms=_FETCH_MS, max_records=1)).get(place, [])
+        if records:
+            return records[0] if records[0].offset == offset else None
+    return None
+
+
+async def _committed(admin: AIOKafkaAdminClient, group: Group) -> Mapping[TopicPartition, Any]:
+    """What the group has committed, once somebody coordinates it: brokers that have just begun need a moment."""
+    until = asyncio.get_running_loop().time() + _PATIENCE
+    while True:
+        try:
+            found: Mapping[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.settings.group)
+            return found
+        except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(_ASK_AGAIN)
+
+
+@asynccontextmanager
+async def _reading(group: Group) -> AsyncIterator[tuple[AIOKafkaAdminClient, AIOKafkaConsumer]]:
+    """An admin client, and a consumer of no group. What the brokers do not answer is said in one sentence."""
+    settings = group.settings
+    options: dict[str, Any] = {"isolation_level": "read_committed", **settings.client_options}
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=settings.brokers,
+        client_id=f"{settings.client_id}-waiting",
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        **options,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT), connected(settings) as admin, opened(consumer):
+            yield admin, consumer
+    except (KafkaError, OSError) as error:
+        raise Unavailable(
+            f"the brokers {settings.brokers!r} do not say what waits in group {settings.group!r} ({type(error).__name__}); see that they "
+            "are there, and that this client may read the group and its topics"
+        ) from error
