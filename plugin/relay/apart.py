@@ -13,6 +13,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.topics import ensure_topics, read_topics
+from ackwise.plugin.relay.cancel import refuse_without_delays
 from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.relay import DelayRelay
 
@@ -30,6 +31,7 @@ async def relay_apart(group: Group, stop: asyncio.Event) -> None:
     Raises `ConfigurationError` if it can't start, `Unavailable` if the brokers are away for longer than `start_timeout`, and
     another `AckwiseError` if the events can't be opened.
     """
+    refuse_without_delays(group)
     log.info("starting the delay relay", group=group.settings.group, brokers=group.settings.brokers)
     if not await _await_topics(group, stop):
         return

@@ -64,6 +64,12 @@ class _Waiting(NamedTuple):
 _Copies = dict[bytes, _Waiting]  #: the newest of each handler, by what it is cancelled by
 
 
+def refuse_without_delays(group: Group) -> None:
+    """Refuse an instance that broadcasts. Raises `ConfigurationError`."""
+    if not group.names.all:
+        raise ConfigurationError(f"group {group.settings.group!r} broadcasts and sends nothing back, so nothing of it waits")
+
+
 async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[[], float] = time.time) -> dict[str, CancelAnswer]:
     """Cancel the messages with these ids, `topic/partition/offset` of their first record; an answer for each.
 
@@ -71,6 +77,7 @@ async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[
     `ConfigurationError` for what is no id, and another `AckwiseError` if the brokers do not answer: then nothing is known, and it
     may be called again.
     """
+    refuse_without_delays(group)
     partitions = {message_id: _partition_of(message_id) for message_id in message_ids}
     skew = group.settings.clock_skew
     publisher = KafkaPublisher(group.settings)
