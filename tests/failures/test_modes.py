@@ -14,7 +14,7 @@ from tests.servers import PROPERTIES, kafka_or_skip
 
 from ackwise.plugin.local.broker import LocalKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1500)]
 
 #: Trials at a time, each with two workers: most of a trial is waiting.
 AT_ONCE = 6

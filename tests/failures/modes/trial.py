@@ -33,7 +33,7 @@ KEYS: Final = 7
 MESSAGES: Final = 120
 
 #: Seconds until a trial that is not finished has failed, however busy the machine is.
-DEADLINE: Final = 150.0
+DEADLINE: Final = 300.0
 
 #: Seconds that a stopped worker stands still, and the store is away; a session is one second.
 STILL: Final = 2.5
