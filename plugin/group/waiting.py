@@ -95,7 +95,10 @@ class Waiting:
         answer, run, lane = self._find(at)
         if answer == "accepted" and run is not None and lane is not None:
             self._bring_up(run, lane)
-            log.info("a message that waits in place is released", group=self._group, by=by, **at._asdict())
+            topic, partition, offset = at
+            log.info(
+                "a message that waits in place is released", group=self._group, by=by, topic=topic, partition=partition, offset=offset
+            )  # fmt: skip
         return answer
 
     def bury(self, at: MessageAt, timestamp_ms: int, by: By) -> WaitingAnswer:
@@ -108,7 +111,10 @@ class Waiting:
         if answer == "accepted":
             self._bring_up(run, lane)
         if is_news:
-            log.info("a message that waits in place is to be buried", group=self._group, by=by, **at._asdict())
+            topic, partition, offset = at
+            log.info(
+                "a message that waits in place is to be buried", group=self._group, by=by, topic=topic, partition=partition, offset=offset
+            )  # fmt: skip
         return answer
 
     def _bring_up(self, run: Run, lane: Lane) -> None:
