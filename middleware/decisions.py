@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.assigned import uncommitted
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Later, Suspended
+from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Duplicate, Later, Suspended
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.log import Log
 from ackwise.middleware.ordering import RetryInPlace, nothing_done_behind
 from ackwise.middleware.rulings import Raised, Returned, dispositions_of, is_success
-from ackwise.middleware.run import Run, Stage, pick
+from ackwise.middleware.run import Run, Stage, count, pick
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Decisions"]
 
 log = Log()
+
+#: Uncommitted messages of a partition between two warnings about them.
+_MANY: Final = 500
 
 
 class Decisions:
@@ -113,12 +116,27 @@ class Decisions:
             for run in done:
                 runs.remove(run)
                 run.call = None
-            uncommitted().extend(done)
+            self._keep_uncommitted(done)
             return
         for run in done:
             run.succeeded = True
             run.rule(DONE)
         self._remember(done)
+
+    def _keep_uncommitted(self, done: Sequence[Run]) -> None:
+        """Say so now and then: without a `COMMIT` the partition fills up to its bounds, and stands still."""
+        kept = uncommitted()
+        before = count(kept)
+        kept.extend(done)
+        if count(kept) // _MANY > before // _MANY:
+            log.warning(
+                "messages succeeded and are not committed, their partition stops when it is full of them",
+                handler=self._agent.name,
+                messages=count(kept),
+                topic=kept[0].origin.topic,
+                partition=kept[0].origin.partition,
+                offset=kept[0].origin.offset,
+            )
 
     def conclude_earlier(self, runs: list[Run], result: Returned | Raised) -> bool:
         """With `commit="manual"` the handler says of what succeeded before whether it is done, or comes again with this; then `True`.
@@ -133,11 +151,18 @@ class Decisions:
         runs += concluded
         if _has(result, ConsumeStatus.COMMIT):
             for run in concluded:
-                run.succeeded = True
-                run.rule(DONE)
+                if run.leader is None:
+                    run.succeeded = True
+                    run.rule(DONE)
+                else:
+                    run.rule(Duplicate(leader=str(run.leader.origin)))
             self._remember(concluded)
             return False
-        self._roll_back([run for run in runs if run.stage is Stage.ADMITTED and run.began])
+        self._roll_back([run for run in runs if run.began and run.stage is Stage.ADMITTED])
+        for run in concluded:
+            if not run.began:
+                run.leader = None
+                run.postpone(run.not_before, "it waits for what it is a duplicate of")
         return True
 
     def _roll_back(self, back: Sequence[Run]) -> None:

@@ -247,8 +247,9 @@ class Execution:
                 try:
                     goes_on = await self._handle_message(work, run, call)
                 finally:
-                    run.call = None if run.stage is Stage.ADMITTED else work.call
-                    self.end(run.ids or (), call)
+                    if not call.is_abandoned:  # else it may run in another call by now
+                        run.call = None if run.stage is Stage.ADMITTED else work.call
+                        self.end(run.ids or (), call)
             finally:
                 if slots is not None:
                     slots.release()

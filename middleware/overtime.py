@@ -14,6 +14,7 @@ from ackwise.middleware.duration import format_duration
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.log import Log
+from ackwise.middleware.message import Origin
 from ackwise.middleware.run import count
 
 __all__ = ["ABANDON_AFTER", "HANG_WARNING", "Overtime"]
@@ -35,7 +36,7 @@ class Overtime:
         self._timeout = agent.consume_timeout
         self.every = min(HANG_WARNING, self._timeout / 10) if self._timeout else HANG_WARNING  #: seconds between looks
         self.timed_out = 0  #: calls that were cancelled
-        self.abandoned: set[asyncio.Task[None]] = set()  #: of those, the ones that did not end, and have not ended yet
+        self.abandoned: dict[asyncio.Task[None], Origin] = {}  #: of those, what did not end and has not ended yet, with its first message
 
     def deadline(self, now: float) -> float | None:
         """Until when a call that begins at `now` may last, monotonic seconds; `None`: for ever."""
@@ -65,12 +66,13 @@ class Overtime:
         """Nobody waits for `call` any more; it has its slot until it ends."""
         assert call.task is not None
         call.is_abandoned = True
-        self.abandoned.add(call.task)
-        call.task.add_done_callback(self.abandoned.discard)
+        self.abandoned[call.task] = call.working_on[0].origin
+        call.task.add_done_callback(self.abandoned.pop)
 
     def log_ended(self, call: HandlerCall, succeeded: bool) -> None:
         """A call that was abandoned has ended."""
-        where = call.working_on[0].origin
+        assert call.task is not None
+        where = self.abandoned[call.task]
         log.warning(
             "a handler that was abandoned has ended",
             handler=self._agent.name,

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import cast
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.assigned import ManualPartition, go_along
 from ackwise.middleware.disposition import Dead, Duplicate, Suspended
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.execution import Execution
@@ -84,6 +86,8 @@ class Pipeline:
         if stopped is None and await self._may_begin(runs, assignment):
             async with self._turn(runs) as may_run:
                 if may_run and not assignment.cut_off:
+                    if self.agent.commit == "manual":
+                        go_along(runs, cast(ManualPartition, assignment))
                     await self._admission.claim(runs)
                     settle = partial(self._settle_finished, runs, assignment)
                     stopped = (await self._execution.run(runs, assignment, HandlerCall(), meanwhile=settle)).stopped

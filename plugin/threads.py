@@ -22,7 +22,7 @@ class Threaded:
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix=f"ackwise {name}")  # starts a thread when it needs one
 
     async def __call__(self, argument: Any) -> Any:
-        in_thread = self._pool.submit(copy_context().run, self.__wrapped__, argument)
+        in_thread = self._pool.submit(copy_context().run, self._call, argument)
         call = asyncio.wrap_future(in_thread)
         while not call.done():
             try:
@@ -31,3 +31,9 @@ class Threaded:
                 if in_thread.cancel():  # no thread has begun with it
                     raise
         return call.result()
+
+    def _call(self, argument: Any) -> Any:
+        try:
+            return self.__wrapped__(argument)
+        except StopIteration as error:  # no future takes one, and whoever waits would wait for ever; a coroutine turns it into this too
+            raise RuntimeError("the handler raised StopIteration") from error

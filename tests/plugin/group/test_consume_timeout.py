@@ -314,3 +314,46 @@ async def test_what_a_thread_raises_is_what_the_handler_raised(shop: Any) -> Non
     here.offer(1)
     await here.settled(1)
     assert failed(here, 100) == ["KeyError"]
+
+
+async def test_a_stop_iteration_of_a_thread_is_a_failure_as_in_a_coroutine(shop: Any) -> None:
+    def handle(message: Message[Any]) -> None:
+        next(iter([]))
+
+    here = shop(Threaded(handle, "bill"))
+    here.offer(1)
+    await here.settled(1)
+    assert failed(here, 100) == ["RuntimeError"]
+
+
+async def test_an_abandoned_batch_that_was_ruled_on_whole_ends_without_an_error(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+    end = asyncio.Event()
+
+    async def handle(batch: Batch[Any]) -> None:
+        batch.done(batch[0])
+        await stubborn(end)
+
+    here = shop(handle, kind="batch")
+    here.offer(1)
+    await here.settled(1)
+    end.set()
+    await here.until_idle()
+    assert (here.sent, caplog.text.count("a handler that was abandoned has ended")) == ([], 1)
+
+
+async def test_the_late_end_of_an_abandoned_call_touches_no_later_run_of_its_message(shop: Any) -> None:
+    end = asyncio.Event()
+    later = object()
+
+    async def handle(message: Message[Any]) -> None:
+        await stubborn(end)
+
+    here = shop(handle)
+    here.offer(1)
+    await here.until(lambda: here.seen)
+    (run,) = here.lane.running
+    await here.settled(1)
+    run.call = later  # as if it ran again
+    end.set()
+    await here.until_idle()
+    assert run.call is later

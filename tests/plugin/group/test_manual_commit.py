@@ -151,3 +151,35 @@ def test_manual_commits_are_refused_in_a_transaction() -> None:
 
 
 async def _bill(message: Message[bytes]) -> None: ...
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_duplicate_of_what_is_not_committed_goes_along_with_it_and_stops_nothing(shop: Any, together: bool) -> None:
+    here = shop(
+        lambda batch: COMMIT if batch[-1].offset >= 102 else None,
+        dedup={"key": lambda message: "other" if message.offset == 102 else "same"},
+        max_batch=2 if together else 1,
+    )
+    here.offer(3)
+    await here.settled(3)
+    assert here.seen == [[100], [102]]
+    assert EventCode.DUP_SUPPRESSED in here.sink.codes(101)
+
+
+async def test_a_duplicate_that_went_along_comes_again_with_a_rollback(shop: Any) -> None:
+    def says(batch: Any) -> object:
+        if batch[0].offset == 102:
+            return ROLLBACK if len(here.seen) == 2 else COMMIT
+        return None
+
+    here: Shop = shop(says, dedup={"key": lambda message: "other" if message.offset == 102 else "same"}, max_batch=1)
+    here.offer(3)
+    await here.settled(3)
+    assert here.seen == [[100], [102], [100], [102]]
+
+
+async def test_many_messages_without_a_commit_are_said_now_and_then(shop: Any, caplog: pytest.LogCaptureFixture) -> None:
+    here = shop(lambda batch: None, max_batch=200)
+    here.offer(900)
+    await here.until(lambda: sum(map(len, here.lane.uncommitted)) == 900)
+    assert caplog.text.count("messages succeeded and are not committed") == 1
