@@ -8,6 +8,7 @@ after the last one that the broker allows, five by default, nobody gets the reco
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 from ackwise.middleware.disposition import Failure, Later
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
+from ackwise.middleware.flowcontrol import PAUSED
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.retry import SendBack
@@ -48,6 +50,12 @@ _GRACE, _LEAVE = 4.0, 4.0
 
 #: Seconds that a step of the end gets, however late it is.
 _AT_LEAST: Final = 0.5
+
+#: Seconds between looks whether something that is paused may go on.
+_LOOK_AGAIN: Final = 1.0
+
+#: Stands for all partitions of a topic: a share group has none of its own.
+_ANY: Final = -1
 
 
 class _At(NamedTuple):
@@ -101,8 +109,18 @@ class Sharing:
 
     async def _pull(self, client: ShareClient) -> None:
         while not self._member.stop.is_set():
-            if (poll := await client.poll()) is not None:
+            if self._is_shut:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._member.stop.wait(), _LOOK_AGAIN)
+            elif (poll := await client.poll()) is not None:
                 await self._take(poll, client)
+
+    @property
+    def _is_shut(self) -> bool:
+        """Whether nothing is to be polled: all handlers are paused, or stopped by a breaker."""
+        member = self._member
+        handlers = [(pipeline.agent.name, topic) for pipeline in member.pipelines.values() for topic in pipeline.agent.topics]
+        return bool(handlers) and all(member.worker.flow.is_shut(name, TopicPartition(topic, _ANY)) for name, topic in handlers)
 
     async def _take(self, poll: Poll, client: ShareClient) -> None:
         """Take all of a poll to its end: then the next one is allowed."""
@@ -146,6 +164,9 @@ class Sharing:
         """Take `runs` through the pipeline until all are accepted, or the worker stops."""
         pipeline, portion.runs = runs[0].pipeline, runs
         assert pipeline is not None
+        if self._member.worker.flow.held_until(pipeline.agent.name, portion.place) is not None:
+            for run in runs:
+                run.postpone(math.inf, PAUSED)
         self._put_aside(runs, portion)
         while True:
             with self._calling_off(portion):
@@ -186,8 +207,9 @@ class Sharing:
             return
         now, broken = self._member.worker.monotonic(), list[Exception]()
         is_over = now >= portion.deadline
-        for run in [run for run in runs if run.stage is Stage.FETCHED and not run.succeeded]:
-            if portion.again or is_over or run.not_before > now:
+        for run in [run for run in runs if run.stage <= Stage.FETCHED and not run.succeeded]:
+            latest = portion.deadline if run.stage is Stage.WITHHELD else now  # what is withheld comes up again by itself
+            if portion.again or is_over or run.not_before > latest:
                 why = _AGAIN if portion.again else _LATE if is_over else _HELD
                 for single in apart(runs, run):
                     self._send_aside(single, why, broken, timed_out=is_over and single.exec_ids is not None)

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from ackwise.middleware.agent import Agent
+from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.pipeline import Pipeline
@@ -109,6 +111,7 @@ class Desk:
         later: ConsumeLater | None = None,
         decode: Callable[[bytes | None], object] = lambda value: value,
         store: Store | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
         self.now = 1_000_000.0
         self.publisher, self.sink, self.client = Publisher(), Sink(), Client()
@@ -127,6 +130,7 @@ class Desk:
             dedup=Dedup(self.store) if dedup else None,
             leases=self.leases,
             sink=self.sink,
+            flow=FlowControl(breaker=breaker, clock=self.clock),
             monotonic=self.clock,
             wall=self.clock,
         )
@@ -135,6 +139,7 @@ class Desk:
         self.member = SimpleNamespace(
             settings=SimpleNamespace(group="billing", drain_timeout=5.0),
             worker=worker,
+            pipelines=pipelines,
             leases=self.leases,
             later=later,
             routes=Routes(worker, pipelines, pipelines),
