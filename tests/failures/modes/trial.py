@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
 import sqlite3
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -20,13 +18,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 from tests.failures.ledger import Ledger
 from tests.failures.modes.judge import Sent, Verdict, judge, promised_by
+from tests.failures.modes.process import WorkerProcess
 from tests.servers import connected
 
 from ackwise.middleware.ordering import Order
 
 __all__ = ["FAULTS", "MODES", "Mode", "Trial"]
-
-ROOT = Path(__file__).parents[3]
 
 PARTITIONS: Final = 2
 KEYS: Final = 7
@@ -74,20 +71,19 @@ class Trial:
         self.dedup = self.fault == "store" or self.chance.random() < 0.5
         self.topic = f"{self.group}.orders"
         self.ledger = Ledger(self.folder / "ledger")
-        self.workers: list[asyncio.subprocess.Process] = []
-        self._log = (self.folder / "workers.log").open("wb")
+        self.workers: list[WorkerProcess] = []
+        self._log = self.folder / "workers.log"
 
     async def run(self) -> Verdict:
         """Work through it, and judge. Raises `TimeoutError` if it does not come to an end."""
         async with AsyncExitStack() as stack:
-            stack.callback(self._log.close)
             stack.callback(self.ledger.close)
             stack.push_async_callback(self._end)
             admin = await stack.enter_async_context(self._admin())
             await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])
             async with asyncio.timeout(DEADLINE):
                 for number in range(2):
-                    await self.start(older=self.fault == "versions" and number == 0)
+                    self.start(older=self.fault == "versions" and number == 0)
                 producing = asyncio.create_task(self._produce())
                 stack.callback(producing.cancel)
                 await self._until(lambda: self._count("succeeds") >= 15)
@@ -103,20 +99,16 @@ class Trial:
     def verdict(self) -> Verdict:
         return judge(self.sent, self.ledger.read(), self.mode.order)
 
-    async def start(self, *, older: bool = False) -> None:
+    def start(self, *, older: bool = False) -> None:
         """A worker more."""
         harms = self.chance.sample(HARMS, 4) if self.fault == "client" else []
         told = {
             "brokers": self.brokers, "group": self.group, "topic": self.topic, "folder": str(self.folder), "seed": self.seed,
             **self.mode._asdict(), "dedup": self.dedup, "harms": harms, "older": older,
         }  # fmt: skip
-        self.workers.append(
-            await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.failures.modes.worker", json.dumps(told), cwd=ROOT, stdout=self._log, stderr=self._log
-            )
-        )
+        self.workers.append(WorkerProcess(told, self._log))
 
-    def _living(self) -> list[asyncio.subprocess.Process]:
+    def _living(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers if worker.returncode is None]
 
     async def _end(self) -> None:
@@ -144,7 +136,7 @@ class Trial:
         while not condition():
             for worker in self.workers:
                 if worker.returncode not in (None, -signal.SIGKILL, 0):
-                    raise AssertionError(f"a worker ended with {worker.returncode}: see {self.folder / 'workers.log'}")
+                    raise AssertionError(f"a worker ended with {worker.returncode}: see {self._log}")
             await asyncio.sleep(0.3)
 
     async def _until_committed(self) -> None:
@@ -182,7 +174,7 @@ async def _kill(trial: Trial, admin: Any) -> None:
         worker.kill()
         await worker.wait()
         await trial.promise(admin)
-        await trial.start()
+        trial.start()
 
 
 async def _stop(trial: Trial, admin: Any) -> None:
@@ -231,7 +223,7 @@ async def _versions(trial: Trial, admin: Any) -> None:
         worker = trial._living()[0]
         worker.kill()
         await worker.wait()
-        await trial.start(older=older)
+        trial.start(older=older)
 
 
 #: What a trial suffers, by name.

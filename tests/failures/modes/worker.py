@@ -1,9 +1,8 @@
-"""A worker of a trial in a process of its own. The one argument is JSON: what `consume` takes."""
+"""What a worker of a trial does, in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import random
@@ -64,12 +63,12 @@ def fate(seed: int, partition: int, offset: int) -> tuple[int, float]:
     return chance.choices([0, 1, 2, 4], [80, 12, 6, 2])[0], chance.choices([0.002, 0.02, 0.4], [70, 27, 3])[0]
 
 
-def main(told: dict[str, Any]) -> None:
+def main(told: dict[str, Any], log: Path) -> None:
+    """Consume as `told`; all that is said is appended to `log`."""
+    with log.open("ab") as file:
+        for output in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), output.fileno())
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
     for module in (host, delay):
         module.AIOKafkaConsumer = ShortSessions  # type: ignore[attr-defined]  # theirs is not for others
     consume(**told)
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(message)s")
-    main(json.loads(sys.argv[1]))
