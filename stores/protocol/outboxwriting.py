@@ -19,7 +19,9 @@ BROKEN: Final = (
     "the transaction of the outbox failed before its rows were written, because an error of {database} was caught inside it; nothing of it "
     "stays: let the error pass, or run what may fail in a savepoint"
 )
-ENDED: Final = "the transaction was ended inside the block of outbox.transaction, so {count} messages could not be part of it; raise instead"
+ENDED: Final = (
+    "the transaction was ended inside the block of outbox.transaction, so {count} messages could not be part of it; raise instead"
+)
 
 _CLOSED: Final = "{what} was called after its transaction of the outbox had ended; send inside the block of outbox.transaction(connection)"
 
