@@ -301,12 +301,15 @@ class MemoryOutbox(Sends):
     async def status(self) -> OutboxStatus:
         """See `OutboxStore.status`."""
         self._require_open()
-        counts: list[int | float | None] = []
-        for state in (RowState.LOCAL_COMMIT, RowState.PREPARED, RowState.MESSAGE_ERROR):
-            created = [row.created for row in self._in(state)]
-            counts += [len(created), max(0.0, self._clock() - min(created)) if created else None]
+        waiting, prepared, parked = map(self._in, (RowState.LOCAL_COMMIT, RowState.PREPARED, RowState.MESSAGE_ERROR))
         owners = {owner: sum(shard.owner == owner for shard in self._shards) for owner in sorted(self._leases) if self._is_alive(owner)}
-        return OutboxStatus(*counts, owners, self._kind)  # type: ignore[arg-type]  # counts and ages take turns
+        return OutboxStatus(
+            *(len(waiting), self._age(waiting)),
+            *(len(prepared), self._age(prepared)),
+            *(len(parked), self._age(parked)),
+            owners,
+            self._kind,
+        )
 
     async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
         """See `OutboxStore.parked`."""
@@ -356,6 +359,9 @@ class MemoryOutbox(Sends):
 
     def _in(self, state: RowState) -> list[_Row]:
         return [row for row in self._rows.values() if row.state is state]
+
+    def _age(self, rows: list[_Row]) -> float | None:
+        return max(0.0, self._clock() - min(row.created for row in rows)) if rows else None
 
     def _due(self, blocked: set[tuple[str, bytes]], block_key: bool) -> Iterator[_Row]:
         """Rows that may be sent now, by id; `blocked` grows by the keys of those that may not."""
