@@ -13,7 +13,7 @@ from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.outbox.sql import BEGIN, NOW, changed, named, numbers
 from ackwise.stores.mysql.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxliterals import literal
-from ackwise.stores.protocol.outboxrows import parked_of
+from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of
 from ackwise.stores.protocol.purpose import OUTBOX
 
 if TYPE_CHECKING:
@@ -44,9 +44,6 @@ UPDATE {rows} FORCE INDEX ({index}) SET state = 2, attempts = 0, checks = 0, nex
 _AT_ONCE: Final = 1000
 """Rows that one statement of the cleanup deletes."""
 
-_BARRIERS_KEPT: Final = 30 * 86400.0
-"""Seconds: as long as the half message is PREPARED, and in its database nobody knows that if it is another one, its barrier is needed."""
-
 _OLD_ROWS: Final = "SELECT id FROM {rows} FORCE INDEX (by_due) WHERE state IN (3, 4) AND created < {before} ORDER BY id LIMIT {at_once}"
 _OLD_BARRIERS: Final = """
 SELECT b.tx_id FROM {barrier} AS b WHERE b.created < {before} AND {unneeded} ORDER BY b.tx_id LIMIT {at_once}
@@ -58,7 +55,7 @@ _COLUMN_OF: Final = {"rows": "attempts", "shards": "token", "relays": "leased_un
 #: None of these reads or changes a row, and each is refused first where the right is missing.
 _ATTEMPTS: Final = {
     "SELECT": "SELECT {column} FROM {table} LIMIT 0",
-    "INSERT": "EXPLAIN INSERT INTO {table} ({column}) VALUES (DEFAULT({column}))",
+    "INSERT": "EXPLAIN INSERT INTO {table} () VALUES ()",
     "UPDATE": "UPDATE {table} SET {column} = {column} WHERE FALSE",
     "DELETE": "DELETE FROM {table} WHERE FALSE",
 }
@@ -128,7 +125,7 @@ async def clean(connection: Connection, tables: OutboxTables, retention: float, 
     """Delete what is terminal and older than `retention` seconds, barriers that nobody needs, and relays that are gone; return how many."""
     now = await maintenance.believed_now(connection, address)
     deleted = await _clean_rows(connection, tables, _before(now, retention))
-    deleted += await _clean_barriers(connection, tables, _before(now, max(retention, _BARRIERS_KEPT)))
+    deleted += await _clean_barriers(connection, tables, _before(now, max(retention, BARRIERS_KEPT)))
     await _change(connection, f"DELETE FROM {tables.relays} WHERE leased_until < {_before(now, 86400.0)}")
     return deleted
 

@@ -103,7 +103,7 @@ class MySQLOutbox(Sends):
         try:
             with watched(connection, block), self.within(block):
                 yield block
-                await block.complete()
+            await block.complete()
         except BaseException:
             await block.roll_back()
             raise

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outbox import CheckAnswer, Prepared, RowState, TransactionOutcome
+from ackwise.middleware.outbox import CheckAnswer, Prepared, TransactionOutcome
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.failures import DUPLICATE, is_conflict
-from ackwise.stores.mysql.outbox.sql import BEGIN, NOW, cause, changed, name, named, numbers, require_room, seconds
+from ackwise.stores.mysql.outbox.sql import BEGIN, MESSAGE, NOW, cause, changed, name, named, numbers, require_room, seconds
 from ackwise.stores.mysql.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxliterals import inserts
-from ackwise.stores.protocol.outboxrows import COLUMNS, RowColumns, prepared_of
+from ackwise.stores.protocol.outboxrows import DECIDED, RowColumns, prepared_of, state_of
 
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
@@ -35,7 +35,7 @@ SELECT {columns} FROM {rows} FORCE INDEX (PRIMARY) WHERE id IN ({ids}) AND state
 UPDATE {rows} FORCE INDEX (PRIMARY) SET next_at = {until} WHERE id IN ({ids}) AND state = 1 AND next_at <= {now};
 COMMIT
 """
-_NAMES: Final = ("id", "tx_id", "checks", "created_ms", "producer_group", "barrier_in", *COLUMNS)
+_NAMES: Final = ("id", "tx_id", "checks", "created_ms", "producer_group", "barrier_in", *MESSAGE)
 _COLUMNS: Final = (
     "id, tx_id, checks, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created) DIV 1000, producer_group, barrier_in, topic, value, message_key, "
     "headers, `partition`, message_id"
@@ -43,12 +43,6 @@ _COLUMNS: Final = (
 # Only the half message that is still open is changed: whoever decided first, decided.
 _ANSWERED: Final = "UPDATE {rows} FORCE INDEX (PRIMARY) SET state = {state}, checks = checks + {checks}, next_at = {next_at}, cause = {cause} WHERE id = {id} AND state = 1"
 _DECIDED: Final = "UPDATE {rows} FORCE INDEX (by_tx) SET state = {state}, next_at = NULL WHERE tx_id = {tx_id} AND tx_id <> '' AND state = 1"
-
-_STATES: Final = {
-    TransactionOutcome.COMMIT: RowState.LOCAL_COMMIT,
-    TransactionOutcome.ROLLBACK: RowState.LOCAL_ROLLBACK,
-    TransactionOutcome.UNKNOWN: RowState.PREPARED,
-}
 
 
 async def database_id(connection: Connection, tables: OutboxTables) -> str:
@@ -114,7 +108,7 @@ async def decide(connection: Connection, tables: OutboxTables, tx_id: str, outco
     """See `PreparedStore.decide`."""
     if outcome is TransactionOutcome.UNKNOWN:
         return 0
-    statement = _DECIDED.format(rows=tables.rows, state=int(_STATES[outcome]), tx_id=name("tx_id", tx_id))
+    statement = _DECIDED.format(rows=tables.rows, state=int(DECIDED[outcome]), tx_id=name("tx_id", tx_id))
     return await changed(connection, f"{BEGIN}{statement}; COMMIT")
 
 
@@ -149,7 +143,7 @@ def _update(tables: OutboxTables, answer: CheckAnswer) -> str:
     return _ANSWERED.format(
         rows=tables.rows,
         id=int(answer.id),
-        state=int(RowState.MESSAGE_ERROR if is_unknown and again is None else _STATES[answer.outcome]),
+        state=int(state_of(answer)),
         checks=int(is_unknown),
         next_at="NULL" if again is None else seconds(again),
         cause=cause(answer.cause) if answer.cause else "NULL",

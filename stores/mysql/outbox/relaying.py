@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, Sent, key_hash
 from ackwise.stores.mysql.exchanging import rows_of
-from ackwise.stores.mysql.outbox.sql import BEGIN, NOW, cause, changed, name, named, numbers, seconds
+from ackwise.stores.mysql.outbox.sql import BEGIN, MESSAGE, NOW, cause, changed, name, named, numbers, seconds
 from ackwise.stores.mysql.outbox.tables import OutboxTables
-from ackwise.stores.protocol.outboxrows import COLUMNS, MOST_BYTES, row_of
+from ackwise.stores.protocol.outboxrows import MOST_BYTES, row_of
 from ackwise.stores.protocol.outboxshards import Shard, divide
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ SELECT {columns} FROM summed AS s STRAIGHT_JOIN {rows} AS r ON r.id = s.id WHERE
 _ONE: Final = """
 SELECT r.id, r.size FROM {rows} AS r FORCE INDEX (by_due) LEFT JOIN blocks AS b ON b.key_hash = r.key_hash AND b.first_id < r.id
 WHERE r.state = 2 AND b.key_hash IS NULL {and_more}"""
-_NAMES: Final = ("id", "shard", "attempts", "created_ms", *COLUMNS)
+_NAMES: Final = ("id", "shard", "attempts", "created_ms", *MESSAGE)
 _COLUMNS: Final = (
     "r.id, r.shard, r.attempts, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.created) DIV 1000, r.topic, r.value, r.message_key, r.headers, "
     "r.`partition`, r.message_id"

@@ -16,12 +16,15 @@ from ackwise.stores.protocol.outboxrows import CAUSE, RowColumns
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["BEGIN", "NOW", "cause", "changed", "name", "named", "numbers", "require_room", "seconds"]
+__all__ = ["BEGIN", "MESSAGE", "NOW", "cause", "changed", "name", "named", "numbers", "require_room", "seconds"]
 
 #: Each look sees what is committed by now, and no statement locks a gap, in which the business could not insert.
 BEGIN: Final = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; "
 
 NOW: Final = "UTC_TIMESTAMP(6)"
+
+#: Columns that make an `Outgoing`.
+MESSAGE: Final = ("topic", "value", "message_key", "headers", "partition", "message_id")
 
 _SMALL: Final = 1_000_000
 """Bytes of a packet that every server takes."""
