@@ -31,7 +31,7 @@ WITH idle AS (UPDATE {relays} SET idle_until = NULL WHERE idle_until > clock_tim
 SELECT pg_notify($1, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
 """
 _SAY_IDLE: Final = "UPDATE {relays} SET idle_until = clock_timestamp() + $2 * interval '1 s' WHERE owner = $1"
-_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = 2"
+_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = 2 AND NOT behind"
 
 
 async def say_idle(connection: PoolConnectionProxy, tables: OutboxTables, owner: str, at_most: float) -> int | None:
@@ -80,9 +80,17 @@ class Listening:
         self._connection: PoolConnectionProxy | None = None
         self._pool: Pool | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody listens."""
+        try:
+            return self._connection is None or self._connection.is_closed()
+        except asyncpg.InterfaceError:  # the pool has taken it back, since it broke
+            return True
+
     async def ensure(self, pool: Pool, timeout: float) -> None:
         """Listen, if that is not so already. Raises what asyncpg raises."""
-        if self._connection is not None and not self._connection.is_closed():
+        if not self.is_lost:
             return
         await self.close()
         self._pool = pool
