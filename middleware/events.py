@@ -59,6 +59,11 @@ class EventCode(enum.IntEnum):
     SESSION_START = 30
     HEARTBEAT = 31
     SESSION_END = 32
+    OUTBOX_STORED = 40
+    OUTBOX_SENT = 41
+    OUTBOX_PARKED = 42
+    OUTBOX_REQUEUED = 43
+    OUTBOX_CHECKED = 44
 
 
 class Kind(enum.Enum):

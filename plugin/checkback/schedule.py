@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import FIRST_CHECK, NEXT_CHECK, CheckAnswer, Prepared, TransactionOutcome
+from ackwise.middleware.outbox import FIRST_CHECK, MAX_CHECKS, NEXT_CHECK, CheckAnswer, Prepared, TransactionOutcome, next_check
 
-__all__ = ["MAX_CHECKS", "CheckSchedule", "by_transaction"]
-
-#: Answered checks after which a half message is parked. RocketMQ: `transactionCheckMax`.
-MAX_CHECKS: Final = 15
+__all__ = ["CheckSchedule", "by_transaction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +39,9 @@ class CheckSchedule:
         """What to write down for `prepared`: a decision, one more check, or, after UNKNOWN too often, its end as MESSAGE_ERROR."""
         if outcome is not TransactionOutcome.UNKNOWN:
             return CheckAnswer(prepared.id, outcome)
-        if prepared.checks + 1 < self.most:
-            return CheckAnswer(prepared.id, outcome, self.every)
-        return CheckAnswer(prepared.id, outcome, None, f"{self.most} checks did not tell how its local transaction ended")
+        again_in = next_check(prepared.checks + 1, limit=self.most, every=self.every)
+        cause = "" if again_in is not None else f"{self.most} checks did not tell how its local transaction ended"
+        return CheckAnswer(prepared.id, outcome, again_in, cause)
 
 
 def by_transaction(due: Iterable[Prepared]) -> Sequence[Sequence[Prepared]]:

@@ -59,7 +59,7 @@ class HalfMessages:
             await self._conclude(transaction, raised=True)
             raise
         await self._conclude(transaction, raised=False)
-        if transaction.has_no_barrier_row:
+        if transaction.lacks_barrier:
             raise ConfigurationError(
                 "a local transaction ended without `await tx.barrier(connection)`, which must be its first statement. Its messages are "
                 "sent this time; had the process died, a check-back would have taken it for rolled back. Call it, or give "
@@ -77,7 +77,7 @@ class HalfMessages:
         """Decide, and see to it that a cancellation meanwhile comes after that."""
         concluding = asyncio.ensure_future(self._decide(transaction, raised=raised))
         try:
-            transaction.tell(await asyncio.shield(concluding))
+            transaction.ended = await asyncio.shield(concluding)
         except asyncio.CancelledError:
             await asyncio.wait({concluding})
             raise

@@ -24,6 +24,7 @@ class LocalTransaction:
         self._store = store
         self._is_begun = False
         self._told: TransactionOutcome | None = None
+        self.ended = TransactionOutcome.UNKNOWN  #: how it ended, as far as that is written down
 
     async def barrier(self, connection: Any) -> None:
         """The first statement of the local transaction, on the `connection` that it writes through.
@@ -46,8 +47,8 @@ class LocalTransaction:
         self._told = outcome
 
     @property
-    def has_no_barrier_row(self) -> bool:
-        """It ended well, and nobody wrote the row that a check-back would look for: after a crash the message would have been lost."""
+    def lacks_barrier(self) -> bool:
+        """Whether it claims to have committed without the row that a check-back would look for."""
         return self._store is not None and not self._is_begun and self._told in (None, TransactionOutcome.COMMIT)
 
     async def outcome(self, *, raised: bool, wait: float) -> TransactionOutcome:
@@ -55,7 +56,9 @@ class LocalTransaction:
 
         Raises `StoreUnavailable`.
         """
-        if self._store is not None and (raised or not self.has_no_barrier_row):
+        if self._told is TransactionOutcome.UNKNOWN:
+            return TransactionOutcome.UNKNOWN
+        if self._store is not None and (raised or not self.lacks_barrier):
             return await self._store.probe(self.id, wait=wait)
         if self._told is not None:
             return self._told
