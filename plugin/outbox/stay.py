@@ -3,8 +3,8 @@
     own shards → read a window → send it → events durable → delete it
                  read the next one beside that, delete the last one beside that
 
-A sweep reads windows upwards from the lowest id, and begins anew after a moment: a row whose transaction commits late has a low id, and is
-found by the next sweep. Nothing is sent after the lease has run out by the clock of this process.
+Each read begins at the lowest id, so a row whose transaction commits late is not passed over. Nothing is sent after the lease has run out
+by the clock of this process.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, EventSink
@@ -28,20 +27,16 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox.holding import Holding, fair_share
 from ackwise.plugin.outbox.memory import AckMemory
-from ackwise.plugin.outbox.window import Key, Ruling, Window, key_of, next_limit, rule
+from ackwise.plugin.outbox.window import Key, Ruling, Window, rule
 
 __all__ = ["LeaseOver", "OutboxStay", "Surroundings"]
 
 log = Log()
 
+T = TypeVar("T")
+
 #: Seconds until a relay with less than its share asks for more.
 _HURRY: Final = 1.0
-
-#: Seconds after which a sweep ends, so that the next one finds what committed late, and windows that it may have.
-_LONGEST_SWEEP: Final = 1.0
-
-#: Keys that a sweep leaves out of what it reads; with more it ends, and the database leaves them out by itself.
-_MOST_STOPPED: Final = 500
 
 #: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`.
 _FIRST_PAUSE: Final = 0.02
@@ -70,20 +65,6 @@ class Surroundings:
     clock: Callable[[], float] = time.monotonic
 
 
-class _Sweep:
-    """How far a sweep is."""
-
-    def __init__(self, now: float) -> None:
-        self.begun = now
-        self.after = 0
-        self.stopped: set[Key] = set()
-        self.sent = 0
-        self.is_cut = False  #: it ends before its last row
-
-    def may_go_on(self, now: float) -> bool:
-        return not self.is_cut and now < self.begun + _LONGEST_SWEEP and len(self.stopped) <= _MOST_STOPPED
-
-
 class OutboxStay:
     """Relays rows of `store` through `sender` for as long as `relay` goes."""
 
@@ -95,9 +76,9 @@ class OutboxStay:
         self._lease = float(around.policy.lease)
         self._holding = Holding()
         self._owning = asyncio.Lock()
-        self._limit = around.policy.batch
         self._pause = _FIRST_PAUSE
         self._outages = 0
+        self._under_way: set[int] = set()  #: rows that are being sent or deleted
 
     async def relay(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then what is being sent has been deleted, or stays. Raises whatever ends it."""
@@ -139,69 +120,58 @@ class OutboxStay:
         return self._around.clock() >= self._holding.renew_at
 
     async def _sweep(self, stop: asyncio.Event) -> bool:
-        """Send what is there, from the lowest id upwards; return whether there was anything to do.
+        """Send what is there, until nothing is, shards are to be looked at, or no broker answers; return whether anything was sent.
 
-        While a window is being sent, the one before it is deleted and the one behind it is read. A window is never sent before the
-        answers to the one before it are known.
+        While a window is being sent, the one before it is deleted and the one behind it is read. A window is sent once the answers to the
+        one before it are known, and without the keys that those stopped.
         """
-        sweep = _Sweep(self._around.clock())
-        settling = reading = None
-        window = await self._read(sweep)
-        has_begun = bool(window.rows)
+        self._under_way.clear()
+        tasks: set[asyncio.Task[Any]] = set()
+        ruling, settling, window = Ruling(), None, await self._read(())
+        has_sent = False
         try:
             while window.rows:
-                goes_on = window.is_full and sweep.may_go_on(self._around.clock()) and not stop.is_set()
-                reading = asyncio.create_task(self._read(sweep)) if goes_on else None
-                ruling = await self._send(window, sweep)
+                goes_on = not self._is_due() and not stop.is_set()
+                reading = _begin(self._read(ruling.stopped), tasks) if goes_on else None
+                ruling = await self._send(window)
+                has_sent |= bool(ruling.sent)
                 if settling is not None:
                     await settling
-                settling = asyncio.create_task(self._settle(ruling, window))
-                window = Window() if reading is None else (await reading).still(self._holding.tokens, sweep.stopped)
-                reading = None
-                if sweep.is_cut:
-                    break
+                settling = _begin(self._settle(ruling, window), tasks)
+                ahead = Window() if reading is None else await reading
+                window = Window() if self._outages else ahead.still(self._holding.tokens, ruling.stopped)
             if settling is not None:
                 await settling
         finally:
-            for task in (reading, settling):
-                if task is not None and not task.done():
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, Exception):
-                        await task
-        return has_begun and not sweep.is_cut
+            await _end(tasks)
+        return has_sent
 
-    async def _read(self, sweep: _Sweep) -> Window:
+    async def _read(self, stopped: Collection[Key]) -> Window:
         """The next rows. What the broker has acknowledged before, and the database still has, is deleted and not sent again."""
-        tokens, limit = self._holding.tokens, self._limit
-        if not tokens:
+        if not (tokens := self._holding.tokens):
             return Window()
         rows = await self._store.pending(
             tokens,
-            limit=limit,
-            blocked=tuple(sweep.stopped),
-            after=sweep.after,
+            limit=self._policy.batch,
+            under_way=tuple(self._under_way),
+            blocked=tuple(stopped),
             block_key=self._policy.on_error == "block",
         )
-        if rows:
-            sweep.after = rows[-1].id
-            self._limit = next_limit(rows, self._policy.batch)
+        self._under_way.update(row.id for row in rows)
         if known := [row for row in rows if self._around.memory.has(row)]:
-            await self._delete(known, tokens)
             rows = [row for row in rows if not self._around.memory.has(row)]
-        return Window(rows, tokens, is_full=len(rows) + len(known) >= limit)
+            await self._delete(known, tokens)
+        return Window(rows, tokens)
 
-    async def _send(self, window: Window, sweep: _Sweep) -> Ruling:
+    async def _send(self, window: Window) -> Ruling:
         if self._holding.is_over(self._around.clock()):
-            raise LeaseOver(f"the lease of {self._around.counts.shards} shards ran out before it was renewed")
+            raise LeaseOver(f"the lease of {len(self._holding.tokens)} shards ran out before it was renewed")
         answers = await self._sender.send_many([row.message for row in window.rows], stop_keys=True)
         ruling = self._rule(window.rows, answers)
         if ruling.may_be_outage and not await self._around.brokers_answer():
-            sweep.is_cut = True
-            self._note_outage(len(window.rows), ruling)
+            self._note_outage(ruling)
             return Ruling()  # nothing of it is written down: an outage is not an attempt
-        if ruling.sent:
-            self._end_outage()
-        sweep.stopped |= ruling.stopped
+        self._end_outage()
         return ruling
 
     def _rule(self, rows: Sequence[OutboxRow], answers: Sequence[SendAnswer]) -> Ruling:
@@ -217,6 +187,7 @@ class OutboxStay:
             await self._delete(sent, window.tokens)
         if ruling.failed:
             await self._write_failures(ruling.failed, window.tokens)
+        self._under_way.difference_update(row.id for row in window.rows)
 
     async def _delete(self, rows: Sequence[OutboxRow], tokens: Any) -> None:
         if self._around.sink is not None:
@@ -287,14 +258,14 @@ class OutboxStay:
             )
         )
 
-    def _note_outage(self, rows: int, ruling: Ruling) -> None:
+    def _note_outage(self, ruling: Ruling) -> None:
         self._outages += 1
         self._around.counts.brokers_away = True
         if self._around.throttle.is_due("outage"):
             log.warning(
                 "no broker answers, the rows of the outbox wait and no attempt is counted",
                 outbox=self._around.name,
-                rows=rows,
+                rows=len(ruling.failed) + len(ruling.behind),
                 error=ruling.failed[0][1].error or None,
             )
 
@@ -315,5 +286,20 @@ class OutboxStay:
         self._pause = min(2 * self._pause, float(self._policy.poll))
 
 
-def _keys(rows: Sequence[OutboxRow]) -> set[Key]:
-    return {key for row in rows if (key := key_of(row)) is not None}
+def _begin(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
+    """Do `work` beside the rest; `tasks` has it until it has ended."""
+    task = asyncio.create_task(work, name="ackwise outbox")
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel what is left after an error, and wait for it; the error that is on its way says more than those of these."""
+    for task in (left := set(tasks)):
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+        for task in left:
+            if not task.cancelled():
+                task.exception()

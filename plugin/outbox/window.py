@@ -1,8 +1,11 @@
 """Window: the rows that are sent side by side, and what the answers make of them. Pure.
 
 Within a window the rows of a key are handed over in the order of their ids, and the sender writes nothing behind one that failed. So
-after a failure the later rows of its key wait: they have not failed, no attempt is charged to them, and they stay where they are. If the
+after a failure the later rows of its key wait: they have not failed, nothing is charged to them, and they stay where they are. If the
 broker acknowledged one of them all the same, it stays too, and is sent again after the one that failed, under its id.
+
+A row of another key that was not tried, since its partition had failed, is put off like one that failed, so that it is in nobody's way;
+but only a failure of its own parks a row.
 """
 
 from __future__ import annotations
@@ -10,18 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from ackwise.middleware.outbox import Failed, OutboxRow, retry_delay
 from ackwise.middleware.outgoing import Acked, SendAnswer, SendFailed
 
-__all__ = ["Key", "Ruling", "Window", "key_of", "next_limit", "rule"]
+__all__ = ["Key", "Ruling", "Window", "key_of", "rule"]
 
 Key = tuple[str, bytes]
 """Topic and key: what has an order."""
-
-#: Bytes of payload that a relay reads at once, as far as it can know that beforehand.
-_BYTES: Final = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +29,11 @@ class Window:
 
     rows: Sequence[OutboxRow] = ()
     tokens: Mapping[int, int] = field(default_factory=dict)
-    is_full: bool = False
-    """There may be more behind the last one."""
 
     def still(self, tokens: Mapping[int, int], stopped: Collection[Key]) -> Window:
         """The same without rows whose shard has gone, or has a new token, since, and without rows of the keys that are `stopped`."""
         kept = [row for row in self.rows if tokens.get(row.shard) == self.tokens[row.shard] and key_of(row) not in stopped]
-        return self if len(kept) == len(self.rows) else Window(kept, self.tokens, self.is_full)
+        return self if len(kept) == len(self.rows) else Window(kept, self.tokens)
 
 
 @dataclass(slots=True)
@@ -85,12 +82,11 @@ def _failure(row: OutboxRow, answer: SendFailed, max_attempts: int, rng: random.
     attempts = row.attempts + 1
     if not answer.retriable:
         return Failed(row.id, row.shard, answer.cause, None)
-    if attempts >= max_attempts:
+    if attempts >= max_attempts and _was_tried(answer):
         return Failed(row.id, row.shard, f"{answer.cause}; it has failed {attempts} times", None)
     return Failed(row.id, row.shard, answer.cause, retry_delay(attempts, rng=rng))
 
 
-def next_limit(rows: Sequence[OutboxRow], batch: int) -> int:
-    """How many rows to read next, after `rows`: `batch`, or less where rows are so large that a batch of them would fill the memory."""
-    mean = sum(len(row.message.value or b"") for row in rows) // len(rows) if rows else 0
-    return max(1, min(batch, _BYTES // max(1, mean)))
+def _was_tried(answer: SendFailed) -> bool:
+    """What failed by itself names the error of the client."""
+    return bool(answer.error)
