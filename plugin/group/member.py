@@ -256,7 +256,7 @@ class Member:
             self.settings, self.names, sorted(sources), levels=self.later.levels, made=made, in_place=waits_in_place(self._agents)
         )
 
-    def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender) -> None:
+    def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender | None = None) -> None:
         dedup, store = self._dedup, self._store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
