@@ -152,9 +152,10 @@ class TransactionalPipeline(Pipeline):
             self._worker.outbox.wake()
         if self._worker.sink is not None:
             for run, message in stored:
-                origin = json.dumps({"origin": run.delivery.origin[:3]})
+                topic, partition, offset, _ = run.delivery.origin
+                attrs = json.dumps({"outbox": self._worker.outbox_name, "origin": f"{topic}/{partition}/{offset}"})
                 self._worker.sink.record(
-                    Event(EventCode.OUTBOX_STORED, message.topic, handler=self.agent.name, dedup_key=message.message_id, attrs=origin)
+                    Event(EventCode.OUTBOX_STORED, message.topic, handler=self.agent.name, dedup_key=message.message_id, attrs=attrs)
                 )
 
     async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:

@@ -67,6 +67,7 @@ class Worker:
     leases: Leases | None = None
     sink: EventSink | None = None
     outbox: Outbox | None = None  #: in the database of `Transactional`: takes what handlers publish into their transaction
+    outbox_name: str = ""  #: in events
     dropping: Dropping | None = None  #: what fails is dropped; without it, it is published
     clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less
     isolation: Isolation = field(default_factory=Isolation)

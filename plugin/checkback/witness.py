@@ -12,7 +12,7 @@ from ackwise.middleware.outbox import BarrierStore, Prepared, TransactionOutcome
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.client.logthrottle import LogThrottle
 
-__all__ = ["Check", "Witnesses"]
+__all__ = ["CHECK_TIMEOUT", "PROBE_WAIT", "Check", "Witnesses"]
 
 log = Log()
 
@@ -33,7 +33,8 @@ class Witnesses:
     late local transaction fail, and where there is no barrier it would roll back what has committed.
     """
 
-    def __init__(self, barriers: Iterable[BarrierStore], check: Check | None = None) -> None:
+    def __init__(self, barriers: Iterable[BarrierStore], check: Check | None = None, *, probe_wait: float = PROBE_WAIT) -> None:
+        self._probe_wait = probe_wait
         self._barriers = tuple(barriers)
         self._check = check
         self._by_id: dict[str, BarrierStore] = {}
@@ -55,7 +56,7 @@ class Witnesses:
         if store is None:
             self._say(first, "half messages have their barrier in a database that is not known here, they wait", None)
             return None
-        return await store.probe(first.tx_id, wait=PROBE_WAIT)
+        return await store.probe(first.tx_id, wait=self._probe_wait)
 
     async def _barrier(self, database_id: str) -> BarrierStore | None:
         if database_id not in self._by_id:

@@ -23,7 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.dropping import Dropping
-from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
@@ -42,6 +42,7 @@ from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
@@ -60,6 +61,7 @@ from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.settings.redaction import shown_store
 
 __all__ = ["Client", "Member", "StoppedWhileStarting", "owner_of"]
 
@@ -157,6 +159,7 @@ class Member:
         self.outbox = outbox
         self.outbox_policy = outbox_policy
         self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
+        self.check_counts = CheckCounts()  #: of its check-back
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
@@ -194,6 +197,7 @@ class Member:
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
+            await self._require_one_database()
             if self.names.all:  # else nothing is ever published
                 opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
                 await self.insist(publisher.start)
@@ -202,6 +206,18 @@ class Member:
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
+
+    async def _require_one_database(self) -> None:
+        """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""
+        if self._inbox is None or self.outbox is None:
+            return
+        async with self._inbox.begin(retention=1.0) as transaction:
+            found = await self.outbox.database_id(transaction.connection)
+        if found != await self.outbox.database_id():
+            raise ConfigurationError(
+                "Outbox and Transactional are in different databases, so what a handler publishes would not be in its transaction; "
+                "give both the same database and schema"
+            )
 
     def end_by(self, time: float) -> None:
         """Everything has to be closed at `time` of the event loop."""
@@ -268,6 +284,8 @@ class Member:
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
+            outbox=None if self._inbox is None else self.outbox,
+            outbox_name="" if self.outbox_policy is None else shown_store(self.outbox_policy.store),
             flow=self.flow,
             dropping=None if self.names.all else Dropping(),
             clock_skew=self.settings.clock_skew,

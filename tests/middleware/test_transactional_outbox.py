@@ -159,5 +159,3 @@ async def test_without_an_outbox_a_message_is_never_dropped_in_silence(publishin
     spine.pipeline = type(spine.pipeline)(spine.agent, spine.worker, database)
     assert await spine.run(entries) == [Stage.SETTLED]
     assert (database.effects, spine.sent()) == ([], [("billing.delay.10s", b"v100")])
-
-

@@ -100,12 +100,16 @@ async def test_H02_a_half_message_whose_fate_is_not_known_is_rolled_back_and_not
 
 async def test_H03_a_local_transaction_that_raises_is_rolled_back_as_its_database_says(group: Group) -> None:
     decisive = HalfMessages(group.store, "orders", group.store, first_check=6.0)
-    with pytest.raises(ValueError, match="no money"):
+
+    async def pay() -> None:
         async with decisive.prepare([HALF]) as transaction:
             local = Local(group.store)
             await transaction.barrier(local)
             local.roll_back()
             raise ValueError("no money")
+
+    with pytest.raises(ValueError, match="no money"):
+        await pay()
     assert (group.state, group.store.rows[0].checks) == (RowState.LOCAL_ROLLBACK, 0)
 
 
