@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
+    from ackwise.middleware.outbox import Prepared as Prepared
+    from ackwise.middleware.outbox import TransactionOutcome as TransactionOutcome
     from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
+    from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
 __all__ = [
     "App",
@@ -59,6 +63,10 @@ __all__ = [
     "SimpleConsumer",
     "Received",
     "Answer",
+    "TransactionalProducer",
+    "LocalTransaction",
+    "TransactionOutcome",
+    "Prepared",
     "Batch",
     "Message",
     "ConsumeLater",
@@ -103,6 +111,10 @@ _HOMES = {
     "SimpleConsumer": "ackwise.plugin.simple.consumer",
     "Received": "ackwise.plugin.simple.received",
     "Answer": "ackwise.middleware.receiving",
+    "TransactionalProducer": "ackwise.plugin.transactions.producer",
+    "LocalTransaction": "ackwise.plugin.transactions.localtransaction",
+    "TransactionOutcome": "ackwise.middleware.outbox",
+    "Prepared": "ackwise.middleware.outbox",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",

@@ -212,7 +212,7 @@ class Member:
         if self._inbox is None or self.outbox is None:
             return
         async with self._inbox.begin(retention=1.0) as transaction:
-            found = await self.outbox.database_id(transaction.connection)
+            found = await _id_through(self.outbox, transaction.connection)
         if found != await self.outbox.database_id():
             raise ConfigurationError(
                 "Outbox and Transactional are in different databases, so what a handler publishes would not be in its transaction; "
@@ -651,6 +651,14 @@ class Member:
             handler = "" if run.pipeline is None else run.pipeline.agent.name
             self.worker.record(EventCode.FAILED, handler, run, error=run.error)
         return bool(letters)
+
+
+async def _id_through(outbox: OutboxStore, connection: Any) -> str | None:
+    """The id of the database that `connection` leads to; `None` if it has no outbox, or if its driver is not that of the outbox."""
+    try:
+        return await outbox.database_id(connection)
+    except (ConfigurationError, AttributeError, TypeError):
+        return None
 
 
 def _unless(value: int, default: int) -> int | None:
