@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ackwise.middleware.disposition import Done
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.events import Event, EventCode
-from ackwise.middleware.outbox import Outbox, OutboxTransaction
+from ackwise.middleware.outbox import Outbox
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.run import Run
-from ackwise.middleware.transaction import Transaction
 from ackwise.middleware.worker import Worker
 
 __all__ = ["OutboxRows"]
@@ -24,36 +23,33 @@ class _Published(NamedTuple):
 
 
 class OutboxRows:
-    """Takes what the handler published for those of `mine` that are done, so that nobody else sends it. The others send nothing.
+    """Takes what the handler published for those of `mine` that are done, so that nobody else sends it. The others send nothing."""
 
-    Raises `TransactionAborted` for a message that no row can hold, and without an outbox: it is the handler's failure.
-    """
-
-    def __init__(self, worker: Worker, handler: str, transaction: Transaction, mine: Sequence[Run]) -> None:
+    def __init__(self, worker: Worker, handler: str, mine: Sequence[Run]) -> None:
         self._worker = worker
         self._handler = handler
         self._published = [_Published(run, message) for run in mine if isinstance(run.disposition, Done) for message in run.publishes]
-        self._writer = self._filled(transaction) if self._published else None
         for run in mine:
             run.publishes = []
 
-    def _filled(self, transaction: Transaction) -> OutboxTransaction:
-        writer = _required(self._worker.outbox).writer(transaction.connection)
+    async def write(self, connection: Any) -> None:
+        """Write the rows, once the transaction on `connection` is known to be the one that began: some databases insert at once.
+
+        Raises `StoreUnavailable`, and `TransactionAborted` for a message that no row can hold, and without an outbox: the handler's failure.
+        """
+        if not self._published:
+            return
+        writer = _required(self._worker.outbox).writer(connection)
         try:
             for _, message in self._published:
                 writer.add(message)
         except ConfigurationError as error:
             raise TransactionAborted(str(error)) from None
-        return writer
-
-    async def write(self) -> None:
-        """Write the rows, once the transaction is known to be the one that began. Raises `StoreUnavailable`, `TransactionAborted`."""
-        if self._writer is not None:
-            await self._writer.flush()
+        await writer.flush()
 
     def tell(self) -> None:
         """They have committed: relays of this process need not wait until they look again, and the books know of them."""
-        if self._writer is None:
+        if not self._published:
             return
         _required(self._worker.outbox).wake()
         for run, message in self._published:

@@ -78,9 +78,9 @@ class TransactionalPipeline(Pipeline):
                 call = await self._execution.run(mine, assignment, HandlerCall(transaction))
                 if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
                     raise RollBack
-                rows = OutboxRows(self._worker, self.agent.name, transaction, mine)
+                rows = OutboxRows(self._worker, self.agent.name, mine)
                 await self._publish_and_mark(transaction, mine, assignment)
-                await rows.write()
+                await rows.write(transaction.connection)
             rows.tell()
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)

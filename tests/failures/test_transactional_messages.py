@@ -7,6 +7,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import NamedTuple
 
 import pytest
 from tests.failures.booking import FileSender, book, drain, read_sent, transaction
+from tests.failures.publishing_process import STEPS as STEPS_OF_A_BATCH
 from tests.failures.test_transactional import Shop, mariadb_shop, postgres_shop, shop, sqlite_shop
+from tests.failures.transacting import account_of
 
 from ackwise.middleware.errors import TransactionAborted
 from ackwise.middleware.outbox import OutboxStore, RowState
@@ -103,12 +106,9 @@ async def desk_of(shop: Shop, folder: Path) -> AsyncIterator[Desk]:
             await store.close()
 
 
-def run_until(step: str, desk: Desk, id: str, *, fails: bool) -> None:
+def kill_at(step: str, command: list[str]) -> None:
     """Let the process come to `step`, and kill it there."""
-    command = [sys.executable, "-m", "tests.failures.booking_process", desk.outbox_url, desk.shop.url, str(desk.broker), id]
-    with subprocess.Popen(
-        [*command, *(["raise"] if fails else [])], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for said in process.stdout:
@@ -136,7 +136,8 @@ async def test_a_message_is_sent_if_and_only_if_its_business_is_done_wherever_th
 ) -> None:
     id = f"order-{random.randrange(10)}"
     async with desk_of(shop, tmp_path) as desk:
-        await asyncio.to_thread(run_until, STEPS[crash.at], desk, id, fails=crash.at == "business raises")
+        command = [sys.executable, "-m", "tests.failures.booking_process", desk.outbox_url, shop.url, str(desk.broker), id]
+        await asyncio.to_thread(kill_at, STEPS[crash.at], [*command, *(["raise"] if crash.at == "business raises" else [])])
         check_back = await check_all(desk)
         await drain(desk.outbox, FileSender(desk.broker))
         effects, sent = await shop.effects(), read_sent(desk.broker)
@@ -235,3 +236,21 @@ async def test_three_hundred_races_of_check_back_and_slow_transactions_leave_not
     assert committed | aborted == {f"order-{number}" for number in range(races)}
     assert committed.isdisjoint(aborted)
     assert impatient.counts.rolled_back > 0, "some checks came first"
+
+
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_a_batch_that_writes_and_sends_is_killed_between_any_two_statements_and_all_of_it_is_there_once(
+    shop: Shop, tmp_path: Path
+) -> None:
+    broker, every = tmp_path / "broker.log", list[str]()
+    for number, step in enumerate(STEPS_OF_A_BATCH):
+        ids = [f"order-{number}{digit}" for digit in range(5)]
+        command = [sys.executable, "-m", "tests.failures.publishing_process", shop.url, str(broker)]
+        await asyncio.to_thread(kill_at, step, [*command, *every[-2:], *ids])
+        await asyncio.to_thread(kill_at, "done", [*command, *ids, *every[-3:]])
+        every += ids
+        assert await shop.effects() == Counter(every)
+        assert await shop.balances() == Counter(map(account_of, every))
+    sent = read_sent(broker)
+    assert dict(sent) == {f"paid-{id}": id for id in every}, "once for each id, behind the consumer's Dedup"
+    assert len(sent) > len(every), "the broker acknowledged some that the relay did not live to delete"
