@@ -30,7 +30,7 @@ SCHEMA_VERSION = 2
 
 
 class EventCode(enum.IntEnum):
-    """What happened. Below 20: to one message. From 20: to a partition. From 30: to the writer."""
+    """What happened. Below 20: to one message. From 20: to a partition. From 30: to the writer. From 40: to a row of an outbox."""
 
     RECEIVED = 1
     CLAIMED = 2
@@ -59,6 +59,9 @@ class EventCode(enum.IntEnum):
     SESSION_START = 30
     HEARTBEAT = 31
     SESSION_END = 32
+    OUTBOX_SENT = 41
+    OUTBOX_PARKED = 42
+    OUTBOX_REQUEUED = 43
 
 
 class Kind(enum.Enum):
