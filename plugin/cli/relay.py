@@ -26,9 +26,7 @@ __all__ = ["relay"]
 #: Seconds after the first signal, and after the second, until the process ends, whatever hangs.
 _EXIT_WITHIN: Final = (30.0, 5.0)
 
-_Target = Annotated[
-    str | None, typer.Argument(metavar="[MODULE:APP]", help="Where the App is, such as [bold]billing.worker:app[/bold].")
-]
+_Target = Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
 _Outbox = Annotated[
     str | None,
     typer.Option("--outbox", metavar="URL", help="Relay this outbox, such as [bold]postgresql://host/shop[/bold], without an app."),

@@ -60,6 +60,7 @@ from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.process.lifelock import THIS_PROCESS
+from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["Client", "Member", "StoppedWhileStarting", "owner_of"]
@@ -196,10 +197,12 @@ class Member:
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
+            sender = Sender(self.settings)  # connects with the first message that a handler publishes
+            opened.push_async_callback(self._close, sender.stop, "sender", len(parts) + 2)
             if self.names.all:  # else nothing is ever published
                 opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
                 await self.insist(publisher.start)
-            self._build_pipelines(publisher)
+            self._build_pipelines(publisher, sender)
             yield
         log.info("stopped", group=group)
         if self.fatal is not None:
@@ -267,7 +270,7 @@ class Member:
                 error=unread,
             )
 
-    def _build_pipelines(self, publisher: KafkaPublisher) -> None:
+    def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender) -> None:
         dedup, store = self._dedup, self._store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
@@ -276,6 +279,7 @@ class Member:
             group=self.settings.group,
             later=self.later,
             publisher=publisher,
+            sender=sender,
             retry_topic=self.names.retry,
             dead_letter_topic=self.names.dead_letter,
             delay_topics=self.names.delays,
