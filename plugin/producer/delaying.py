@@ -21,7 +21,9 @@ def due_of(delay: float | str | None, at: datetime.datetime | float | None, *, n
             return None
         case datetime.datetime():
             if at.tzinfo is None:
-                raise ConfigurationError(f"at is {at.isoformat()} without a time zone; give an aware datetime, such as datetime.now(UTC) + …")
+                raise ConfigurationError(
+                    f"at is {at.isoformat()} without a time zone; give an aware datetime, such as datetime.now(UTC) + …"
+                )
             return round(at.timestamp() * 1000)
         case int() | float() if not isinstance(at, bool) and at >= 0:
             return round(at * 1000)
