@@ -50,6 +50,7 @@ from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
+from ackwise.plugin.group.leftovers import find_leftovers
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
@@ -194,6 +195,7 @@ class Member:
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
                 await self.insist(lambda: self.ensure_topics(sources))
+                await self.insist(self._refuse_leftovers)
             parts = [part for part in (self.sink, self._store, self._inbox, self.outbox) if part is not None]
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
@@ -271,6 +273,18 @@ class Member:
         self._commits.cluster = await ensure_topics(
             self.settings, self.names, sorted(sources), levels=self.later.levels, made=made, in_place=waits_in_place(self._agents)
         )
+
+    async def _refuse_leftovers(self) -> None:
+        """Refuse an order over copies that would break it. What can't be read is said: should there be any, they are flagged."""
+        found, unread = await find_leftovers(self.settings, self.names, self._agents)
+        for leftover in found:
+            raise ConfigurationError(leftover.sentence)
+        if unread is not None:
+            log.warning(
+                "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
+                group=self.settings.group,
+                error=unread,
+            )
 
     def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender | None = None) -> None:
         dedup, store = self._dedup, self._store
