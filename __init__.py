@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
+    from ackwise.middleware.outbox import Prepared as Prepared
+    from ackwise.middleware.outbox import TransactionOutcome as TransactionOutcome
     from ackwise.middleware.outgoing import Acked as Acked
     from ackwise.middleware.outgoing import Outgoing as Outgoing
     from ackwise.middleware.outgoing import SendFailed as SendFailed
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from ackwise.plugin.producer.producer import Saved as Saved
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
+    from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
 __all__ = [
     "App",
@@ -71,6 +75,10 @@ __all__ = [
     "Saved",
     "SendFailed",
     "message_id",
+    "TransactionalProducer",
+    "LocalTransaction",
+    "TransactionOutcome",
+    "Prepared",
     "Batch",
     "Message",
     "ConsumeLater",
@@ -121,6 +129,10 @@ _HOMES = {
     "Saved": "ackwise.plugin.producer.producer",
     "SendFailed": "ackwise.middleware.outgoing",
     "message_id": "ackwise.middleware.outgoing",
+    "TransactionalProducer": "ackwise.plugin.transactions.producer",
+    "LocalTransaction": "ackwise.plugin.transactions.localtransaction",
+    "TransactionOutcome": "ackwise.middleware.outbox",
+    "Prepared": "ackwise.middleware.outbox",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",

@@ -106,6 +106,7 @@ class Run:
         self.renewed_at = 0.0  #: monotonic seconds when the lease was last asked for
         self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
         self.register: dict[Run, None] | None = None  #: of what is held by this worker; parts of what is in it are in it too
+        self.out_of_order = False  #: a copy for a handler with an order, which others have overtaken
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
         self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
         self.began = False  #: a handler has seen it since it was admitted

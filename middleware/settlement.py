@@ -61,8 +61,9 @@ class Assignment(Protocol):
         ...
 
 
-#: What the outcome of a message says that ran without a claim, since the store was down.
-_UNPROTECTED: Final = json.dumps({"store": "down"})
+#: What the outcome of a message says: that it ran without a claim, since the store was down, and that it ran out of order.
+_UNPROTECTED: Final = {"store": "down"}
+_OUT_OF_ORDER: Final = {"out_of_order": True}
 
 #: What is said of a copy that no attempt is charged for.
 _UNCHARGED: Final = json.dumps({"charged": False})
@@ -101,7 +102,7 @@ class Settlement:
             delay = 0.0 if burials and burials.places(run) else cast(Suspended, run.disposition).delay
             duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
             due_ms = round((wall + delay) * 1000)
-            attrs = json.dumps({"in_place": run.in_place + 1, "due": due_ms})
+            attrs = json.dumps({"in_place": run.in_place + 1, "due": due_ms} | (_OUT_OF_ORDER if run.out_of_order else {}))
             self._worker.record(
                 EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=attrs
             )
@@ -277,7 +278,7 @@ class Settlement:
     def _record_outcome(self, run: Run, now: float) -> None:
         record, handler = self._worker.record, self._agent.name
         duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
-        how = _UNPROTECTED if run.unprotected else None
+        how = _how(run)
         if run.exec_ids is not None and isinstance(run.disposition, _FAILED):
             record(EventCode.FAILED, handler, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=how)
         match run.disposition:
@@ -375,3 +376,10 @@ class Settlement:
         run.forget_claim()
         run.recorded = recorded
         run.postpone(self._worker.monotonic(), "done, but its claim was lost")
+
+
+def _how(run: Run) -> str | None:
+    """What its outcome says of the way that it ran, as JSON; `None` for the usual one."""
+    if not (run.unprotected or run.out_of_order):
+        return None
+    return json.dumps((_UNPROTECTED if run.unprotected else {}) | (_OUT_OF_ORDER if run.out_of_order else {}))

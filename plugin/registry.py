@@ -54,7 +54,7 @@ def open_outbox(url: str) -> OutboxStore:
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
-        raise ConfigurationError("the store of Outbox has no scheme; write it as a URL such as 'sqlite:///shop.db'")
+        raise ConfigurationError("the outbox has no scheme; write it as a URL such as 'sqlite:///shop.db'")
     outbox: OutboxStore = _factory(_OUTBOXES, scheme, what="outbox")(url)
     return outbox
 
