@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Dropped, Duplicate, Failure, Later, Reason, Suspended
-from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
+from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import batch_limit, outcome_of, sent_back_of
 from ackwise.middleware.leases import Leases
@@ -18,6 +18,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.run import Run, Stage, count, pick
+from ackwise.middleware.sending import Sending
 from ackwise.middleware.store import Ack, Outcome
 from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
 from ackwise.middleware.worker import Worker
@@ -75,6 +76,7 @@ class Settlement:
         self._agent = agent
         self._worker = worker
         self._leases = worker.leases
+        self._send = Sending(agent, worker)
 
     async def __call__(self, runs: list[Run], assignment: Assignment, *, due: float | None = None) -> None:
         """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed.
@@ -116,7 +118,7 @@ class Settlement:
         doubtful = [
             run
             for run in ruled
-            if isinstance(run.disposition, _COPIED)
+            if (run.publishes or isinstance(run.disposition, _COPIED))
             and run.stage is Stage.RULED
             and run.tokens
             and not run.unprotected
@@ -138,12 +140,12 @@ class Settlement:
             run.postpone(self._worker.monotonic(), "its claim was lost")
 
     async def publish(self, ruled: Sequence[Run], assignment: Assignment) -> None:
-        """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
+        """Publish copies, and what handlers publish; what needs none, or has all acknowledged, is PUBLISHED, the rest is held."""
         outgoing, passed = [], []
         for run in ruled:
             if run.stage is not Stage.RULED or isinstance(run.disposition, Suspended):
                 continue
-            if not isinstance(run.disposition, _COPIED):
+            if not run.publishes and not isinstance(run.disposition, _COPIED):
                 run.stage = Stage.PUBLISHED
                 passed.append(run)
             elif assignment.cut_off or not run.claim_lost:
@@ -154,22 +156,30 @@ class Settlement:
                 for run in outgoing:
                     self._abandon(run)
                 return
-            for run in outgoing:
-                run.copy = run.copy or self._copy(run)
-            answers = await self._worker.publisher.publish([run.copy for run in outgoing if run.copy is not None])
-            refused, unanswered = [], []
-            for run, answer in zip(outgoing, answers, strict=True):
-                if answer is None:
-                    run.stage, run.tries = Stage.PUBLISHED, 0
-                elif isinstance(answer, PublishRefused):
-                    if self._shrink(run, answer):
-                        refused.append(run)
-                else:
-                    unanswered.append((run, answer))
-            if unanswered:
-                self._worker.postpone([run for run, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
-            self._log_dead_letters([run for run in outgoing if run.stage is Stage.PUBLISHED])
-            outgoing = refused
+            if publishing := [run for run in outgoing if run.publishes]:
+                await self._send(publishing)  # a copy is published of those that have failed by that
+                outgoing = [run for run in outgoing if run.stage is Stage.RULED and isinstance(run.disposition, _COPIED)]
+                continue
+            outgoing = await self._publish_copies(outgoing)
+
+    async def _publish_copies(self, outgoing: Sequence[Run]) -> list[Run]:
+        """Publish a copy of each; returns those whose copy is another one now, since it was refused."""
+        for run in outgoing:
+            run.copy = run.copy or self._copy(run)
+        answers = await self._worker.publisher.publish([run.copy for run in outgoing if run.copy is not None])
+        refused, unanswered = [], []
+        for run, answer in zip(outgoing, answers, strict=True):
+            if answer is None:
+                run.stage, run.tries = Stage.PUBLISHED, 0
+            elif isinstance(answer, PublishRefused):
+                if self._shrink(run, answer):
+                    refused.append(run)
+            else:
+                unanswered.append((run, answer))
+        if unanswered:
+            self._worker.postpone([run for run, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
+        self._log_dead_letters([run for run in outgoing if run.stage is Stage.PUBLISHED])
+        return refused
 
     def _log_suppressed(self, passed: Sequence[Run]) -> None:
         """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
@@ -240,7 +250,8 @@ class Settlement:
 
     def _abandon(self, run: Run) -> None:
         """After the cut-off: the failure is told, the claim given back, nothing else."""
-        self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error)
+        error = run.error or PublishUnavailable.__name__  # done, and what it publishes is not acknowledged
+        self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=error)
         if self._leases is not None:
             self._leases.give_back(run)
         run.forget_claim()
