@@ -85,7 +85,8 @@ class Decisions:
     ) -> tuple[list[Run], list[Run]]:
         """Rule on all of `ready`: what is done stays together, everything else falls out. Adds what the retry policy raised.
 
-        What is done publishes what is in `publications` for it, and what is not drops it. Returns what fell out, and of that what the handler said nothing of by itself.
+        What is done publishes what is in `publications` for it. Returns what fell out, and of that what the handler said nothing of by
+        itself.
         """
         fallen: list[Run] = []
         unnamed: list[Run] = []

@@ -23,7 +23,7 @@ from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.run import Run, pick
 from ackwise.middleware.worker import Worker
 
-__all__ = ["Publication", "Publications", "Publishing", "apart_with_publishes", "identified", "publish", "publishing"]
+__all__ = ["Due", "Publication", "Publications", "Publishing", "apart_with_publishes", "identified", "publish", "publishing"]
 
 _OUTSIDE: Final = (
     "app.publish was called outside of a handler; there, use `async with Producer(brokers) as producer: await producer.send(…)`"
@@ -40,6 +40,10 @@ class Publication(NamedTuple):
     """Not before this, epoch milliseconds."""
 
 
+Due = Callable[[float], int | None]
+"""When a message is due, epoch milliseconds, given what time it is, epoch seconds; `None` for at once."""
+
+
 Publications = Mapping[int, Sequence[Publication]]
 """What a handler publishes, by the offset of the message that it is for, where that was read."""
 
@@ -53,8 +57,8 @@ class Publishing:
         self._worker = worker
         self._call = call
 
-    def add(self, publication: Publication, message: Message[Any] | None) -> None:
-        """Keep it for `message`. Raises `InvalidRuling` if that is not in hand now, `ConfigurationError` where nothing can be published."""
+    def add(self, outgoing: Outgoing, message: Message[Any] | None, *, has_id: bool, due: Due | None) -> None:
+        """Keep `outgoing` for `message`. Raises `InvalidRuling` if that is not in hand, `ConfigurationError` where nothing can be sent."""
         call = self._call
         if call.in_hand is None or call.is_abandoned:
             raise InvalidRuling("app.publish was called after its handler had ended; wait in the handler for whatever publishes")
@@ -63,12 +67,13 @@ class Publishing:
                 "app.publish under Transactional needs an outbox in the same database, or the message could be sent and the transaction "
                 "rolled back; add app.use(Outbox(url)) with the URL of Transactional"
             )
-        if publication.due_ms is not None and self._worker.delayed is None:
-            raise ConfigurationError("app.publish with delay= or at= needs topics of the group, which an app that broadcasts has not")
+        due_ms = None if due is None else due(self._worker.wall())
+        if due_ms is not None and self._worker.delayed is None:
+            raise ConfigurationError("app.publish with delay= or at= needs topics of the group that wait for it; set delayed_sends=True")
         offset = self._offset_of(message)
         if call.publications is None:
             call.publications = {}
-        call.publications.setdefault(offset, []).append(publication)
+        call.publications.setdefault(offset, []).append(Publication(outgoing, has_id, due_ms))
 
     def _offset_of(self, message: Message[Any] | None) -> int:
         """Where the message was read that is named, or that alone is in hand."""
@@ -77,23 +82,25 @@ class Publishing:
             if message is None:
                 raise InvalidRuling("app.publish in a handler of batches must say for which message; write app.publish(…, for_=message)")
             place = call.in_hand.position(message)
-            return next(islice(chain.from_iterable(run.offsets for run in call.working_on), place, None))
+            offset: int = next(islice(chain.from_iterable(run.offsets for run in call.working_on), place, None))
+            return offset
         if message is None and not _is_in(call):
             raise InvalidRuling("app.publish in a task that the handler started must say for which message; give it for_=message")
         if message is not None and message is not call.in_hand:
             raise InvalidRuling(f"{message!r} is not what the handler has now; leave out for_=, or give it the handler's own message")
-        return int(call.working_on[0].first)
+        first: int = call.working_on[0].first
+        return first
 
 
 #: What the handler publishes in whose task this is.
 publishing: ContextVar[Publishing | None] = ContextVar("ackwise_publishing", default=None)
 
 
-def publish(publication: Publication, message: Message[Any] | None) -> None:
+def publish(outgoing: Outgoing, message: Message[Any] | None, *, has_id: bool, due: Due | None = None) -> None:
     """Keep it with the message that the handler has. Raises `ConfigurationError` outside of a handler, and what `Publishing.add` does."""
     if (kept := publishing.get()) is None:
         raise ConfigurationError(_OUTSIDE)
-    kept.add(publication, message)
+    kept.add(outgoing, message, has_id=has_id, due=due)
 
 
 def identified(

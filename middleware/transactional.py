@@ -2,7 +2,7 @@
 
 What the handler writes and "done" come true together, or not at all.
 
-    begin → claim the keys → run the handler → write its outbox → publish copies → mark what is finished → commit → settle
+    begin → claim the keys → run the handler → publish copies → mark what is finished → write its outbox → commit → settle
 
 Where the handler fails, everything is rolled back and run again in halves, until the culprit is alone. The events of
 success follow the commit; where it is not known whether the commit came through, the keys tell when they are claimed again.
@@ -11,18 +11,15 @@ What the handler publishes are rows of the outbox in the same transaction: a rel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Suspended
-from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
-from ackwise.middleware.outbox import Outbox
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.outboxrows import OutboxRows
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.run import Run, Stage, apart
 from ackwise.middleware.settlement import Assignment
@@ -35,13 +32,6 @@ __all__ = ["RollBack", "TransactionalPipeline", "finish_of", "one_by_one"]
 
 class RollBack(Exception):
     """Leaves the block of a transaction so that nothing of it stays."""
-
-
-class Stored(NamedTuple):
-    """A row of the outbox, and the run that its handler published it for."""
-
-    run: Run
-    message: Outgoing
 
 
 class TransactionalPipeline(Pipeline):
@@ -81,16 +71,17 @@ class TransactionalPipeline(Pipeline):
 
     async def _attempt(self, fetched: Sequence[Run], assignment: Assignment) -> HandlerCall:
         """One transaction with one call of the handler; where that has to be rolled back, nothing of it stays."""
-        call, mine, stored = HandlerCall(), list[Run](), list[Stored]()
+        call, mine = HandlerCall(), list[Run]()
         try:
             async with self._execution.slot(), self._store.begin(retention=self._retention) as transaction:
                 mine = await self._claim(transaction, fetched, assignment)
                 call = await self._execution.run(mine, assignment, HandlerCall(transaction))
                 if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
                     raise RollBack
-                stored = await self._write_outbox(transaction, mine)
+                rows = OutboxRows(self._worker, self.agent.name, mine)
                 await self._publish_and_mark(transaction, mine, assignment)
-            self._tell_stored(stored)
+                await rows.write(transaction.connection)
+            rows.tell()
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionAborted as error:
@@ -123,39 +114,6 @@ class TransactionalPipeline(Pipeline):
                 run.rule(Duplicate(dead=outcome is Outcome.DEAD))
             case Stale():
                 run.rule(Duplicate(stale=True))
-
-    async def _write_outbox(self, transaction: Transaction, mine: Sequence[Run]) -> list[Stored]:
-        """Write what the handler published for what it has done; returns that. What it failed at sends nothing."""
-        done = [run for run in mine if run.publishes and isinstance(run.disposition, Done)]
-        stored = [Stored(run, message) for run in done for message in run.publishes]
-        if stored:
-            rows = self._require_outbox().writer(transaction.connection)
-            try:
-                for _, message in stored:
-                    rows.add(message)
-            except ConfigurationError as error:  # no row can hold it: the handler's failure, not the worker's end
-                raise TransactionAborted(str(error)) from None
-            await rows.flush()
-        for run in mine:
-            run.publishes = []
-        return stored
-
-    def _require_outbox(self) -> Outbox:
-        """Raises `TransactionAborted`: a start without one is refused where that can be known."""
-        if self._worker.outbox is None:
-            raise TransactionAborted("a handler under Transactional published, and the app has no outbox; use Outbox(url) beside it")
-        return self._worker.outbox
-
-    def _tell_stored(self, stored: Sequence[Stored]) -> None:
-        """They have committed: relays of this process need not wait until they look again."""
-        if stored and self._worker.outbox is not None:
-            self._worker.outbox.wake()
-        if self._worker.sink is not None:
-            for run, message in stored:
-                origin = json.dumps({"origin": run.delivery.origin[:3]})
-                self._worker.sink.record(
-                    Event(EventCode.OUTBOX_STORED, message.topic, handler=self.agent.name, dedup_key=message.message_id, attrs=origin)
-                )
 
     async def _publish_and_mark(self, transaction: Transaction, mine: Sequence[Run], assignment: Assignment) -> None:
         """Publish the copies, and mark what needs none or has one: a copy is there before anybody is told of it."""

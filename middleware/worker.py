@@ -68,6 +68,7 @@ class Worker:
     leases: Leases | None = None
     sink: EventSink | None = None
     outbox: Outbox | None = None  #: in the database of `Transactional`: takes what handlers publish into their transaction
+    outbox_name: str = ""  #: in events
     sender: MessageSender | None = None  #: of what handlers publish
     delayed: Callable[[Outgoing, int], Outgoing] | None = None  #: what is sent now of a message for later, due at epoch milliseconds
     dropping: Dropping | None = None  #: what fails is dropped; without it, it is published

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import datetime
 import difflib
+import functools
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -21,7 +22,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.messagecommand import MessageCommand
 from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
-from ackwise.middleware.publishing import Publication, publish
+from ackwise.middleware.publishing import publish
 from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage, message_at
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
@@ -292,8 +293,8 @@ class App:
         that it is for is not in hand.
         """
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
-        due_ms = due_of(delay, at, now=time.time())
-        publish(Publication(message, message_id is not None, due_ms), for_)
+        due = None if delay is None and at is None else functools.partial(due_of, delay, at)
+        publish(message, for_, has_id=message_id is not None, due=due)
 
     def waiting(self) -> list[WaitingMessage]:
         """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""

@@ -11,18 +11,18 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from ackwise.middleware.errors import Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import BarrierStore, CheckAnswer, Prepared, PreparedStore, TransactionOutcome
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.checkback.schedule import CheckSchedule, by_transaction
-from ackwise.plugin.checkback.witness import CHECK_TIMEOUT, Check, Witnesses
+from ackwise.plugin.checkback.witness import CHECK_TIMEOUT, PROBE_WAIT, Check, Witnesses
 from ackwise.plugin.client.logthrottle import LogThrottle
 
-__all__ = ["CheckBack", "CheckCounts"]
+__all__ = ["CheckBack"]
 
 log = Log()
 
@@ -34,22 +34,6 @@ _LEASE: Final = 2 * CHECK_TIMEOUT
 
 #: Seconds between two looks; the longest wait while the outbox does not answer.
 _LOOK_EVERY, _LONGEST_WAIT = 1.0, 30.0
-
-
-@dataclass(slots=True)
-class CheckCounts:
-    """Half messages since the start, by what became of their checks."""
-
-    committed: int = 0
-    rolled_back: int = 0
-    unknown: int = 0  #: answered checks that left them as they are
-    unanswered: int = 0  #: nobody knew, or whoever was asked raised
-    parked: int = 0
-
-    @property
-    def answered(self) -> int:
-        """Checks that count."""
-        return self.committed + self.rolled_back + self.unknown + self.parked
 
 
 class CheckBack:
@@ -69,15 +53,20 @@ class CheckBack:
         schedule: CheckSchedule | None = None,
         sink: EventSink | None = None,
         look_every: float = _LOOK_EVERY,
+        probe_wait: float = PROBE_WAIT,
+        name: str = "",
+        counts: CheckCounts | None = None,
     ) -> None:
+        """`name` is that of the outbox in events. `probe_wait`: seconds that a barrier waits for a local transaction that still runs."""
         self._store = store
         self._group = producer_group
-        self._witnesses = Witnesses([store] if business is None else [store, business], check)
+        self._name = name
+        self._witnesses = Witnesses([store] if business is None else [store, business], check, probe_wait=probe_wait)
         self._schedule = schedule or CheckSchedule()
         self._sink = sink
         self._look_every = look_every
         self._throttle = LogThrottle()
-        self.counts = CheckCounts()
+        self.counts = counts or CheckCounts()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Check what is due until `stop` is set. While the outbox does not answer, look again with back-off."""
@@ -134,12 +123,13 @@ class CheckBack:
                     transaction=prepared.tx_id,
                     cause=cause,
                 )
-                self._record(EventCode.OUTBOX_PARKED, prepared, {"cause": "checks"})
+                self._record(EventCode.OUTBOX_PARKED, prepared, {"checks": prepared.checks + 1})
             case _:
                 self.counts.unknown += 1
         self._record(EventCode.OUTBOX_CHECKED, prepared, {"answer": answer.outcome.value, "checks": prepared.checks + 1})
 
     def _record(self, code: EventCode, prepared: Prepared, facts: dict[str, object]) -> None:
         if self._sink is not None:
-            attrs = json.dumps({"row": prepared.id, "producer_group": prepared.producer_group, **facts})
-            self._sink.record(Event(code, prepared.message.topic, dedup_key=prepared.message.message_id, attrs=attrs))
+            attrs = json.dumps({"outbox": self._name, "row": prepared.id, "producer_group": prepared.producer_group, **facts})
+            error = "Unchecked" if code is EventCode.OUTBOX_PARKED else None
+            self._sink.record(Event(code, prepared.message.topic, dedup_key=prepared.message.message_id, error=error, attrs=attrs))

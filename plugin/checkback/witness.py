@@ -12,7 +12,7 @@ from ackwise.middleware.outbox import BarrierStore, Prepared, TransactionOutcome
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.plugin.client.logthrottle import LogThrottle
 
-__all__ = ["Check", "Witnesses"]
+__all__ = ["CHECK_TIMEOUT", "PROBE_WAIT", "Check", "Witnesses"]
 
 log = Log()
 
@@ -33,7 +33,8 @@ class Witnesses:
     late local transaction fail, and where there is no barrier it would roll back what has committed.
     """
 
-    def __init__(self, barriers: Iterable[BarrierStore], check: Check | None = None) -> None:
+    def __init__(self, barriers: Iterable[BarrierStore], check: Check | None = None, *, probe_wait: float = PROBE_WAIT) -> None:
+        self._probe_wait = probe_wait
         self._barriers = tuple(barriers)
         self._check = check
         self._by_id: dict[str, BarrierStore] = {}
@@ -42,20 +43,18 @@ class Witnesses:
     async def ask(self, half: Sequence[Prepared]) -> TransactionOutcome | None:
         """How the local transaction of these messages ended; `None` if nobody could be asked, or whoever was asked raised."""
         first = half[0]
-        try:
-            if first.barrier_in:
-                return await self._probe(first)
+        if not first.barrier_in:
             return await self._call_back(first)
+        try:
+            return await self._probe(first)
         except Unavailable as error:
-            self._say(first, "the database of a barrier does not answer, its half messages wait", said(error))
-        return None
+            return self._wait(first, f"the database of its barrier does not answer: {said(error)}")
 
     async def _probe(self, first: Prepared) -> TransactionOutcome | None:
         store = await self._barrier(first.barrier_in)
         if store is None:
-            self._say(first, "half messages have their barrier in a database that is not known here, they wait", None)
-            return None
-        return await store.probe(first.tx_id, wait=PROBE_WAIT)
+            return self._wait(first, "its barrier is in a database that is not known here")
+        return await store.probe(first.tx_id, wait=self._probe_wait)
 
     async def _barrier(self, database_id: str) -> BarrierStore | None:
         if database_id not in self._by_id:
@@ -64,30 +63,25 @@ class Witnesses:
 
     async def _call_back(self, first: Prepared) -> TransactionOutcome | None:
         if self._check is None:
-            self._say(first, "half messages have no barrier, and nobody here can be asked about them, they wait", None)
-            return None
+            return self._wait(first, "it has no barrier, and there is no check callback here")
         try:
             async with asyncio.timeout(CHECK_TIMEOUT):
                 outcome = await self._check(first)
         except Exception as error:  # noqa: BLE001  # the user's code; whatever it raises is no answer
-            log.warning(
-                "a check of a half message raised, it counts as not asked",
-                producer_group=first.producer_group,
-                row=first.id,
-                error=type(error).__name__,
-                at=where_raised(error),
-            )
-            return None
+            return self._count_not(first, type(error).__name__, where_raised(error))
         if not isinstance(outcome, TransactionOutcome):
-            log.warning(
-                "a check of a half message returned no TransactionOutcome, it counts as not asked",
-                producer_group=first.producer_group,
-                row=first.id,
-                returned=type(outcome).__name__,
-            )
-            return None
+            return self._count_not(first, f"it returned {type(outcome).__name__}, and no TransactionOutcome", None)
         return outcome
 
-    def _say(self, first: Prepared, what: str, error: str | None) -> None:
-        if self._throttle.is_due(what):
-            log.warning(what, producer_group=first.producer_group, row=first.id, error=error)
+    def _count_not(self, first: Prepared, error: str, at: str | None) -> None:
+        log.warning(
+            "a check of a half message gave no answer, it does not count",
+            producer_group=first.producer_group,
+            row=first.id,
+            error=error,
+            at=at,
+        )
+
+    def _wait(self, first: Prepared, why: str) -> None:
+        if self._throttle.is_due(why):
+            log.warning("a half message can't be checked here, it waits", producer_group=first.producer_group, row=first.id, why=why)

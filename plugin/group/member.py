@@ -42,6 +42,7 @@ from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
@@ -62,6 +63,7 @@ from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.settings.redaction import shown_store
 
 __all__ = ["Client", "Member", "StoppedWhileStarting", "owner_of"]
 
@@ -159,6 +161,7 @@ class Member:
         self.outbox = outbox
         self.outbox_policy = outbox_policy
         self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
+        self.check_counts = CheckCounts()  #: of its check-back
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
@@ -197,6 +200,7 @@ class Member:
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
+            await self._require_one_database()
             sender = Sender(self.settings)  # connects with the first message that a handler publishes
             opened.push_async_callback(self._close, sender.stop, "sender", len(parts) + 2)
             if self.names.all:  # else nothing is ever published
@@ -207,6 +211,18 @@ class Member:
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
+
+    async def _require_one_database(self) -> None:
+        """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""
+        if self._inbox is None or self.outbox is None:
+            return
+        async with self._inbox.begin(retention=1.0) as transaction:
+            found = await _id_through(self.outbox, transaction.connection)
+        if found != await self.outbox.database_id():
+            raise ConfigurationError(
+                "Outbox and Transactional are in different databases, so what a handler publishes would not be in its transaction; "
+                "give both the same database and schema"
+            )
 
     def end_by(self, time: float) -> None:
         """Everything has to be closed at `time` of the event loop."""
@@ -270,7 +286,7 @@ class Member:
                 error=unread,
             )
 
-    def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender) -> None:
+    def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender | None = None) -> None:
         dedup, store = self._dedup, self._store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
@@ -286,6 +302,8 @@ class Member:
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
+            outbox=None if self._inbox is None else self.outbox,
+            outbox_name="" if self.outbox_policy is None else shown_store(self.outbox_policy.store),
             flow=self.flow,
             dropping=None if self.names.all else Dropping(),
             clock_skew=self.settings.clock_skew,
@@ -651,6 +669,14 @@ class Member:
             handler = "" if run.pipeline is None else run.pipeline.agent.name
             self.worker.record(EventCode.FAILED, handler, run, error=run.error)
         return bool(letters)
+
+
+async def _id_through(outbox: OutboxStore, connection: Any) -> str | None:
+    """The id of the database that `connection` leads to; `None` if it has no outbox, or if its driver is not that of the outbox."""
+    try:
+        return await outbox.database_id(connection)
+    except (ConfigurationError, AttributeError, TypeError):
+        return None
 
 
 def _unless(value: int, default: int) -> int | None:

@@ -10,7 +10,7 @@ from ackwise.middleware.errors import ConfigurationError
 __all__ = ["due_of"]
 
 
-def due_of(delay: float | str | None, at: datetime.datetime | float | None, *, now: float) -> int | None:
+def due_of(delay: float | str | None, at: datetime.datetime | float | None, now: float) -> int | None:
     """Epoch milliseconds, or `None` for at once; `now` is epoch seconds. Raises `ConfigurationError` for what can't be told."""
     if delay is not None and at is not None:
         raise ConfigurationError("delay= and at= were both given; give one of them")

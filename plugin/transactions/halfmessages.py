@@ -8,11 +8,13 @@ Whoever dies in between leaves them PREPARED, and so does an end that nobody kno
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import BarrierStore, PreparedStore, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
@@ -32,12 +34,24 @@ _CONCLUDE: Final = 10.0
 class HalfMessages:
     """Half messages of `producer_group` in `store`. `barriers` is the database of the local transactions, `None` without a barrier."""
 
-    def __init__(self, store: PreparedStore, producer_group: str, barriers: BarrierStore | None, *, first_check: float) -> None:
+    def __init__(
+        self,
+        store: PreparedStore,
+        producer_group: str,
+        barriers: BarrierStore | None,
+        *,
+        first_check: float,
+        name: str = "",
+        sink: EventSink | None = None,
+    ) -> None:
+        """`name` is that of the outbox in events, which `sink` takes."""
         self._store = store
         self._group = producer_group
         self._barriers = barriers
         self._barrier_in: str | None = None
         self._first_check = first_check
+        self._name = name
+        self._sink = sink
 
     @asynccontextmanager
     async def prepare(self, messages: Sequence[Outgoing], *, first_check: float | None = None) -> AsyncIterator[LocalTransaction]:
@@ -56,9 +70,9 @@ class HalfMessages:
         try:
             yield transaction
         except BaseException:
-            await self._conclude(transaction, raised=True)
+            await self._conclude(transaction, messages, raised=True)
             raise
-        await self._conclude(transaction, raised=False)
+        await self._conclude(transaction, messages, raised=False)
         if transaction.lacks_barrier:
             raise ConfigurationError(
                 "a local transaction ended without `await tx.barrier(connection)`, which must be its first statement. Its messages are "
@@ -73,22 +87,24 @@ class HalfMessages:
             self._barrier_in = await self._barriers.database_id()
         return self._barrier_in
 
-    async def _conclude(self, transaction: LocalTransaction, *, raised: bool) -> None:
+    async def _conclude(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool) -> None:
         """Decide, and see to it that a cancellation meanwhile comes after that."""
-        concluding = asyncio.ensure_future(self._decide(transaction, raised=raised))
+        concluding = asyncio.ensure_future(self._decide(transaction, messages, raised=raised))
         try:
             transaction.ended = await asyncio.shield(concluding)
         except asyncio.CancelledError:
             await asyncio.wait({concluding})
             raise
 
-    async def _decide(self, transaction: LocalTransaction, *, raised: bool) -> TransactionOutcome:
+    async def _decide(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool) -> TransactionOutcome:
         """Never raises: the local transaction has ended, and what can't be known or written down now is found out by the check-back."""
         try:
             async with asyncio.timeout(_CONCLUDE):
                 outcome = await transaction.outcome(raised=raised, wait=_PROBE_WAIT)
                 if outcome is not TransactionOutcome.UNKNOWN:
-                    await self._store.decide(transaction.id, outcome)
+                    changed = await self._store.decide(transaction.id, outcome)
+                    if changed and outcome is TransactionOutcome.COMMIT:
+                        self._tell_stored(transaction, messages)
                 return outcome
         except (Unavailable, TimeoutError) as error:
             log.warning(
@@ -98,3 +114,9 @@ class HalfMessages:
                 error=said(error),
             )
             return TransactionOutcome.UNKNOWN
+
+    def _tell_stored(self, transaction: LocalTransaction, messages: Sequence[Outgoing]) -> None:
+        if self._sink is not None:
+            attrs = json.dumps({"outbox": self._name, "producer_group": self._group, "transaction": transaction.id})
+            for message in messages:
+                self._sink.record(Event(EventCode.OUTBOX_STORED, message.topic, dedup_key=message.message_id, attrs=attrs))

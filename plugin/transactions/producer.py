@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +14,16 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log
 from ackwise.middleware.outbox import FIRST_CHECK, MAX_CHECKS, NEXT_CHECK, BarrierStore, OutboxStore, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
-from ackwise.plugin.checkback.checkback import CheckBack, CheckCounts
+from ackwise.middleware.policies import Outbox
+from ackwise.plugin.checkback.checkback import CheckBack
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.checkback.schedule import CheckSchedule
 from ackwise.plugin.checkback.witness import Check
+from ackwise.plugin.handler import is_async, name_of
+from ackwise.plugin.outbox.apart import AloneSettings
+from ackwise.plugin.outbox.beside import name_of_outbox, new_relay
 from ackwise.plugin.registry import open_outbox
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 from ackwise.plugin.transactions.halfmessages import HalfMessages
 from ackwise.plugin.transactions.localtransaction import LocalTransaction
 
@@ -35,8 +40,8 @@ Local = Callable[[LocalTransaction], Awaitable[TransactionOutcome | None]]
 #: A column of the outbox, and a field of logs and events.
 _GROUP: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
-#: Seconds for a check that is under way when the producer is left; whoever comes next asks again.
-_END: Final = 5.0
+#: Seconds for what is being sent, and for a check that is under way, when the producer is left; whoever comes next goes on.
+_END: Final = 15.0
 
 
 class TransactionalProducer:
@@ -48,26 +53,30 @@ class TransactionalProducer:
                     await tx.barrier(connection)  # the first statement
                     await connection.execute("UPDATE …")
 
-    The messages are durable in `outbox`, a URL or a store, before the block begins, and sent once it has committed. The row that
-    `tx.barrier` inserts belongs to the local transaction, so that its database knows whether that committed: it is asked when the
-    block ends, and after a crash by any instance of `producer_group`. `business` is the database of the local transactions where that is
-    not the outbox's own. Where it has no transaction of SQL, give a `check` instead: a coroutine that takes a half message (`Prepared`) and
-    returns a `TransactionOutcome`, RocketMQ's `checkLocalTransaction`.
+    The messages are durable in `outbox` (a URL, a store, or a policy `Outbox`) before the block begins, and sent to `brokers` once it
+    has committed: by a relay in here, unless the policy says `relay="apart"`. The row that `tx.barrier` inserts belongs to the local
+    transaction, so that its database knows whether that committed: it is asked when the block ends, and after a crash by any instance of
+    `producer_group`. `business` (a URL or a store) is the database of the local transactions where that is not the outbox's own. Where
+    they are none of SQL, give a `check` instead: a coroutine function that takes a half message (`Prepared`) and returns a
+    `TransactionOutcome`, RocketMQ's `checkLocalTransaction`.
 
     A check comes `first_check` seconds after the half message, the next ones every `check_every`; after `max_checks` that were answered
-    it is parked, with an error in the log, and never discarded. `sink` takes the events. Raises `ConfigurationError`.
+    it is parked, with an error in the log, and never discarded. `sink`, which is open, takes the events. Raises `ConfigurationError`.
     """
 
     def __init__(
         self,
         producer_group: str,
-        outbox: str | OutboxStore,
+        outbox: str | OutboxStore | Outbox,
         *,
+        brokers: str = DEFAULT_BROKERS,
         business: str | BarrierStore | None = None,
         check: Check | None = None,
         first_check: float | str = FIRST_CHECK,
         check_every: float | str = NEXT_CHECK,
         max_checks: int = MAX_CHECKS,
+        client_id: str = "ackwise",
+        client_options: Mapping[str, object] | None = None,
         sink: EventSink | None = None,
     ) -> None:
         if not isinstance(producer_group, str) or not _GROUP.fullmatch(producer_group):
@@ -76,12 +85,16 @@ class TransactionalProducer:
         self._group = producer_group
         self._schedule = CheckSchedule(first_check, check_every, max_checks)  # type: ignore[arg-type]  # texts become seconds there
         self._made: list[Any] = []
-        self._outbox: OutboxStore = self._opened_here(outbox)
+        self._policy = outbox if isinstance(outbox, Outbox) else Outbox(outbox)
+        self._settings = AloneSettings(brokers, client_id, dict(client_options or {}))
+        self._sink = sink
+        self._outbox: OutboxStore = self._opened_here(self._policy.store)
         self._business: BarrierStore | None = None if business is None else self._opened_here(business)
         barriers = self._business or (self._outbox if check is None else None)
-        self._half_messages = HalfMessages(self._outbox, producer_group, barriers, first_check=self._schedule.first)
+        name = name_of_outbox(self._policy)
+        self._half_messages = HalfMessages(self._outbox, producer_group, barriers, first_check=self._schedule.first, name=name, sink=sink)
         self._check_back = CheckBack(
-            self._outbox, producer_group=producer_group, business=self._business, check=check, schedule=self._schedule, sink=sink
+            self._outbox, producer_group=producer_group, business=self._business, check=check, schedule=self._schedule, sink=sink, name=name
         )
         self._uses_barrier_of_outbox = barriers is self._outbox
         self._stop = asyncio.Event()
@@ -92,7 +105,7 @@ class TransactionalProducer:
         return f"<TransactionalProducer {self._group!r}>"
 
     async def __aenter__(self) -> Self:
-        """Open the databases, and begin to check. Raises `ConfigurationError`, `StoreUnavailable`."""
+        """Open the databases, begin to send and to check. Raises `ConfigurationError`, `StoreUnavailable`."""
         if self._stop.is_set() or self._tasks:
             raise ConfigurationError("this TransactionalProducer was entered before; make a new one")
         async with AsyncExitStack() as opening:
@@ -104,10 +117,16 @@ class TransactionalProducer:
             await self._refuse_one_writer()
             self._open = opening.pop_all()
         self._begin(self._check_back.run(self._stop), "check-back")
+        if self._policy.relay == "worker":
+            relay = new_relay(self._outbox, self._policy, self._settings, sink=self._sink, is_alone=True)
+            self._begin(relay.run(self._stop), "outbox relay")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Stop checking, and close what was opened here. Raises what ended the check-back, unless the block raised."""
+        """Stop checking and sending, and close what was opened here. Raises what ended one of them before, unless the block raised.
+
+        What is committed and not sent is in the outbox: the next relay sends it.
+        """
         self._stop.set()
         done, late = await asyncio.wait(self._tasks, timeout=_END)
         for task in late:
@@ -160,7 +179,7 @@ class TransactionalProducer:
         self._tasks.add(asyncio.create_task(work, name=f"ackwise {name}"))
 
     def _require_running(self) -> None:
-        """Without a check-back nobody would find out about what is left. Raises what ended it, and `ConfigurationError` outside."""
+        """Nothing is prepared that nobody would send or check. Raises what ended one of the two, and `ConfigurationError` outside."""
         if not self._tasks or self._stop.is_set():
             raise ConfigurationError("the TransactionalProducer is not started; use `async with TransactionalProducer(…) as producer:`")
         for task in self._tasks:
@@ -176,15 +195,16 @@ class TransactionalProducer:
         )
         if same:
             raise ConfigurationError(
-                "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and nobody can write to that while one "
-                "is open; give half messages a file of their own, such as outbox='sqlite:///half.db', business='sqlite:///shop.db'"
+                "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and nobody else can write to that "
+                "while one is open; give half messages a file of their own, such as 'sqlite:///half.db', and business='sqlite:///shop.db'"
             )
 
 
 def _refuse_what_can_not_be_awaited(check: object) -> None:
-    if check is None or inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(getattr(check, "__call__", None)):
+    if check is None or (callable(check) and is_async(check)):
         return
+    name = name_of(check) if callable(check) else type(check).__name__
     raise ConfigurationError(
-        f"check is {getattr(check, '__name__', type(check).__name__)!r}, which is no coroutine function; write `async def check(half)`, which "
-        "returns TransactionOutcome.COMMIT, ROLLBACK or UNKNOWN"
+        f"check is {name!r}, which is no coroutine function; write `async def check(half)`, which returns TransactionOutcome.COMMIT, "
+        "ROLLBACK or UNKNOWN"
     )

@@ -19,7 +19,8 @@ SELECT id FROM ackwise_outbox WHERE state = 1 AND next_at <= :now AND (producer_
     (SELECT value FROM ackwise_outbox_meta WHERE name = 'database_id')) ORDER BY next_at, id LIMIT :limit
 """
 _ROWS: Final = """
-SELECT id, topic, value, message_key, headers, partition, message_id, tx_id, checks, producer_group, barrier_in, created * 1000 AS created_ms
+SELECT id, topic, value, message_key, headers, partition, message_id, tx_id, checks, producer_group, barrier_in,
+    created * 1000 AS created_ms
 FROM ackwise_outbox WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 # Only the half message that is still open is changed: whoever decided first, decided.

@@ -49,21 +49,28 @@ async def test_messages_are_prepared_before_the_block_and_committed_behind_it(st
 
 
 async def test_a_connection_that_is_lost_during_commit_is_decided_by_the_database(store: HalfStore, half: HalfMessages) -> None:
-    with pytest.raises(ConnectionError):
+    async def pay() -> None:
         async with half.prepare([PAID]) as transaction:
             local = Local(store)
             await transaction.barrier(local)
             local.commit()  # the server did, and the answer was lost
             raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await pay()
     assert states(store) == [RowState.LOCAL_COMMIT]
 
 
 async def test_an_end_that_the_database_does_not_know_yet_is_never_guessed(store: HalfStore, half: HalfMessages) -> None:
     local = Local(store)
-    with pytest.raises(ConnectionError):
+
+    async def pay() -> None:
         async with half.prepare([PAID]) as transaction:
             await transaction.barrier(local)
             raise ConnectionError  # COMMIT is on its way
+
+    with pytest.raises(ConnectionError):
+        await pay()
     assert states(store) == [RowState.PREPARED]
     local.commit()
     store.now = 6.0
@@ -101,10 +108,13 @@ async def test_what_can_not_be_written_down_stays_prepared_and_the_check_back_fi
 
 
 async def test_a_check_back_that_was_first_makes_the_local_transaction_fail(store: HalfStore, half: HalfMessages) -> None:
-    with pytest.raises(TransactionAborted):
+    async def pay() -> None:
         async with half.prepare([PAID], first_check=0.0) as transaction:
             await CheckBack(store, producer_group="orders").look()
             await transaction.barrier(Local(store))
+
+    with pytest.raises(TransactionAborted):
+        await pay()
     assert states(store) == [RowState.LOCAL_ROLLBACK]
 
 
@@ -150,12 +160,15 @@ async def test_without_a_barrier_the_block_decides(
 async def test_without_a_barrier_what_raised_is_asked_about_unless_it_said_that_it_undid_all(
     store: HalfStore, unbarred: HalfMessages
 ) -> None:
+    async def pay(*, undo: bool) -> None:
+        async with unbarred.prepare([PAID]) as transaction:
+            if undo:
+                transaction.rollback()
+            raise ValueError("refused")
+
     for undo in (False, True):
         with pytest.raises(ValueError, match="refused"):
-            async with unbarred.prepare([PAID]) as transaction:
-                if undo:
-                    transaction.rollback()
-                raise ValueError("refused")
+            await pay(undo=undo)
     assert states(store) == [RowState.PREPARED, RowState.LOCAL_ROLLBACK]
 
 
