@@ -63,6 +63,7 @@ class Surroundings:
     memory: AckMemory
     throttle: LogThrottle
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
 
 
 class OutboxStay:
@@ -157,6 +158,8 @@ class OutboxStay:
             block_key=self._policy.on_error == "block",
         )
         self._under_way.update(row.id for row in rows)
+        if rows or not self._under_way:
+            self._around.counts.lag = max(0.0, self._around.wall() - rows[0].created_ms / 1000) if rows else 0.0
         if known := [row for row in rows if self._around.memory.has(row)]:
             rows = [row for row in rows if not self._around.memory.has(row)]
             await self._delete(known, tokens)
