@@ -55,11 +55,11 @@ def relay(
     """
     import asyncio
 
-    relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
     if outbox is not None and target is not None:
         raise ConfigurationError(f"both {target} and --outbox were given; an app names its outbox by use(Outbox(…)), so leave one out")
     if outbox is None and (brokers is not None or events is not None):
         raise ConfigurationError("--brokers and --events belong to --outbox; an app says both itself")
+    relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
     print_log(log_level, log_format)
     collect_rarely()
     asyncio.run(_relay_until_signalled(relaying))
