@@ -68,17 +68,27 @@ class Sender:
         self._client = await connected(self._settings, self._options, timeout=self._timeout)
 
     async def stop(self) -> None:
-        """Take no more, wait in bounded time for what is being sent, which has its answers, and close. Raises nothing of the client's."""
+        """Take no more, wait in bounded time for what is being sent, which has its answers, and close. Raises nothing of the client's.
+
+        Where this is cancelled, it closes without waiting.
+        """
         self._is_stopping = True
-        while self._running:
-            self._has_run.clear()
-            if not await ended(self._has_run.wait(), within=2 * self._timeout):
-                break
-        client, self._client = self._client, None
+        within = 0.0
+        try:
+            while self._running:
+                self._has_run.clear()
+                if not await ended(self._has_run.wait(), within=2 * self._timeout):
+                    break
+            within = self._timeout
+        finally:
+            await self._close(within)
+
+    async def _close(self, within: float) -> None:
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait({self._renewal})
-        if client is not None and (batches := await client.close(within=self._timeout)):
+        client, self._client = self._client, None
+        if client is not None and (batches := await client.close(within=within)):
             log.warning("the producer is closed, and what it was sending may be there or not; each message was reported", batches=batches)
         if self._retiring:
             await asyncio.wait(self._retiring)
