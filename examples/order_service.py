@@ -2,9 +2,9 @@
 
     place → outbox → orders → pay → outbox → paid → ship
 
-An order and its message are one transaction of shop.db. So are a payment, its message, and the mark "done" of the order. Shipping keeps its own
-books in shipping.db, and knows each message by the id that the outbox gave it. The two workers are processes, one of which is killed every
-few seconds. In the end the books are compared: each order was paid once and shipped once, and nothing else was.
+An order and its message are one transaction of shop.db. So are a payment, its message, and the mark "done" of the order. Shipping keeps
+its own books in shipping.db, and knows each message by the id that the outbox gave it. The two workers are processes, one of which is
+killed every few seconds. In the end the books are compared: each order was paid once and shipped once, and nothing else was.
 
 It needs a Kafka at `localhost:9092`; BROKERS names another one. Books of an earlier run are continued.
 """
@@ -17,6 +17,7 @@ import signal
 import sqlite3
 import sys
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
@@ -85,7 +86,7 @@ async def place_orders(stop: asyncio.Event) -> None:
                 async with outbox.transaction(connection):
                     customer = random.choice(CUSTOMERS)
                     number = connection.execute("INSERT INTO orders (customer) VALUES (?)", (customer,)).lastrowid
-                    order = Order(id=number, customer=customer)
+                    order = Order(id=number or 0, customer=customer)
                     outbox.send("orders", order.model_dump_json().encode(), key=customer.encode(), message_id=f"order-{number}")
             await asyncio.sleep(0.02)
 
@@ -148,7 +149,7 @@ def what_is_wrong() -> list[str]:
 
 
 @asynccontextmanager
-async def workers():
+async def workers() -> AsyncIterator[dict[str, asyncio.subprocess.Process]]:
     """Both workers at work, by their names; those that are left end in the end."""
     running = {name: await start(name) for name in ("payments", "shipping")}
     try:
@@ -191,10 +192,11 @@ async def main(seconds: float, patience: float) -> int:
         stop.set()
         await placing
         until = time.monotonic() + patience
-        while (wrong := what_is_wrong()) and time.monotonic() < until:
+        while (wrong := what_is_wrong()) and time.monotonic() < until:  # noqa: ASYNC110  # nobody tells when the books change
             await asyncio.sleep(0.5)
     await outbox.close()
-    print(f"{len(column('shop.db', 'SELECT id FROM orders'))} orders, {killed} workers killed: {'; '.join(wrong) or 'all paid once, shipped once'}")
+    placed = len(column("shop.db", "SELECT id FROM orders"))
+    print(f"{placed} orders, {killed} workers killed: {'; '.join(wrong) or 'each paid once and shipped once'}")
     return 1 if wrong else 0
 
 
