@@ -46,7 +46,7 @@ def relay(
     log_format: LogFormatOption = "text",
 ) -> None:
     """Bring back what is due in the delay topics of an app, send the rows of its outbox, and run none of its handlers, until SIGINT or
-    SIGTERM. With --outbox it sends the rows of an outbox, and needs no app; more settings of it are entries outbox.… of the configuration.
+    SIGTERM. With --outbox it sends the rows of that outbox and needs no app.
 
     Any number may run, beside workers that relay themselves as well; of an outbox in SQLite only one. With relay = apart no worker does,
     and this must run.

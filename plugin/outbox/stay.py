@@ -221,14 +221,13 @@ class OutboxStay:
         self._around.counts.parked += 1
         self._record(EventCode.OUTBOX_PARKED, row, None, attempts=row.attempts + 1, cause=answer.error or "unknown")
         log.error(
-            "a row of the outbox is parked, it is not sent until it is requeued"
-            if self._policy.on_error == "skip" or row.message.key is None
-            else "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued",
+            "a row of the outbox is parked, it is not sent until it is requeued",
             outbox=self._around.name,
             row=row.id,
             topic=row.message.topic,
             message_id=row.message.message_id,
             attempts=row.attempts + 1,
+            holds_key=self._policy.on_error == "block" and row.message.key is not None,
             cause=failure.cause,
         )
 
