@@ -73,6 +73,7 @@ def _worker(state: State) -> list[tuple[_Cell, ...]]:
             (f"share group: {name.replace('_', ' ')}", number)
             for name, number in ({} if state.share is None else asdict(state.share)).items()
         ),
+        *((f"outbox: {name.replace('_', ' ')}", value) for name, value in ({} if state.outbox is None else asdict(state.outbox)).items()),
     ]
 
 
