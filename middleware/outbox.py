@@ -14,8 +14,10 @@ never discarded: it is sent once somebody calls `requeue`.
 
 from __future__ import annotations
 
+import base64
 import enum
 import hashlib
+import json
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,8 +29,10 @@ from ackwise.middleware.outgoing import Outgoing
 
 __all__ = [
     "FIRST_CHECK",
+    "MAX_CHECKS",
     "NEXT_CHECK",
     "SHARDS",
+    "BarrierStore",
     "CheckAnswer",
     "Failed",
     "Outbox",
@@ -43,8 +47,12 @@ __all__ = [
     "RowState",
     "Sent",
     "TransactionOutcome",
+    "key_hash",
+    "next_check",
+    "packed_headers",
     "retry_delay",
     "shard_of",
+    "unpacked_headers",
 ]
 
 #: Shards of an outbox. A relay owns whole shards, so all rows of a key have one sender, and their order is kept.
@@ -52,6 +60,9 @@ SHARDS: Final = 64
 
 #: Seconds after `prepare` until the first check-back, and from one to the next. RocketMQ: `transactionTimeOut`, `transactionCheckInterval`.
 FIRST_CHECK, NEXT_CHECK = 6.0, 30.0
+
+#: Answered checks after which a row is parked. RocketMQ: `transactionCheckMax`.
+MAX_CHECKS: Final = 15
 
 
 class RowState(enum.IntEnum):
@@ -76,6 +87,26 @@ def shard_of(message: Outgoing) -> int:
     name = message.key if message.key is not None else message.message_id.encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(message.topic.encode() + b"\0" + name, digest_size=2).digest()
     return int.from_bytes(digest, "big") % SHARDS
+
+
+def key_hash(topic: str, key: bytes) -> int:
+    """What a row keeps to find others of its key: 63 bits of a hash of topic and key, above 0."""
+    digest = hashlib.blake2b(topic.encode() + b"\0" + key, digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 1) or 1
+
+
+def packed_headers(headers: Headers) -> str | None:
+    """Headers as they stand in a row: JSON, a list of pairs of a name and a value in base 64; `None` without headers."""
+    if not headers:
+        return None
+    return json.dumps([[name, None if value is None else base64.b64encode(value).decode("ascii")] for name, value in headers])
+
+
+def unpacked_headers(packed: str | None) -> Headers:
+    """The headers of a row. Raises `ValueError` for a text that `packed_headers` never wrote."""
+    if packed is None:
+        return ()
+    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(packed))
 
 
 class OutboxRow(NamedTuple):
@@ -132,6 +163,9 @@ class Prepared(NamedTuple):
     checks: int
     """Answered checks so far."""
     created_ms: int
+    producer_group: str
+    barrier_in: str
+    """The `database_id` of the database where its local transaction inserts a barrier; empty if only a callback can answer."""
 
 
 class TransactionOutcome(enum.Enum):
@@ -175,22 +209,63 @@ class OutboxTransaction(Protocol):
     """What is to be sent if the transaction that it belongs to commits."""
 
     def add(self, message: Outgoing) -> str:
-        """Put `message` among the rows of this transaction, in the order of the calls; returns its message id."""
+        """Put `message` among the rows of this transaction, in the order of the calls; returns its message id.
+
+        Raises `TransactionAborted` once the transaction has ended, and `ConfigurationError` for what no row can hold.
+        """
+        ...
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """`add` of an `Outgoing` made of this; without a `message_id` it gets a new one, which is returned."""
         ...
 
     async def flush(self) -> None:
-        """Write what was added and not written yet, with one statement. Raises `StoreUnavailable`."""
+        """Write what was added and not written yet, with one statement. Raises `StoreUnavailable`, `TransactionAborted`."""
         ...
 
 
 class Outbox(Protocol):
-    """What the business side uses: rows in the caller's own transaction."""
+    """What the business side uses: rows in the caller's own transaction. It needs no `open`."""
 
     def transaction(self, connection: Any) -> AbstractAsyncContextManager[OutboxTransaction]:
         """Open a transaction on `connection` (or join the one that is open), and write the rows before it commits.
 
-        A block that raises rolls back what it opened. Rows that were added before a savepoint are written before it.
+        A block that raises rolls back what it opened. What is added before a savepoint stays if that is rolled back, and what is added
+        inside it does not. Whoever opened the transaction that was joined commits it, and may call `wake` then.
         """
+        ...
+
+    def writer(self, connection: Any) -> OutboxTransaction:
+        """Rows for the transaction that is open on `connection`, which somebody else looks after.
+
+        Nothing is written before `flush`, which has to be called outside of savepoints and before the commit; `wake` belongs after it.
+        """
+        ...
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """`OutboxTransaction.send` of the innermost `transaction` of this outbox around the call. Raises `TransactionAborted` outside."""
+        ...
+
+    def wake(self) -> None:
+        """Tell relays that rows have come: those of this process at once, others as the database can."""
         ...
 
 
@@ -201,26 +276,46 @@ class RelayStore(Protocol):
     """
 
     async def claim_relay(self, kind: str) -> None:
-        """Record that relays of `kind` ("table" or "cdc") send these rows. Raises `ConfigurationError` if the other kind does."""
+        """Record that relays of `kind` ("table" or "cdc") send these rows. Raises `ConfigurationError` if the other kind does,
+        or if the user of the database lacks a right that a relay needs."""
+        ...
+
+    async def release_relay(self) -> None:
+        """Forget the kind, so that the other one may begin. Raises `ConfigurationError` while the lease of a relay is alive."""
         ...
 
     async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
         """Renew the shards of `owner` for `lease` seconds, take over free and expired ones while it has fewer than `share`,
-        and give back what is above. Returns its shards with their fencing tokens; a token changes whenever the owner does."""
+        and give back what is above. Returns its shards with their fencing tokens; a token changes whenever the owner does.
+
+        Where a database has one relay (SQLite) the share does not count, and a second relay is refused with `ConfigurationError`.
+        """
         ...
 
     async def relays(self) -> int:
-        """Number of owners whose lease is alive: the fair share of one is `ceil(SHARDS / relays)`."""
+        """Number of owners whose lease is alive, with shards or without: the fair share of one is `ceil(SHARDS / relays)`."""
         ...
 
     async def leave(self, owner: str) -> None:
         """Free the shards of `owner`."""
         ...
 
-    async def pending(self, shards: Mapping[int, int], *, limit: int, blocked: Collection[tuple[str, bytes]] = ()) -> list[OutboxRow]:
-        """Up to `limit` rows in LOCAL_COMMIT that are due, of `shards`, by id; none of the `blocked` keys (topic, key).
+    async def pending(
+        self,
+        shards: Mapping[int, int],
+        *,
+        limit: int,
+        under_way: Collection[int] = (),
+        blocked: Collection[tuple[str, bytes]] = (),
+        block_key: bool = True,
+    ) -> list[OutboxRow]:
+        """Up to `limit` rows in LOCAL_COMMIT that are due, of `shards`, by id; fewer if their values are large, but at least one.
 
-        A row whose key has an earlier row that is not due yet, or parked under `block_key`, is not among them.
+        Rows whose ids are `under_way` and rows of the `blocked` keys (topic, key) are not among them. Nor is a row whose key has an
+        earlier row that is not due yet, or with `block_key` one that is parked because it could not be sent.
+
+        There is no "above this id": ids are given at the insert and not at the commit, so a lower one may come later, and its key's
+        next row must not be sent before it.
         """
         ...
 
@@ -233,7 +328,8 @@ class RelayStore(Protocol):
         ...
 
     async def wait_for_rows(self, at_most: float) -> None:
-        """Return when rows may have come, or after `at_most` seconds: a commit in this process, a notification of the database."""
+        """Return when rows may have come since `pending` was last called, or after `at_most` seconds: a commit in this process,
+        a notification of the database."""
         ...
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:
@@ -241,27 +337,49 @@ class RelayStore(Protocol):
         ...
 
 
-class PreparedStore(Protocol):
-    """Half messages: rows whose local transaction is open, and the barrier that makes a check-back decisive."""
+class BarrierStore(Protocol):
+    """The barrier in the database of the business, which makes a check-back decisive."""
 
-    async def prepare(self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, first_check: float = FIRST_CHECK) -> None:
-        """Write rows in PREPARED, in a transaction of their own."""
+    async def database_id(self, connection: Any | None = None) -> str:
+        """A random id that was made with the tables, read through a connection of our own or through `connection`."""
         ...
 
     async def barrier(self, connection: Any, tx_id: str) -> None:
-        """In the local transaction, as its first statement: insert (tx_id, 'C'). Raises `TransactionAborted` if a check-back was first."""
+        """In the local transaction, as its first statement: insert (tx_id, 'C').
+
+        Raises `TransactionAborted` if a check-back was first, or if this tx_id has committed before.
+        """
         ...
 
     async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
-        """Insert (tx_id, 'R') unless the local transaction was first; waits `wait` seconds for one that runs: then UNKNOWN."""
+        """Insert (tx_id, 'R') unless the local transaction was first; waits `wait` seconds for one that runs: then UNKNOWN.
+
+        Only for a tx_id whose local transaction inserts its barrier in this database: any other would be taken for rolled back.
+        """
+        ...
+
+
+class PreparedStore(BarrierStore, Protocol):
+    """Half messages: rows whose local transaction is open."""
+
+    async def prepare(
+        self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
+    ) -> None:
+        """Write rows in PREPARED, in a transaction of their own."""
         ...
 
     async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
-        """PREPARED → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set; returns the number of rows that changed."""
+        """PREPARED → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set; returns the number of rows that changed.
+
+        UNKNOWN changes nothing: the check-back asks.
+        """
         ...
 
-    async def due_checks(self, producer_group: str, *, limit: int, lease: float) -> list[Prepared]:
-        """Rows in PREPARED that are due for a check-back; nobody else is given them for `lease` seconds."""
+    async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
+        """Rows in PREPARED that are due for a check-back; nobody else is given them for `lease` seconds.
+
+        `None`: of all groups, those whose barrier is in this database.
+        """
         ...
 
     async def answered(self, answers: Sequence[CheckAnswer]) -> int:
@@ -293,6 +411,11 @@ class OutboxStore(Outbox, RelayStore, PreparedStore, Protocol):
     async def requeue(self, rows: Collection[int] | None = None) -> int:
         """MESSAGE_ERROR → LOCAL_COMMIT with attempts 0, for `rows` or all; returns how many."""
         ...
+
+
+def next_check(checks: int, *, limit: int = MAX_CHECKS, every: float = NEXT_CHECK) -> float | None:
+    """Seconds until a row is checked again that has had `checks` answered checks, this one included; `None`: it is parked."""
+    return every if checks < limit else None
 
 
 def retry_delay(attempts: int, *, rng: random.Random | None = None) -> float:
