@@ -65,6 +65,8 @@ class Change(NamedTuple):
     """Its place in the transaction, from 0."""
     id: str
     """The same whenever the log is read again, and of no other change: the message id."""
+    committed_ms: int
+    """Epoch milliseconds of the commit, by the database's clock."""
 
 
 class Committed(NamedTuple):
@@ -120,6 +122,13 @@ class ChangeSource(Protocol):
 
     def acknowledge(self, position: str) -> None:
         """Kafka acknowledged everything up to the `Committed` with this position. The database is told within a second."""
+
+    async def beat(self) -> SourceStatus:
+        """Write a heartbeat, which lets the position of an idle source go forward, and return how far it has come.
+
+        Raises `StoreUnavailable`.
+        """
+        ...
 
     async def status(self) -> SourceStatus:
         """How far it has come, asked of the database; it need not be open. Raises `StoreUnavailable` or `ConfigurationError`."""
