@@ -89,6 +89,8 @@ class SourceStatus:
     """Bytes of log between the acknowledged position and the end of the log."""
     retained: int | None
     """Bytes of log that are kept for this source."""
+    now_ms: int
+    """Epoch milliseconds of the database's clock."""
     findings: tuple[str, ...] = ()
     """What is wrong or unwise, a sentence each."""
 

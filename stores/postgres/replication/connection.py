@@ -29,6 +29,13 @@ _KEEPALIVE: Final = struct.Struct("!cQqB")
 _STATUS: Final = struct.Struct("!cQQQqB")
 
 
+#: Seconds until libpq is asked again, though the socket is silent.
+_LOOK_AGAIN: Final = 1.0
+
+#: Bytes that are received at once, so that large rows don't fill the memory; one row may be larger.
+_MOST_BYTES: Final = 4 * 2**20
+
+
 class LogData(NamedTuple):
     """A piece of the log: one message of the output plug-in."""
 
@@ -92,24 +99,23 @@ class ReplicationConnection:
         """What the server sent, `limit` pieces at most; waits for the first. Raises `StoreUnavailable` at the end of the connection."""
         with _errors(self._address, self._timeout):
             received: list[bytes] = []
-            while not self._take(received, limit):
-                self._pq.consume_input()
-                if not self._take(received, limit) and not received:
-                    await self._wait_readable()
-                    continue
-                break
+            room, has_asked = _MOST_BYTES, False
+            while len(received) < limit and room > 0:
+                length, data = self._pq.get_copy_data(1)
+                if length > 0:
+                    received.append(bytes(data))
+                    room -= length
+                    has_asked = False
+                elif length < 0:
+                    self._raise_end(length)
+                elif has_asked and received:
+                    break
+                else:
+                    if has_asked:
+                        await self._wait_readable()
+                    self._pq.consume_input()
+                    has_asked = True
             return received
-
-    def _take(self, received: list[bytes], limit: int) -> bool:
-        """Move what libpq has already read to `received`; whether there was enough."""
-        while len(received) < limit:
-            length, data = self._pq.get_copy_data(1)
-            if length == 0:
-                return False
-            if length < 0:
-                self._raise_end(length)
-            received.append(bytes(data))
-        return True
 
     def _raise_end(self, length: int) -> None:
         if length == -2:
@@ -123,8 +129,8 @@ class ReplicationConnection:
         loop, socket = asyncio.get_running_loop(), self._pq.socket
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(socket, _set, readable)
-        try:
-            await readable
+        try:  # TLS may have read more from the socket than libpq took from it, and nobody is told of that
+            await asyncio.wait({readable}, timeout=_LOOK_AGAIN)
         finally:
             loop.remove_reader(socket)
 

@@ -20,7 +20,8 @@ _SLOT: Final = """
 SELECT plugin, slot_type, database = current_database() AS is_here, active, confirmed_flush_lsn::text AS confirmed, wal_status,
     safe_wal_size::int8 AS safe, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8 AS retained,
     pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8 AS behind,
-    (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb
+    (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
+    (extract(epoch FROM clock_timestamp()) * 1000)::int8 AS now_ms
 FROM pg_replication_slots WHERE slot_name = $1
 """
 
@@ -40,6 +41,7 @@ class Slot(NamedTuple):
     behind: int | None
     keep_mb: int
     """max_slot_wal_keep_size; -1 is no limit."""
+    now_ms: int
 
 
 class Known(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceStatus, UnreadableChange
+from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
 from ackwise.middleware.outgoing import Outgoing
@@ -227,6 +227,8 @@ class PostgresChanges:
         await memory.ensure(database, self._tables)
         known = await memory.recall(database, self._tables, self._name)
         seen = await slot.look_at(database, self._name)
+        if seen is not None and seen.active:
+            raise SourceBusy(f"{self.address}: another relay reads from the slot {self._name}")
         decision = slot.decide(
             self._name,
             seen,
@@ -294,10 +296,10 @@ class PostgresChanges:
         if seen is None:
             raise ChangesLost(f"{self.address}: there is no replication slot {self._name}")
         found = (*self._found, *slot.findings(self._name, seen))
-        return SourceStatus(self._name, seen.confirmed, seen.active, seen.behind, seen.retained, found)
+        return SourceStatus(self._name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
 
     @contextlib.asynccontextmanager
-    async def _database(self) -> Any:
+    async def _database(self) -> AsyncIterator[PoolConnectionProxy]:
         """A connection for statements. Raises our errors for the driver's."""
         pool = self._connections.require_open()
         with self._connections.errors(self._timeout):

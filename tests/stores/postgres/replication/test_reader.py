@@ -212,7 +212,7 @@ def test_a_report_never_goes_back_nor_beyond_what_is_outstanding(steps: list[tup
         assert not ends or progress.done < ends[0]
 
 
-SLOT = Slot("pgoutput", "logical", True, False, "0/10", "reserved", None, 100, 50, -1)
+SLOT = Slot("pgoutput", "logical", True, False, "0/10", "reserved", None, 100, 50, -1, 0)
 KNOWN = Known("sys", 1, "0/8")
 
 
