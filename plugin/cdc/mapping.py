@@ -56,9 +56,9 @@ class MappedRows:
         """Nothing waits: what was there before the slot is not sent."""
         return ()
 
-    async def hold(self, change: Change) -> Parcel | None:
-        """Nothing is ever held."""
-        raise AssertionError(f"no change of {change.table} is held")
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """All of them."""
+        return parcels
 
     async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
         """Nothing to do: the position is all that is kept."""

@@ -80,8 +80,6 @@ class OutboxRows:
         row = self._read_row(change)
         if row is None or row.id in self._parked or row.message.message_id in self._swept:
             return Aside.NOTHING
-        if self._key(row) in self._keys:
-            return Aside.HELD
         return Parcel(row.message, change.position, row)
 
     async def look(self) -> None:
@@ -95,12 +93,16 @@ class OutboxRows:
         rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
         return [Parcel(row.message, "", row) for row in rows]
 
-    async def hold(self, change: Change) -> Parcel | None:
-        """Write at the row why it waits. One that is not there was deleted with its insert, or sent before: it is sent."""
-        row = self._read_row(change)
-        assert row is not None, "only rows are held"
-        written = await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens)
-        return None if written else Parcel(row.message, change.position, row)
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
+        if not self._keys:
+            return parcels
+        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._hold(parcel.row)]
+
+    async def _hold(self, row: OutboxRow | None) -> bool:
+        """Write at the row why it waits; whether it is in the table."""
+        await self._finish_deletion()
+        return row is not None and await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens) > 0
 
     async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
         """Delete the rows, beside what is sent next. A row that is not there any more was deleted before."""
@@ -165,8 +167,8 @@ class OutboxRows:
         if self._blocks and key is not None:
             self._keys.add(key)
 
-    def _key(self, row: OutboxRow) -> tuple[str, bytes] | None:
-        return None if row.message.key is None else (row.message.topic, row.message.key)
+    def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
+        return None if row is None or row.message.key is None else (row.message.topic, row.message.key)
 
     def _remember(self, ids: Iterable[str]) -> None:
         self._swept.update((each, None) for each in ids)

@@ -29,8 +29,6 @@ class Aside(enum.Enum):
     """It is no message, or was sent already."""
     TABLE = "table"
     """The log alone does not say what to send: what waits in the table is read."""
-    HELD = "held"
-    """Its key waits behind a parked row; it stays in the table."""
 
 
 Verdict = Parcel | Aside
@@ -57,8 +55,8 @@ class Route(Protocol):
         """What waits in the table, a part of it; empty where there is none, and once everything was given out and sent."""
         ...
 
-    async def hold(self, change: Change) -> Parcel | None:
-        """Leave a held row in the table; returns its parcel if it is not there, so that nothing is lost."""
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """Those that may be sent; the others wait in the table behind a parked row of their key."""
         ...
 
     async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
