@@ -11,13 +11,15 @@ from ackwise.middleware.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ackwise.middleware.events import EventSink
+    from ackwise.middleware.outbox import OutboxStore
     from ackwise.middleware.store import ClaimStore
     from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["has_inbox", "open_inbox", "open_sink", "open_store"]
+__all__ = ["has_inbox", "open_inbox", "open_outbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
 _INBOXES: Final = "ackwise.inboxes"
+_OUTBOXES: Final = "ackwise.outboxes"
 _EVENTS: Final = "ackwise.events"
 
 
@@ -43,6 +45,18 @@ def open_inbox(url: str) -> TransactionalStore:
         raise ConfigurationError("the store of Transactional has no scheme; write it as a URL such as 'sqlite:///shop.db'")
     inbox: TransactionalStore = _factory(_INBOXES, scheme, what="transactional store")(url)
     return inbox
+
+
+def open_outbox(url: str) -> OutboxStore:
+    """The outbox in the database of `url`, such as `postgresql://…`; not yet connected.
+
+    Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigurationError("the outbox has no scheme; write it as a URL such as 'sqlite:///shop.db'")
+    outbox: OutboxStore = _factory(_OUTBOXES, scheme, what="outbox")(url)
+    return outbox
 
 
 def has_inbox(url: str) -> bool:

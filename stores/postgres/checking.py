@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
     from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["claims_complaints", "inbox_complaints", "require_durable", "require_rights"]
+__all__ = ["claims_complaints", "inbox_complaints", "missing_rights", "require_durable", "require_rights"]
 
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
@@ -39,7 +39,7 @@ async def claims_complaints(connection: Connection | PoolConnectionProxy, tables
     if found is None:
         return [CLAIMS.not_there(address)]
     CLAIMS.require_version(found, schema.VERSION, address)
-    said = await _missing_rights(connection, (tables.claims, tables.daily_claims), "SELECT", "INSERT", "UPDATE", "DELETE")
+    said = await missing_rights(connection, (tables.claims, tables.daily_claims), "SELECT", "INSERT", "UPDATE", "DELETE")
     if not await schema.keeps_owners(connection, tables):
         said.append(_NAMELESS)
     if not said:
@@ -56,7 +56,7 @@ async def inbox_complaints(connection: Connection | PoolConnectionProxy, tables:
     await schema.require_tables(connection, tables, INBOX, address)
     await require_durable(connection, address)
     inbox = tables.named("inbox")
-    if missing := await _missing_rights(connection, [inbox], "SELECT", "INSERT", "UPDATE", "DELETE"):
+    if missing := await missing_rights(connection, [inbox], "SELECT", "INSERT", "UPDATE", "DELETE"):
         return [f"{address}: {missing[0]}"]
     return [f"{address}: {complaint}" for complaint in await _forgotten(connection, inbox)]
 
@@ -72,11 +72,11 @@ async def require_durable(connection: Connection | PoolConnectionProxy, address:
 
 async def require_rights(connection: Connection | PoolConnectionProxy, among: Sequence[str], address: str) -> None:
     """Raise `ConfigurationError` if the user may not do with the tables `among` what every exchange or batch does."""
-    if missing := await _missing_rights(connection, among, "SELECT", "INSERT", "UPDATE"):
+    if missing := await missing_rights(connection, among, "SELECT", "INSERT", "UPDATE"):
         raise ConfigurationError(f"{address}: {missing[0]}")
 
 
-async def _missing_rights(connection: Connection | PoolConnectionProxy, among: Sequence[str], *needed: str) -> list[str]:
+async def missing_rights(connection: Connection | PoolConnectionProxy, among: Sequence[str], *needed: str) -> list[str]:
     """One sentence for each table `among` these that the user may do less with than is `needed`."""
     said = []
     for table in among:

@@ -23,10 +23,10 @@ _YOURS = {
     "28P01": "the password is wrong; correct it in the URL",
     "28": "PostgreSQL does not let this user in; check user and password of the URL, and pg_hba.conf",
     "3D000": "this database does not exist; create it, or correct the URL",
-    "42501": "this user may not do what the {what} needs ({message}); let an owner run `ackwise store init URL`, then grant "
+    "42501": "this user may not do what the {what} needs ({message}); let an owner run `{init}`, then grant "
     "SELECT, INSERT, UPDATE and DELETE on the tables of the {what}",
-    "42P01": "the tables of the {what} are missing; run `ackwise store init URL`",
-    "3F000": "the schema of the {what} is missing; run `ackwise store init URL`",
+    "42P01": "the tables of the {what} are missing; run `{init}`",
+    "3F000": "the schema of the {what} is missing; run `{init}`",
     "08P01": "what answers does not take our connection ({message}); behind PgBouncer write statement_cache_size=0 into the URL",
 }
 """The beginning of an SQLSTATE, and what it says; the first that fits."""
@@ -56,13 +56,15 @@ def is_conflict(error: Exception) -> bool:
     return isinstance(error, asyncpg.PostgresError) and _state(error).startswith(_CONFLICT)
 
 
-def as_store_error(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
-    """`error` as one of ours; `address` is the store's, without secrets, and `what` its tables belong to."""
+def as_store_error(
+    error: Exception, address: str, timeout: float, what: str = "claim store", init: str = "ackwise store init URL"
+) -> ConfigurationError | StoreUnavailable:
+    """`error` as one of ours; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
     if isinstance(error, asyncpg.PostgresError):
         for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
             for state, sentence in sentences.items():
                 if _state(error).startswith(state):
-                    return kind(f"{address}: {sentence.format(message=error.args[0], timeout=timeout, what=what)}")
+                    return kind(f"{address}: {sentence.format(message=error.args[0], timeout=timeout, what=what, init=init)}")
         return StoreUnavailable(f"{address}: PostgreSQL refused ({_state(error)}: {error.args[0]})")
     return _of_the_network(error, address, timeout)
 

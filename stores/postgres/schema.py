@@ -1,4 +1,4 @@
-"""The tables of the claim store and of the inbox, and their versions: looked up, and created."""
+"""The tables of claim store, inbox and outbox, and their versions: looked up, and created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "add_holder", "create", "keeps_owners", "require_tables", "version"]
 
 VERSION: Final = 1
-"""Of the claims' tables, and of the inbox's."""
+"""Of the claims' tables, of the inbox's and of the outbox's."""
 
 _EARLIEST: Final = 14
 """The first PostgreSQL that reads a range of a table's pages, which the cleanup does."""
@@ -72,27 +72,32 @@ async def require_tables(connection: Connection | PoolConnectionProxy, tables: T
     purpose.require_version(found, VERSION, address)
 
 
-async def create(connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose, address: str) -> None:
-    """Create what is missing. Raise `ConfigurationError` if a newer Ackwise was here, and what asyncpg raises."""
+async def create(
+    connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose, address: str, ddl: str | None = None
+) -> None:
+    """Create what is missing, with the statements `ddl` where they are not those of claims or inbox.
+
+    Raise `ConfigurationError` if a newer Ackwise was here, and what asyncpg raises.
+    """
     if (major := connection.get_server_version().major) < _EARLIEST:
         raise ConfigurationError(f"{address}: PostgreSQL {major} is too old for the {purpose.tables}; it needs {_EARLIEST} or later")
     async with connection.transaction():
         await take_turn(connection, tables)
         found = await version(connection, tables, purpose)
         if found is None:
-            await _create_tables(connection, tables, purpose)
+            await _create_tables(connection, tables, purpose, ddl)
         else:
             purpose.require_version(found, VERSION, address)
     if purpose is CLAIMS:
         await partition_ahead(connection, tables)
 
 
-async def _create_tables(connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose) -> None:
+async def _create_tables(connection: Connection | PoolConnectionProxy, tables: Tables, purpose: Purpose, ddl: str | None) -> None:
     if tables.schema_name is not None and await connection.fetchval("SELECT to_regnamespace($1) IS NULL", tables.schema_name):
         await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {tables.schema_name}")
     await connection.execute(f"""
         CREATE TABLE IF NOT EXISTS {tables.versions} (part text PRIMARY KEY, version int NOT NULL);
-        {_of_claims(tables) if purpose is CLAIMS else _of_inbox(tables)};
+        {ddl or (_of_claims(tables) if purpose is CLAIMS else _of_inbox(tables))};
         INSERT INTO {tables.versions} VALUES ('{purpose.part}', {VERSION}) ON CONFLICT DO NOTHING""")
 
 

@@ -1,4 +1,4 @@
-"""`Purpose`: the words of errors that differ between a claim store and an inbox of one database, and the checks that do not."""
+"""`Purpose`: the words of errors that differ between claim store, inbox and outbox of one database, and the checks that do not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["CLAIMS", "INBOX", "Purpose"]
+__all__ = ["CLAIMS", "INBOX", "OUTBOX", "Purpose"]
 
 
 class Purpose(NamedTuple):
-    """The words that differ between a claim store and an inbox of one database."""
+    """The words that differ between claim store, inbox and outbox of one database."""
 
     name: str
     """Of what the user constructs."""
@@ -27,6 +27,8 @@ class Purpose(NamedTuple):
     """The sentence for a database that is not set up."""
     has: str
     """What begins the sentence about a version."""
+    init: str = "ackwise store init URL"
+    """The command that sets it up."""
 
     def require_sense(self, database: str, example: str, url: str | None, pool: object | None, timeout: float, max_size: int) -> None:
         """Raise `ConfigurationError` for settings that can't work; `example` is a URL of `database`."""
@@ -43,7 +45,7 @@ class Purpose(NamedTuple):
 
     def not_there(self, address: str) -> str:
         """The text for tables that are missing."""
-        return f"{address}: {self.missing}; run `ackwise store init URL`"
+        return f"{address}: {self.missing}; run `{self.init}`"
 
     def require_version(self, found: int, known: int, address: str, otherwise: str = "choose another prefix") -> None:
         """Raise `ConfigurationError` for a version that only a newer Ackwise knows."""
@@ -70,4 +72,14 @@ INBOX: Final = Purpose(
     part="inbox",
     missing="the table of the inbox is missing",
     has="inbox has",
+)
+OUTBOX: Final = Purpose(
+    name="outbox",
+    tables="outbox",
+    unit="call",
+    timed="a call of the outbox",
+    part="outbox",
+    missing="the tables of the outbox are missing",
+    has="outbox has",
+    init="ackwise outbox init URL",
 )

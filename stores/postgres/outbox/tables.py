@@ -1,0 +1,79 @@
+"""`OutboxTables`: the tables of an outbox in PostgreSQL, as SQL; and what creates them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ackwise.middleware.outbox import SHARDS
+from ackwise.stores.postgres.tables import HALF_FREE, Tables
+
+__all__ = ["OutboxTables"]
+
+# The columns stand in an order that wastes nothing to alignment.
+_ROWS = """
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    created timestamptz NOT NULL DEFAULT clock_timestamp(),
+    next_at timestamptz,
+    key_hash bigint,
+    size int NOT NULL,
+    attempts int NOT NULL DEFAULT 0,
+    checks int NOT NULL DEFAULT 0,
+    partition int,
+    shard smallint NOT NULL,
+    state smallint NOT NULL DEFAULT 2,
+    message_id text NOT NULL,
+    topic text NOT NULL,
+    message_key bytea,
+    value bytea,
+    headers text,
+    cause text,
+    tx_id text NOT NULL DEFAULT '',
+    producer_group text NOT NULL DEFAULT '',
+    barrier_in text NOT NULL DEFAULT ''"""
+
+
+class OutboxTables:
+    """The tables of the outbox beside the other ones of `tables`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.all = tables
+        self.rows = tables.named("outbox")
+        self.shards = tables.named("outbox_shard")
+        self.relays = tables.named("outbox_relay")
+        self.barrier = tables.named("outbox_barrier")
+        self.meta = tables.named("outbox_meta")
+
+    @property
+    def channel(self) -> str:
+        """Of the notifications: a name of any length would be cut."""
+        return f"ackwise_outbox_{hashlib.blake2b(self.rows.encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What statements are formatted with."""
+        return {"rows": self.rows, "shards": self.shards, "relays": self.relays, "barrier": self.barrier, "meta": self.meta}
+
+    @property
+    def ddl(self) -> str:
+        """Creates what is missing."""
+        # Rows come and go: vacuum comes early, and looks at the rows that changed and not at the size of the table. The indexes are partial,
+        # so that an ordinary row is in two of them: by its id among all, and by its id among those to be sent.
+        return f"""
+        CREATE TABLE IF NOT EXISTS {self.rows} ({_ROWS})
+            WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+        CREATE INDEX ON {self.rows} (id) WHERE state = 2;
+        CREATE INDEX ON {self.rows} (key_hash, id) WHERE attempts > 0 AND key_hash IS NOT NULL;
+        CREATE INDEX ON {self.rows} (next_at) WHERE state = 2 AND next_at IS NOT NULL;
+        CREATE INDEX ON {self.rows} (next_at) WHERE state = 1;
+        CREATE INDEX ON {self.rows} (tx_id) WHERE tx_id <> '';
+        CREATE INDEX ON {self.rows} (id) WHERE state NOT IN (1, 2);
+        CREATE TABLE IF NOT EXISTS {self.shards} (
+            token bigint NOT NULL DEFAULT 0, leased_until timestamptz NOT NULL DEFAULT '-infinity',
+            shard smallint PRIMARY KEY, owner text NOT NULL DEFAULT '') {HALF_FREE};
+        INSERT INTO {self.shards} (shard) SELECT generate_series(0, {SHARDS - 1}) ON CONFLICT DO NOTHING;
+        CREATE TABLE IF NOT EXISTS {self.relays} (
+            owner text PRIMARY KEY, leased_until timestamptz NOT NULL, idle_until timestamptz) {HALF_FREE};
+        CREATE TABLE IF NOT EXISTS {self.barrier} (
+            tx_id text PRIMARY KEY, outcome char(1) NOT NULL, created timestamptz NOT NULL DEFAULT clock_timestamp());
+        CREATE TABLE IF NOT EXISTS {self.meta} (name text PRIMARY KEY, value text NOT NULL);
+        INSERT INTO {self.meta} VALUES ('database_id', replace(gen_random_uuid()::text, '-', '')) ON CONFLICT DO NOTHING"""

@@ -1,0 +1,102 @@
+"""`Waking`: relays of other processes learn of commits, by a notification that is sent beside the business transaction, if one is idle.
+
+A NOTIFY in the business transaction would hold a lock of the whole database to the end of each commit. So it is sent on a connection of
+ours, at most every 50 ms, and only if a relay has said that it waits: what it waits for has `idle_until` in its row until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+from ackwise.middleware.errors import AckwiseError
+from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.protocol.outboxwaking import Wakes
+
+if TYPE_CHECKING:
+    from asyncpg import Pool
+    from asyncpg.pool import PoolConnectionProxy
+
+__all__ = ["Listening", "Waking", "say_idle"]
+
+_EVERY: Final = 0.05
+"""Seconds between two notifications."""
+
+_NOTIFY: Final = """
+WITH idle AS (UPDATE {relays} SET idle_until = NULL WHERE idle_until > clock_timestamp() RETURNING owner)
+SELECT pg_notify($1, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
+"""
+_SAY_IDLE: Final = "UPDATE {relays} SET idle_until = clock_timestamp() + $2 * interval '1 s' WHERE owner = $1"
+_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = 2"
+
+
+async def say_idle(connection: PoolConnectionProxy, tables: OutboxTables, owner: str, at_most: float) -> int | None:
+    """Say that `owner` waits; return the highest id of a row to be sent."""
+    await connection.execute(_SAY_IDLE.format(**tables.names), owner, at_most)
+    newest: int | None = await connection.fetchval(_NEWEST.format(**tables.names))
+    return newest
+
+
+class Waking:
+    """The side of those who commit: `soon` returns at once, and what it begins ends with `close`."""
+
+    def __init__(self, tables: OutboxTables, run: Callable[[Callable[[PoolConnectionProxy], Awaitable[Any]]], Awaitable[Any]]) -> None:
+        self._tables, self._run = tables, run
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self.sent = 0  #: how often the database was asked to notify
+
+    def soon(self) -> None:
+        """There was a commit. To be called in the event loop of the outbox."""
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._notify(), name="ackwise wakes relays")
+
+    async def close(self) -> None:
+        """Stop."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _notify(self) -> None:
+        while self._again:
+            self._again = False
+            self.sent += 1
+            with suppress(AckwiseError):  # a relay looks by itself, too
+                await self._run(lambda connection: connection.fetch(_NOTIFY.format(**self._tables.names), self._tables.channel))
+            await asyncio.sleep(_EVERY)
+
+
+class Listening:
+    """The side of a relay: a connection of its own that turns notifications into wakes of this process."""
+
+    def __init__(self, tables: OutboxTables, wakes: Wakes) -> None:
+        self._channel, self._wakes = tables.channel, wakes
+        self._connection: PoolConnectionProxy | None = None
+        self._pool: Pool | None = None
+
+    async def ensure(self, pool: Pool, timeout: float) -> None:
+        """Listen, if that is not so already. Raises what asyncpg raises."""
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        await self.close()
+        self._pool = pool
+        self._connection = await pool.acquire(timeout=timeout)
+        await self._connection.add_listener(self._channel, self._notified)
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pool is not None:
+            with suppress(asyncpg.InterfaceError):
+                connection.terminate()
+            with suppress(asyncpg.InterfaceError, OSError):
+                await self._pool.release(connection)
+
+    def _notified(self, *_: object) -> None:
+        self._wakes.wake()

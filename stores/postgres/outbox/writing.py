@@ -1,0 +1,95 @@
+"""`PostgresOutboxTransaction`: the rows of one business transaction, on the connection of whoever calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.stores.postgres.failures import FAILURES, as_store_error
+from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.protocol.outboxrows import RowColumns
+from ackwise.stores.protocol.outboxwriting import BROKEN, ENDED, Buffer
+from ackwise.stores.protocol.purpose import OUTBOX
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+    from asyncpg.pool import PoolConnectionProxy
+
+__all__ = ["Joined", "PostgresOutboxTransaction", "insert"]
+
+# The ids are given in the order of the arrays, which is that of the calls.
+_INSERT: Final = """
+INSERT INTO {rows} (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, state, next_at, tx_id, producer_group,
+    barrier_in)
+SELECT message_id, shard, topic, message_key, key_hash, partition, headers, value, size, {more}
+FROM unnest($1::text[], $2::smallint[], $3::text[], $4::bytea[], $5::bigint[], $6::int[], $7::text[], $8::bytea[], $9::int[])
+    WITH ORDINALITY AS added (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, place)
+ORDER BY place
+"""
+_TO_SEND: Final = "2, NULL, '', '', ''"
+_PREPARED: Final = "1, clock_timestamp() + $10 * interval '1 s', $11, $12, $13"
+
+
+async def insert(
+    connection: Connection | PoolConnectionProxy,
+    tables: OutboxTables,
+    rows: Sequence[RowColumns],
+    prepared: tuple[float, str, str, str] | None = None,
+) -> None:
+    """Insert rows with one statement, to be sent; or `prepared`: first check in seconds, tx_id, producer group, database of the barrier."""
+    columns = zip(*rows, strict=True)
+    more = _TO_SEND if prepared is None else _PREPARED
+    await connection.execute(_INSERT.format(rows=tables.rows, more=more), *columns, *(prepared or ()))
+
+
+class PostgresOutboxTransaction(Buffer):
+    """The rows of the transaction that is open on `connection`."""
+
+    def __init__(self, connection: Connection | PoolConnectionProxy, tables: OutboxTables, address: str, timeout: float) -> None:
+        super().__init__()
+        self._connection = connection
+        self._tables = tables
+        self._address = address
+        self._timeout = timeout
+
+    async def flush(self) -> None:
+        """See `OutboxTransaction.flush`; the time that it may take is the connection's own."""
+        if not self.rows:
+            return
+        if not self._connection.is_in_transaction():
+            raise TransactionAborted(ENDED.format(count=len(self.rows)))
+        count = len(self.rows)
+        try:
+            await insert(self._connection, self._tables, self.rows[:count])
+        except asyncpg.InFailedSQLTransactionError as error:
+            raise TransactionAborted(BROKEN.format(database="PostgreSQL")) from error
+        except FAILURES as error:
+            raise as_store_error(error, self._address, self._timeout, OUTBOX.tables, OUTBOX.init) from error
+        self.written(count)
+
+    def drop(self) -> None:
+        """Forget what was not written, since what it belongs to was rolled back."""
+        self.rows.clear()
+
+
+class Joined:
+    """A block in a transaction that somebody else began: a savepoint, so that rows and writes of the block stay together if it raises."""
+
+    def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
+        self._connection = connection
+
+    async def start(self) -> None:
+        """Raise what asyncpg raises, as the other two."""
+        await self._connection.execute("SAVEPOINT ackwise_outbox")
+
+    async def commit(self) -> None:
+        """Leave the rest to whoever began."""
+        await self._connection.execute("RELEASE SAVEPOINT ackwise_outbox")
+
+    async def rollback(self) -> None:
+        """Undo the block, and nothing before it."""
+        await self._connection.execute("ROLLBACK TO SAVEPOINT ackwise_outbox")
+        await self._connection.execute("RELEASE SAVEPOINT ackwise_outbox")

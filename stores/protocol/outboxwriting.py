@@ -1,0 +1,101 @@
+"""`Buffer`: the messages that a transaction has added and not written; and which transaction `Outbox.send` means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.message import Headers
+from ackwise.middleware.outbox import OutboxTransaction
+from ackwise.middleware.outgoing import Outgoing, new_message_id
+from ackwise.stores.protocol.outboxrows import RowColumns, columns_of
+
+__all__ = ["BROKEN", "ENDED", "Buffer", "Sends", "outgoing"]
+
+BROKEN: Final = (
+    "the transaction of the outbox failed before its rows were written, because an error of {database} was caught inside it; nothing of it "
+    "stays: let the error pass, or run what may fail in a savepoint"
+)
+ENDED: Final = (
+    "the transaction was ended inside the block of outbox.transaction, so {count} messages could not be part of it; raise instead"
+)
+
+_CLOSED: Final = "{what} was called after its transaction of the outbox had ended; send inside the block of outbox.transaction(connection)"
+
+
+def outgoing(
+    topic: str, value: bytes | None, key: bytes | None, headers: Headers, partition: int | None, message_id: str | None
+) -> Outgoing:
+    """Return the message of a `send`. Raises `ConfigurationError`."""
+    return Outgoing(topic, value, key, headers, partition, message_id=new_message_id() if message_id is None else message_id)
+
+
+class Buffer:
+    """What was added and not written, in the order of the calls; the half of an `OutboxTransaction` that waits for nothing."""
+
+    def __init__(self) -> None:
+        self.rows: list[RowColumns] = []
+        self.has_written = False  #: whether rows of it went to the database
+        self.is_closed = False
+
+    def add(self, message: Outgoing) -> str:
+        """See `OutboxTransaction.add`."""
+        if self.is_closed:
+            raise TransactionAborted(_CLOSED.format(what="add or send"))
+        self.rows.append(columns_of(message))
+        return message.message_id
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """See `OutboxTransaction.send`."""
+        return self.add(outgoing(topic, value, key, headers, partition, message_id))
+
+    def written(self, count: int) -> None:
+        """The first `count` rows are in the database."""
+        del self.rows[:count]
+        self.has_written = True
+
+
+class Sends:
+    """`Outbox.send` for an outbox: the transaction that is open around the call, in this task or in one that it began."""
+
+    def __init__(self) -> None:
+        self._current: ContextVar[OutboxTransaction | None] = ContextVar("ackwise outbox transaction", default=None)
+
+    @contextmanager
+    def within(self, transaction: OutboxTransaction) -> Iterator[None]:
+        """Until the block ends, `send` means `transaction`."""
+        token = self._current.set(transaction)
+        try:
+            yield
+        finally:
+            self._current.reset(token)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """See `Outbox.send`."""
+        transaction = self._current.get()
+        if transaction is None:
+            raise TransactionAborted(
+                "outbox.send was called outside of a transaction of this outbox; call it inside `async with outbox.transaction(connection):`"
+            )
+        return transaction.add(outgoing(topic, value, key, headers, partition, message_id))

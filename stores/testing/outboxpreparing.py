@@ -1,0 +1,289 @@
+"""`OutboxPreparing`: half messages, barriers, and check-backs that race against slow local transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
+from ackwise.middleware.outbox import MAX_CHECKS, CheckAnswer, Parked, Prepared, TransactionOutcome, next_check
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.testing.outboxscene import LEASE, OutboxScene, RolledBack, message
+
+__all__ = ["OutboxPreparing"]
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK, TransactionOutcome.UNKNOWN
+
+
+class OutboxPreparing:
+    """Half messages."""
+
+    def test_a_half_message_is_sent_once_it_is_committed(self, scene: OutboxScene) -> None:
+        tx_id = _prepare(scene, message(b"1"), message(b"2"))
+        assert scene.pending() == []
+        assert (_decide(scene, tx_id, UNKNOWN), scene.pending()) == (0, [])
+        assert (_decide(scene, tx_id, COMMIT), scene.values()) == (2, [b"1", b"2"])
+        assert [_decide(scene, tx_id, outcome) for outcome in TransactionOutcome] == [0, 0, 0]
+        assert scene.values() == [b"1", b"2"]
+
+    def test_a_half_message_that_is_rolled_back_is_never_sent(self, scene: OutboxScene) -> None:
+        tx_id = _prepare(scene, message(b"1"))
+        assert _decide(scene, tx_id, ROLLBACK) == 1
+        assert _decide(scene, tx_id, COMMIT) == 0
+        assert (scene.pending(), scene.run(_parked(scene)), _due(scene)) == ([], [], [])
+
+    def test_nothing_is_prepared_for_no_messages(self, scene: OutboxScene) -> None:
+        tx_id = _prepare(scene)
+        assert (_decide(scene, tx_id, COMMIT), _decide(scene, "", COMMIT)) == (0, 0)
+
+    def test_a_commit_by_decision_wakes_whoever_waits_for_rows(self, scene: OutboxScene) -> None:
+        async def race() -> None:
+            await scene.outbox.pending({0: 1}, limit=1)
+            waiting = asyncio.create_task(scene.outbox.wait_for_rows(3600.0))
+            await scene.outbox.decide(tx_id, COMMIT)
+            await waiting
+
+        tx_id = _prepare(scene, message())
+        scene.run(race())
+
+    def test_a_check_back_is_due_after_its_time_and_given_to_one(self, scene: OutboxScene) -> None:
+        _prepare(scene, message(b"later"), first_check=3600.0)
+        tx_id = _prepare(scene, message(b"now"), barrier_in="there")
+        other = scene.open()
+        (due,) = _due(scene)
+        assert due._replace(id=0, created_ms=0) == Prepared(0, due.message, tx_id, 0, 0, "shop", "there")
+        assert (due.message.value, due.created_ms > 1.6e12) == (b"now", True)
+        assert (_due(scene), scene.run(_due_of(other, "shop"))) == ([], [])
+
+    def test_check_backs_are_for_the_group_that_prepared(self, scene: OutboxScene) -> None:
+        _prepare(scene, message(), producer_group="other")
+        assert _due(scene) == []
+        assert len(_due(scene, "other")) == 1
+
+    def test_check_backs_without_a_group_are_those_whose_barrier_is_here(self, scene: OutboxScene) -> None:
+        here = scene.run(_database_id(scene))
+        _prepare(scene, message(b"no barrier"))
+        _prepare(scene, message(b"elsewhere"), barrier_in="elsewhere")
+        _prepare(scene, message(b"here"), barrier_in=here)
+        assert [row.message.value for row in _due(scene, None)] == [b"here"]
+
+    def test_no_more_check_backs_than_asked_for_are_given_the_oldest_first(self, scene: OutboxScene) -> None:
+        for number in range(5):
+            _prepare(scene, message(b"%d" % number))
+        assert sorted(row.message.value or b"" for row in _due(scene, limit=3)) == [b"0", b"1", b"2"]
+        assert len(_due(scene, limit=3)) == 2
+
+    def test_answers_decide_and_who_decided_first_decided(self, scene: OutboxScene) -> None:
+        for number in range(3):
+            _prepare(scene, message(b"%d" % number))
+        first, second, third = _due(scene)
+        answers = [CheckAnswer(first.id, COMMIT), CheckAnswer(second.id, ROLLBACK), CheckAnswer(third.id, UNKNOWN, 0.0)]
+        assert _answer(scene, *answers) == 3
+        assert scene.values() == [b"0"]
+        assert [(row.id, row.checks) for row in _due(scene)] == [(third.id, 1)]
+        assert _answer(scene, CheckAnswer(first.id, ROLLBACK), CheckAnswer(second.id, COMMIT)) == 0
+        assert (scene.values(), _answer(scene)) == ([b"0"], 0)
+
+    def test_after_fifteen_answered_checks_a_row_is_parked_and_can_be_requeued(self, scene: OutboxScene) -> None:
+        _prepare(scene, message(b"1", key=b"k"))
+        scene.commit(message(b"2", key=b"k"))
+        for check in range(1, MAX_CHECKS + 1):
+            (row,) = _due(scene)
+            assert row.checks == check - 1
+            assert _answer(scene, CheckAnswer(row.id, UNKNOWN, next_check(check, every=0.0), "nobody knows")) == 1
+        assert (_due(scene), MAX_CHECKS) == ([], 15)
+        (parked,) = scene.run(_parked(scene))
+        assert (parked.checks, parked.attempts, parked.cause) == (15, 0, "nobody knows")
+        assert scene.values() == [b"2"], "it was never tried, so nothing waits for it"
+        assert scene.run(_requeue_all(scene)) == 1
+        assert sorted(value or b"" for value in scene.values()) == [b"1", b"2"]
+
+    def test_the_status_counts_half_messages(self, scene: OutboxScene) -> None:
+        _prepare(scene, message())
+        scene.run(scene.suite.age(scene.place, 50.0))
+        status = scene.run(_status(scene))
+        assert (status.waiting, status.prepared, status.parked) == (0, 1, 0)
+        assert 50 <= status.oldest_prepared < 110
+
+    def test_the_database_has_an_id_that_every_way_of_asking_tells(self, scene: OutboxScene) -> None:
+        async def ask() -> set[str]:
+            async with scene.suite.connect(scene.place) as connection:
+                return {await scene.outbox.database_id(), await scene.outbox.database_id(connection), await other.database_id()}
+
+        other = scene.open()
+        (found,) = scene.run(ask())
+        assert len(found) >= 16
+
+    @pytest.mark.parametrize(("commits", "expected"), [(True, COMMIT), (False, ROLLBACK)])
+    def test_a_barrier_says_how_the_local_transaction_ended(self, scene: OutboxScene, commits: bool, expected: TransactionOutcome) -> None:
+        tx_id = _new()
+        scene.run(_local(scene, tx_id, commits=commits))
+        assert [scene.run(_probe(scene, tx_id)) for _ in range(2)] == [expected, expected]
+
+    def test_a_local_transaction_that_a_check_back_was_faster_than_is_aborted(self, scene: OutboxScene) -> None:
+        tx_id = _new()
+        assert scene.run(_probe(scene, tx_id)) is ROLLBACK
+        with pytest.raises(TransactionAborted, match="check-back"):
+            scene.run(_local(scene, tx_id))
+        assert (scene.effects(), scene.run(_probe(scene, tx_id))) == ([], ROLLBACK)
+
+    def test_a_local_transaction_commits_once(self, scene: OutboxScene) -> None:
+        tx_id = _new()
+        scene.run(_local(scene, tx_id))
+        with pytest.raises(TransactionAborted, match="committed before"):
+            scene.run(_local(scene, tx_id, effect="again"))
+        assert (scene.effects(), scene.run(_probe(scene, tx_id))) == ([tx_id], COMMIT)
+
+    def test_a_barrier_outside_of_a_transaction_is_refused(self, scene: OutboxScene) -> None:
+        async def alone() -> None:
+            async with scene.suite.connect(scene.place) as connection:
+                await scene.outbox.barrier(connection, tx_id)
+
+        tx_id = _new()
+        with pytest.raises(ConfigurationError, match="local transaction"):
+            scene.run(alone())
+        assert scene.run(_probe(scene, tx_id)) is ROLLBACK
+
+    def test_a_check_back_of_a_local_transaction_that_runs_knows_nothing(self, scene: OutboxScene) -> None:
+        async def race() -> TransactionOutcome:
+            async with scene.suite.connect(scene.place) as connection, scene.suite.begin(connection):
+                await scene.outbox.barrier(connection, tx_id)
+                await scene.suite.write(connection, tx_id)
+                return await scene.outbox.probe(tx_id, wait=0.05)
+
+        tx_id = _new()
+        assert scene.run(race()) is UNKNOWN
+        assert (scene.run(_probe(scene, tx_id)), scene.effects()) == (COMMIT, [tx_id])
+
+    def test_check_backs_and_slow_local_transactions_never_disagree(self, scene: OutboxScene) -> None:
+        transactions = 40 if scene.suite.features.writers else 10
+
+        async def local(tx_id: str, chance: random.Random) -> None:
+            await asyncio.sleep(chance.random() * 0.1)
+            try:
+                await _local(scene, tx_id, commits=chance.random() < 0.8, pause=chance.random() * 0.1)
+            except TransactionAborted:
+                return
+
+        async def check(done: asyncio.Event) -> None:
+            while not done.is_set() or await checked():
+                await asyncio.sleep(0.005)
+
+        async def checked() -> int:
+            due = await scene.outbox.due_checks("shop", limit=10, lease=0.02)
+            answers = [CheckAnswer(row.id, await scene.outbox.probe(row.tx_id, wait=0.01), 0.0) for row in due]
+            await scene.outbox.answered(answers)
+            return (await scene.outbox.status()).prepared
+
+        async def race() -> list[str]:
+            done, ids = asyncio.Event(), [_new() for _ in range(transactions)]
+            for tx_id in ids:
+                await scene.outbox.prepare([message(tx_id.encode())], tx_id, producer_group="shop", first_check=0.0)
+            checking = [asyncio.create_task(_forever(checked, done, check)) for _ in range(2)]
+            await asyncio.gather(*(local(tx_id, random.Random(number)) for number, tx_id in enumerate(ids)))
+            done.set()
+            await asyncio.gather(*checking)
+            return ids
+
+        scene.run(race())
+        assert sorted((value or b"").decode() for value in scene.values()) == scene.effects()
+
+    def test_cleanup_deletes_what_was_rolled_back_and_barriers_that_nobody_needs(self, scene: OutboxScene) -> None:
+        rolled_back, needed, ended = _prepare(scene, message()), _prepare(scene, message(b"needed")), _new()
+        _decide(scene, rolled_back, ROLLBACK)
+        for tx_id in (needed, ended):
+            scene.run(_local(scene, tx_id))
+        scene.commit(message(b"1"))
+        assert scene.run(_cleaned(scene)) == 1
+        scene.run(scene.suite.age(scene.place, 31 * 86400.0))
+        assert scene.run(_cleaned(scene)) == 1
+        assert scene.run(_probe(scene, needed)) is COMMIT
+        assert (scene.values(), _decide(scene, needed, COMMIT)) == ([b"1"], 1)
+
+
+async def _forever(checked: Any, done: asyncio.Event, check: Any) -> None:
+    while not done.is_set():
+        await checked()
+        await asyncio.sleep(0)
+    await check(done)
+
+
+def _new() -> str:
+    return os.urandom(8).hex()
+
+
+def _prepare(scene: OutboxScene, *messages: Outgoing, producer_group: str = "shop", barrier_in: str = "", first_check: float = 0.0) -> str:
+    tx_id = _new()
+
+    async def prepare() -> None:
+        await scene.outbox.prepare(messages, tx_id, producer_group=producer_group, barrier_in=barrier_in, first_check=first_check)
+
+    scene.run(prepare())
+    return tx_id
+
+
+async def _local(scene: OutboxScene, tx_id: str, *, commits: bool = True, effect: str | None = None, pause: float = 0.0) -> None:
+    """A local transaction: its barrier first, then its effect."""
+    async with scene.suite.connect(scene.place) as connection:
+        try:
+            async with scene.suite.begin(connection):
+                await scene.outbox.barrier(connection, tx_id)
+                await asyncio.sleep(pause)
+                await scene.suite.write(connection, effect or tx_id)
+                if not commits:
+                    raise RolledBack
+        except RolledBack:
+            pass
+
+
+def _decide(scene: OutboxScene, tx_id: str, outcome: TransactionOutcome) -> int:
+    async def decide() -> int:
+        return await scene.outbox.decide(tx_id, outcome)
+
+    return scene.run(decide())
+
+
+def _due(scene: OutboxScene, producer_group: str | None = "shop", *, limit: int = 100) -> Sequence[Prepared]:
+    return scene.run(_due_of(scene.outbox, producer_group, limit))
+
+
+async def _due_of(outbox: Any, producer_group: str | None, limit: int = 100) -> list[Prepared]:
+    due: list[Prepared] = await outbox.due_checks(producer_group, limit=limit, lease=LEASE)
+    return due
+
+
+def _answer(scene: OutboxScene, *answers: CheckAnswer) -> int:
+    async def answer() -> int:
+        return await scene.outbox.answered(answers)
+
+    return scene.run(answer())
+
+
+async def _probe(scene: OutboxScene, tx_id: str) -> TransactionOutcome:
+    return await scene.outbox.probe(tx_id, wait=1.0)
+
+
+async def _parked(scene: OutboxScene) -> list[Parked]:
+    return await scene.outbox.parked()
+
+
+async def _requeue_all(scene: OutboxScene) -> int:
+    return await scene.outbox.requeue()
+
+
+async def _status(scene: OutboxScene) -> Any:
+    return await scene.outbox.status()
+
+
+async def _database_id(scene: OutboxScene) -> str:
+    return await scene.outbox.database_id()
+
+
+async def _cleaned(scene: OutboxScene) -> int:
+    maintained: Any = scene.outbox
+    return int(await maintained.cleanup())

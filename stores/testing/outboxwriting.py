@@ -1,0 +1,249 @@
+"""`OutboxWriting`: rows are part of the business transaction, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.outbox import shard_of
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.testing.outboxscene import OutboxScene, RolledBack, message
+
+__all__ = ["OutboxWriting"]
+
+
+class OutboxWriting:
+    """The side of the business."""
+
+    def test_a_row_is_there_from_the_commit_on_and_not_before(self, scene: OutboxScene) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                await scene.suite.write(connection, "a")
+                transaction.add(message(b"a"))
+                await transaction.flush()
+                during.extend(await scene.outbox.pending(dict.fromkeys(range(64), 0), limit=10))
+
+        during: list[object] = []
+        scene.run(business())
+        assert (during, scene.values(), scene.effects()) == ([], [b"a"], ["a"])
+
+    def test_what_is_rolled_back_was_never_sent(self, scene: OutboxScene) -> None:
+        scene.commit(message(), message(), effects=["a"], boom=True)
+        assert (scene.pending(), scene.effects()) == ([], [])
+        scene.commit(message(b"b"), effects=["b"])
+        assert (scene.values(), scene.effects()) == ([b"b"], ["b"])
+
+    def test_a_transaction_without_messages_is_a_transaction(self, scene: OutboxScene) -> None:
+        scene.commit(effects=["a"])
+        assert (scene.pending(), scene.effects()) == ([], ["a"])
+
+    @pytest.mark.parametrize("commits", [True, False])
+    def test_rows_of_a_transaction_that_was_joined_end_as_it_does(self, scene: OutboxScene, commits: bool) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection:
+                try:
+                    async with scene.suite.begin(connection):
+                        await scene.suite.write(connection, "a")
+                        async with scene.outbox.transaction(connection):
+                            await scene.suite.write(connection, "b")
+                            scene.outbox.send("orders", b"b")
+                        await scene.suite.write(connection, "c")
+                        if not commits:
+                            raise RolledBack
+                except RolledBack:
+                    pass
+
+        scene.run(business())
+        assert (scene.values(), scene.effects()) == (([b"b"], ["a", "b", "c"]) if commits else ([], []))
+
+    def test_a_block_that_joined_and_raises_leaves_nothing_and_what_was_before_it_stays(self, scene: OutboxScene) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.suite.begin(connection):
+                async with scene.outbox.transaction(connection) as first:
+                    first.add(message(b"a"))
+                await scene.suite.write(connection, "a")
+                with pytest.raises(RolledBack):
+                    async with scene.outbox.transaction(connection) as second:
+                        await scene.suite.write(connection, "b")
+                        second.add(message(b"b"))
+                        raise RolledBack
+
+        scene.run(business())
+        assert (scene.values(), scene.effects()) == ([b"a"], ["a"])
+
+    def test_a_savepoint_that_is_rolled_back_takes_its_rows_and_no_others(self, scene: OutboxScene) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                transaction.add(message(b"before"))
+                with pytest.raises(RolledBack):
+                    async with scene.suite.savepoint(connection):
+                        await scene.suite.write(connection, "inside")
+                        transaction.add(message(b"inside"))
+                        raise RolledBack
+                transaction.add(message(b"after"))
+
+        scene.run(business())
+        assert (scene.values(), scene.effects()) == ([b"before", b"after"], [])
+
+    def test_rows_of_a_savepoint_that_is_released_stay_in_their_order(self, scene: OutboxScene) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                transaction.add(message(b"1"))
+                async with scene.suite.savepoint(connection):
+                    transaction.add(message(b"2"))
+                    await scene.suite.write(connection, "inside")
+                transaction.add(message(b"3"))
+
+        scene.run(business())
+        assert (scene.values(), scene.effects()) == ([b"1", b"2", b"3"], ["inside"])
+
+    @pytest.mark.parametrize("inner", [True, False])
+    @pytest.mark.parametrize("outer", [True, False])
+    def test_savepoints_inside_of_savepoints_are_seen(self, scene: OutboxScene, outer: bool, inner: bool) -> None:
+        async def level(connection: Any, transaction: Any, name: bytes, stays: bool, deeper: bool) -> None:
+            try:
+                async with scene.suite.savepoint(connection):
+                    transaction.add(message(name + b"1"))
+                    if deeper:
+                        await level(connection, transaction, b"inner", inner, False)
+                    transaction.add(message(name + b"2"))
+                    if not stays:
+                        raise RolledBack
+            except RolledBack:
+                pass
+
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                transaction.add(message(b"top1"))
+                await level(connection, transaction, b"outer", outer, True)
+                transaction.add(message(b"top2"))
+
+        scene.run(business())
+        of_inner = [b"inner1", b"inner2"] if inner else []
+        assert scene.values() == [b"top1", *([b"outer1", *of_inner, b"outer2"] if outer else []), b"top2"]
+
+    def test_a_statement_that_fails_in_a_savepoint_takes_the_rows_of_the_savepoint_alone(self, scene: OutboxScene) -> None:
+        scene.commit(effects=["taken"])
+
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                transaction.add(message(b"before"))
+                with pytest.raises(Exception):  # noqa: B017, PT011  # the driver's own error
+                    async with scene.suite.savepoint(connection):
+                        transaction.add(message(b"inside"))
+                        await scene.suite.write(connection, "taken")
+                await scene.suite.write(connection, "after")
+
+        scene.run(business())
+        assert (scene.values(), scene.effects()) == ([b"before"], ["after", "taken"])
+
+    def test_rows_are_inserted_in_the_order_of_the_calls(self, scene: OutboxScene) -> None:
+        values = [str(number).encode() for number in range(300)]
+        scene.commit(*(message(value, key=value[-1:]) for value in values))
+        rows = scene.pending()
+        assert [row.message.value for row in rows] == values
+        assert [row.id for row in rows] == sorted({row.id for row in rows})
+
+    def test_equal_keys_of_a_topic_share_a_shard(self, scene: OutboxScene) -> None:
+        scene.commit(*(message(key=key, topic=topic) for key in (b"1", b"2") for topic in ("orders", "bills") for _ in range(3)))
+        rows = scene.pending()
+        assert all(row.shard == shard_of(row.message) for row in rows)
+        assert len({(row.message.topic, row.message.key) for row in rows}) == 4
+        assert len({(row.message.topic, row.message.key, row.shard) for row in rows}) == 4
+
+    @pytest.mark.parametrize(
+        "one",
+        [
+            Outgoing(
+                "orders", b"\0\xff\n'\"", b"\0key\xff", (("h", b"\0\xff"), ("h", None), ("", b""), ("ü", b"x")), 7, message_id="é" * 90
+            ),
+            Outgoing("orders", None, None, (), None, message_id="'; DROP TABLE ackwise_outbox; --"),
+            Outgoing("a.b-c_d", b"", b"", message_id="x" * 200),
+            Outgoing("orders", bytes(range(256)) * 20_000, b"large", (("h", b"y" * 100_000),)),
+        ],
+        ids=["binary", "tombstone", "empty", "large"],
+    )
+    def test_a_message_comes_out_as_it_went_in(self, scene: OutboxScene, one: Outgoing) -> None:
+        scene.commit(one)
+        (row,) = scene.pending()
+        assert (row.message, row.attempts, row.created_ms > 1.6e12) == (one, 0, True)
+
+    def test_send_means_the_innermost_transaction_of_its_outbox(self, scene: OutboxScene) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                mine = scene.outbox.send("orders", b"1", key=b"k", headers=(("h", b"1"),), partition=3)
+                assert scene.outbox.send("orders", b"2", message_id="given") == "given"
+                assert await asyncio.create_task(in_a_task()) != mine
+                transaction.send("orders", b"4")
+
+        async def in_a_task() -> str:
+            return scene.outbox.send("orders", b"3")
+
+        scene.run(business())
+        rows = scene.pending()
+        assert [row.message.value for row in rows] == [b"1", b"2", b"3", b"4"]
+        assert (rows[0].message.key, rows[0].message.headers, rows[0].message.partition) == (b"k", (("h", b"1"),), 3)
+
+    def test_send_outside_of_a_transaction_is_refused(self, scene: OutboxScene) -> None:
+        async def business() -> Any:
+            async with scene.suite.connect(scene.place) as connection:
+                async with scene.outbox.transaction(connection) as transaction:
+                    pass
+                with pytest.raises(TransactionAborted, match="had ended"):
+                    transaction.send("orders", b"late")
+                with pytest.raises(TransactionAborted, match="outside of a transaction"):
+                    scene.outbox.send("orders", b"late")
+
+        scene.run(business())
+        assert scene.pending() == []
+
+    @pytest.mark.parametrize("commits", [True, False])
+    def test_a_writer_writes_into_the_transaction_that_is_open(self, scene: OutboxScene, commits: bool) -> None:
+        async def business() -> None:
+            async with scene.suite.connect(scene.place) as connection:
+                try:
+                    async with scene.suite.begin(connection):
+                        writer = scene.outbox.writer(connection)
+                        writer.add(message(b"1"))
+                        writer.send("orders", b"2")
+                        await writer.flush()
+                        await writer.flush()
+                        if not commits:
+                            raise RolledBack
+                except RolledBack:
+                    pass
+            scene.outbox.wake()
+
+        scene.run(business())
+        assert scene.values() == ([b"1", b"2"] if commits else [])
+
+    def test_a_commit_wakes_whoever_waits_for_rows(self, scene: OutboxScene) -> None:
+        async def race() -> None:
+            await scene.outbox.pending({0: 1}, limit=1)
+            waiting = asyncio.create_task(scene.outbox.wait_for_rows(3600.0))
+            async with scene.suite.connect(scene.place) as connection, another.transaction(connection) as transaction:
+                transaction.add(message())
+            await waiting
+
+        another = scene.open()
+        scene.run(race())
+
+    def test_a_commit_since_the_last_look_is_not_waited_for(self, scene: OutboxScene) -> None:
+        async def race() -> None:
+            await scene.outbox.pending({0: 1}, limit=1)
+            async with scene.suite.connect(scene.place) as connection, scene.outbox.transaction(connection) as transaction:
+                transaction.add(message())
+            await scene.outbox.wait_for_rows(3600.0)
+
+        scene.run(race())
+
+    def test_waiting_for_rows_ends_without_rows(self, scene: OutboxScene) -> None:
+        scene.pending()
+        scene.run(_waited(scene))
+
+
+async def _waited(scene: OutboxScene) -> None:
+    await scene.outbox.wait_for_rows(0.01)
