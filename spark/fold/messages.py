@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from ackwise.middleware.disposition import OUR_REASONS
+from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
@@ -49,8 +49,20 @@ RANKS: Final = {
     EventCode.CANCELLED: 7,  # this attempt does not come
 }
 
-#: The reasons of dead letters, as numbers. All reasons of handlers are one: they may be any text, and contain data.
-REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
+#: The reasons of dead letters, as numbers. States keep these, so a new reason goes to the end. All reasons of handlers are
+#: one: they may be any text, and contain data.
+REASONS: Final = {
+    Reason.CRASHED_WORKER: 1,
+    Reason.FOREIGN_COPY: 2,
+    Reason.MAX_RECONSUME_TIMES: 3,
+    Reason.NEGATIVE_DELAY_LEVEL: 4,
+    Reason.NO_HANDLER: 5,
+    Reason.NOT_RETRIED: 6,
+    Reason.REJECTED: 7,
+    Reason.TOO_LARGE: 8,
+    Reason.UNDECODABLE: 9,
+    Reason.BURIED: 10,
+}
 OTHER_REASON: Final = 0
 
 #: Bits of `bits` beyond those of the codes: a run failed, and its writer did not try again in place; a run took too long.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
@@ -112,7 +113,7 @@ class _Court:
         self.grace = round(config.grace * 1e6)
         self.now = max(e["event_ts"] for e in events) if config.as_of is None else round(config.as_of * 1e6)
         self.by_writer: dict[int, list[Event]] = _grouped(events, lambda e: e["writer_id"])
-        self.by_partition: dict[Partition, list[Event]] = _grouped((e for e in events if e.get("topic")), _partition)
+        self.by_partition: dict[Partition, list[Event]] = _grouped(filter(_is_read, events), _partition)
         self.by_group: dict[tuple[str, str], list[Event]] = _grouped(events, _group)
         self.began = {group: min(e["event_ts"] for e in of) for group, of in self.by_group.items()}
         self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
@@ -217,7 +218,7 @@ class _Court:
         return writer not in self.live and not self._has_ended(writer) and not any("lease" not in s for s in keyed)
 
     def _passed_by(self, writer: int) -> dict[Partition, int]:
-        at_partition = _grouped((e for e in self.by_writer[writer] if e.get("topic")), _partition)
+        at_partition = _grouped(filter(_is_read, self.by_writer[writer]), _partition)
         return {p: _max(map(_position, events)) or 0 for p, events in at_partition.items()}
 
     def _left(self) -> dict[Partition, list[tuple[int, int, int]]]:
@@ -257,7 +258,7 @@ class _Court:
         there = {e["seq"] for e in mine}
         missing = [seq for seq in range(max(there) + 1) if seq not in there]
         holes = [(a, next(b for b in range(a, max(there) + 2) if b in there)) for a in missing if a - 1 not in missing]
-        for partition, events in _grouped((e for e in mine if e.get("topic")), _partition).items():
+        for partition, events in _grouped(filter(_is_read, mine), _partition).items():
             read = [e for e in events if _reached(e) is not None or _position(e) is not None]
             for first, after in holes:
                 before, later = [e for e in read if e["seq"] < first], [e for e in read if e["seq"] >= after]
@@ -576,7 +577,13 @@ def _scope(message: Message) -> Scope:
 
 
 def _is_message(e: Event) -> bool:
-    return e["event_type"] in set(E) and e["event_type"] < 20 and e.get("offset") is not None and e.get("partition") is not None
+    is_known = e["event_type"] in set(E) and e["event_type"] < 20 and e["event_type"] not in OUTGOING
+    return is_known and e.get("offset") is not None and e.get("partition") is not None
+
+
+def _is_read(e: Event) -> bool:
+    """Whether it is about a partition as its group reads it. Where a record is sent to need not be one."""
+    return bool(e.get("topic")) and e["event_type"] not in OUTGOING
 
 
 def _attempt(e: Event) -> int:

@@ -21,6 +21,7 @@ from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 from pyarrow.dataset import field
 
+from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
@@ -39,7 +40,9 @@ _COLUMNS: Final = [
 _JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED, E.ACCEPT_REFUSED)
 #: Codes that we don't know are passed over, as the oracle does.
 _MESSAGES: Final = (
-    field("event_type").isin([int(code) for code in E if code < 20]) & field("partition").is_valid() & field("offset").is_valid()
+    field("event_type").isin([int(code) for code in E if code < 20 and code not in OUTGOING])
+    & field("partition").is_valid()
+    & field("offset").is_valid()
 )
 
 Span = tuple[int, int]

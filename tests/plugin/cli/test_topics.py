@@ -54,11 +54,11 @@ async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop:
     source = await raw_kafka.new_topic(3)
     await shop.consume(source)
     code, lines = shop.topics("check")
-    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", "create", "create", "create", "create", "create"])
+    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", *["create"] * 6])
     assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
     code, lines = shop.topics("create")
     assert (code, {line["todo"] for line in lines.values()}) == (0, {"nothing"})
-    assert [line["done"] for line in lines.values()] == [None, "created", "created", "created", "created", "created"]
+    assert [line["done"] for line in lines.values()] == [None, *["created"] * 6]
     assert lines[".control"]["found"]["cleanup_policy"] == "compact"
     assert {line["found"]["partitions"] for topic, line in lines.items() if topic not in (".control", ".cancel")} == {3}
     assert shop.topics("check")[0] == 0
@@ -102,4 +102,4 @@ async def test_the_doctor_finds_no_problem_where_a_worker_can_start(shop: Shop, 
     assert shop.topics("create")[0] == 0
     done = shop.ackwise("doctor", "worker:app")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all 6 are there and fit" in done.stdout
+    assert "all 7 are there and fit" in done.stdout
