@@ -32,8 +32,9 @@ from ackwise.middleware.limits import Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
+from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
+from ackwise.middleware.policies import DeadLetter, Dedup, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.middleware.store import ClaimStore
@@ -48,6 +49,7 @@ from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
+from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -127,14 +129,16 @@ class Member:
         dedup: Dedup | Transactional | None = None,
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
+        outbox: OutboxStore | None = None,
+        outbox_policy: Outbox | None = None,
         sink: EventSink | None = None,
         flow: FlowControl | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `pipeline` makes that of an agent, where it is none of ours.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, the policy.
 
-        `clock`: epoch seconds, by which copies are due.
+        `pipeline` makes that of an agent, where it is none of ours. `clock`: epoch seconds, by which copies are due.
         """
         self.settings = settings
         self.later = later
@@ -150,6 +154,9 @@ class Member:
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
+        self.outbox = outbox
+        self.outbox_policy = outbox_policy
+        self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
@@ -183,7 +190,7 @@ class Member:
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
                 await self.insist(lambda: self.ensure_topics(sources))
-            parts = [part for part in (self.sink, self._store, self._inbox) if part is not None]
+            parts = [part for part in (self.sink, self._store, self._inbox, self.outbox) if part is not None]
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
