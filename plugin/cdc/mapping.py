@@ -23,6 +23,9 @@ class MappedRows:
     def __init__(self, mapping: Mapping) -> None:
         self._mapping = mapping
 
+    async def open(self) -> None:
+        """Nothing to do."""
+
     async def begin(self) -> None:
         """Nothing to do."""
 

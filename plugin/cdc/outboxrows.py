@@ -54,6 +54,10 @@ class OutboxRows:
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
 
+    async def open(self) -> None:
+        """Connect, and create what is missing."""
+        await self._store.open()
+
     async def begin(self) -> None:
         """Own the table, and delete what was sent before. Raises `ConfigurationError` if relays of the table send its rows."""
         await self._store.claim_relay("cdc")

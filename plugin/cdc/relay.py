@@ -31,9 +31,7 @@ _DRAIN, _CLOSE = 8.0, 3.0
 class CdcRelay:
     """Relays what `source` says through `route`. `new_sender` makes the sender of a session."""
 
-    def __init__(
-        self, source: ChangeSource, route: Route, *, new_sender: Callable[[], OpenSender], sink: EventSink | None = None
-    ) -> None:
+    def __init__(self, source: ChangeSource, route: Route, *, new_sender: Callable[[], OpenSender], sink: EventSink | None = None) -> None:
         self._source, self._route, self._new_sender, self._sink = source, route, new_sender, sink
         self._throttle = LogThrottle()
         self.counts = CdcCounts()
@@ -74,12 +72,11 @@ class CdcRelay:
         tasks: list[asyncio.Task[Any]] = []
         try:
             await sender.start()
+            await self._route.open()
             await self._source.open()
             self._throttle.reset("away")
             log.info("change data capture reads the log", slot=self._source.name, database=self._source.address)
-            session = CdcSession(
-                self._source, self._route, sender, stop=stop, counts=self.counts, throttle=self._throttle, sink=self._sink
-            )
+            session = CdcSession(self._source, self._route, sender, stop=stop, counts=self.counts, throttle=self._throttle, sink=self._sink)
             tasks = [
                 asyncio.create_task(session.relay(), name="ackwise change data capture"),
                 asyncio.create_task(session.keep(), name="ackwise heartbeat of change data capture"),

@@ -37,6 +37,9 @@ Verdict = Parcel | Aside
 class Route(Protocol):
     """What becomes of changes. All methods may raise `Unavailable`: then another session begins where the position stands."""
 
+    async def open(self) -> None:
+        """Connect, before the source is opened. Raises `StoreUnavailable` or `ConfigurationError`."""
+
     async def begin(self) -> None:
         """A session begins, and this process is the one that reads. Raises `ConfigurationError`."""
 

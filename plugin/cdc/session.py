@@ -148,7 +148,7 @@ class CdcSession:
         self._counts.position = position
         if self._sink is not None and self._clock() >= self._told_at + _TELL:
             self._told_at = self._clock()
-            attrs = {"source": self._source.name, "position": position}
+            attrs = {"source": self._source.name, "lsn": position}
             self._sink.record(Event(EventCode.RELAY_POSITION, attrs=json.dumps(attrs)))
 
     async def _send_waiting(self) -> bool:
@@ -177,6 +177,8 @@ class CdcSession:
             again = [(parcel, answer) for parcel, answer in failed if answer.retriable]
             if again and len(again) == len(failed):  # a refusal alone stops what is behind it only once
                 failures += 1
+                if failures == 1:
+                    self._record_failures(again)
                 if not await self._rest(failures, len(again), again[0][1]):
                     return False
             parcels = [parcel for parcel, _ in again]
@@ -185,7 +187,13 @@ class CdcSession:
     async def _refuse(self, parcel: Parcel, failure: SendFailed) -> None:
         await self._route.refuse(parcel, failure)
         self._counts.parked += 1
-        self._record(EventCode.OUTBOX_PARKED, parcel, None)
+        self._record(EventCode.OUTBOX_PARKED, parcel, None, failure.error or None)
+
+    def _record_failures(self, failed: Sequence[tuple[Parcel, SendFailed]]) -> None:
+        """The first failure of rows: a row that hangs is known, even where nobody recorded its commit."""
+        for parcel, failure in failed:
+            if parcel.row is not None and parcel.row.attempts == 0:
+                self._record(EventCode.OUTBOX_STORED, parcel, None, failure.error or None)
 
     async def _settle(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
         if not sent:
@@ -213,12 +221,12 @@ class CdcSession:
                 await self._stop.wait()
         return not self._stop.is_set()
 
-    def _record(self, code: EventCode, parcel: Parcel, acked: Acked | None) -> None:
+    def _record(self, code: EventCode, parcel: Parcel, acked: Acked | None, error: str | None = None) -> None:
         if self._sink is None:
             return
-        facts = {"source": self._source.name, **({"position": parcel.position} if parcel.position else {})}
+        facts: dict[str, object] = {"source": self._source.name, **({"lsn": parcel.position} if parcel.position else {})}
         if parcel.row is not None:
-            facts["row"] = str(parcel.row.id)
+            facts |= {"outbox": self._source.address, "row": parcel.row.id}
         self._sink.record(
             Event(
                 code,
@@ -226,6 +234,7 @@ class CdcSession:
                 None if acked is None else acked.partition,
                 None if acked is None or acked.offset < 0 else acked.offset,
                 record_ts_ms=None if acked is None else acked.timestamp,
+                error=error,
                 dedup_key=parcel.message.message_id,
                 attrs=json.dumps(facts),
             )

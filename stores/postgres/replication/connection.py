@@ -76,7 +76,12 @@ class ReplicationConnection:
     async def connect(cls, url: str, *, address: str, timeout: float) -> ReplicationConnection:
         """Connect to the database of `url` for replication. Raises `StoreUnavailable` or `ConfigurationError`."""
         primary = {} if "target_session_attrs" in url else {"target_session_attrs": "read-write"}
-        settings: dict[str, Any] = {"replication": "database", "client_encoding": "UTF8", "fallback_application_name": "ackwise cdc", **primary}
+        settings: dict[str, Any] = {
+            "replication": "database",
+            "client_encoding": "UTF8",
+            "fallback_application_name": "ackwise cdc",
+            **primary,
+        }
         with _errors(address, timeout):
             async with asyncio.timeout(timeout):
                 return cls(await psycopg.AsyncConnection.connect(url, autocommit=True, **settings), address, timeout)
@@ -175,12 +180,16 @@ def _errors(address: str, timeout: float) -> Iterator[None]:
         ) from None
     except psycopg.ProgrammingError as error:
         if error.sqlstate is None:  # libpq can't read the URL, and may quote it
-            raise ConfigurationError(f"{address}: libpq can't read the URL; check its port, its sslmode and the files that it names") from None
+            raise ConfigurationError(
+                f"{address}: libpq can't read the URL; check its port, its sslmode and the files that it names"
+            ) from None
         raise StoreUnavailable(f"{address}: PostgreSQL refused ({error.sqlstate}: {_told(error)})") from None
     except psycopg.Error as error:
         raise StoreUnavailable(f"{address}: the replication connection failed ({_told(error)})") from None
     except TimeoutError:
-        raise StoreUnavailable(f"{address}: no answer within {timeout} s; see whether the server runs and the network lets us through") from None
+        raise StoreUnavailable(
+            f"{address}: no answer within {timeout} s; see whether the server runs and the network lets us through"
+        ) from None
     except OSError as error:
         raise StoreUnavailable(f"{address}: it can't be reached ({error.strerror or 'connection lost'})") from None
 

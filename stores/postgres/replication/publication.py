@@ -42,7 +42,9 @@ async def ensure(
         try:
             await connection.execute(made)
         except asyncpg.InsufficientPrivilegeError as error:
-            raise ConfigurationError(f"this user may not make the publication ({error.args[0]}); let an owner of the tables run: {made}") from None
+            raise ConfigurationError(
+                f"this user may not make the publication ({error.args[0]}); let an owner of the tables run: {made}"
+            ) from None
         return ()
     published = [json.loads(each[0]) for each in await connection.fetch(_TABLES, name)]
     operations = [operation for operation in ("insert", "update", "delete") if row[f"pub{operation}"]]
@@ -50,7 +52,9 @@ async def ensure(
     if wrong := wrong_with(name, required, published, operations, columns=columns, needs=needs):
         raise ConfigurationError(wrong)
     if heartbeat not in {f"{each['schemaname']}.{each['tablename']}" for each in published}:
-        return (f"the publication {name} has no table {heartbeat}, so no heartbeat comes back; ALTER PUBLICATION {name} ADD TABLE {heartbeat}",)
+        return (
+            f"the publication {name} has no table {heartbeat}, so no heartbeat comes back; ALTER PUBLICATION {name} ADD TABLE {heartbeat}",
+        )
     return ()
 
 

@@ -85,7 +85,9 @@ def decide(
         raise ConfigurationError(f"there is no replication slot {name}; --create-slot makes it, which needs the attribute REPLICATION")
     is_gone = slot is None or slot.wal_status == "lost"
     if loss is not None:
-        return Decision(drops=slot is not None and is_gone, makes=is_gone, says=f"{loss}; reading begins again, as --replace-lost-slot says")
+        return Decision(
+            drops=slot is not None and is_gone, makes=is_gone, says=f"{loss}; reading begins again, as --replace-lost-slot says"
+        )
     if known is not None and known.timeline != timeline:
         return Decision(False, False, f"the server is on timeline {timeline} after {known.timeline}: it was promoted or restored")
     return Decision(False, is_gone)

@@ -98,7 +98,11 @@ def test_a_message_with_bytes_behind_it_is_refused(message: Message, more: bytes
         parse(as_sent(message) + more)
 
 
-@given(st.one_of(st.binary(max_size=200), st.tuples(st.sampled_from(b"BCRIUDTYOM"), st.binary(max_size=60)).map(lambda p: bytes([p[0]]) + p[1])))
+@given(
+    st.one_of(
+        st.binary(max_size=200), st.tuples(st.sampled_from(b"BCRIUDTYOM"), st.binary(max_size=60)).map(lambda p: bytes([p[0]]) + p[1])
+    )
+)
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
         message = parse(data)

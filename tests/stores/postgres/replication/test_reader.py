@@ -152,7 +152,9 @@ def test_a_dropped_or_changed_column_ends_the_stream_and_a_new_one_does_not() ->
         with pytest.raises(UnreadableChange, match=sentence):  # the next stream of this process sees the same
             read(reader(known=known), begin(48), relation(columns=later))
     wider = (*ORDERS, ("more", 25, False))
-    (_, _, change) = read(reader(known=known), begin(16), relation(), insert(*ONE), commit(16, 32), begin(48), relation(columns=wider), insert(*ONE, b"x"))
+    (_, _, change) = read(
+        reader(known=known), begin(16), relation(), insert(*ONE), commit(16, 32), begin(48), relation(columns=wider), insert(*ONE, b"x")
+    )
     assert isinstance(change, Change)
     assert change.row["more"] == "x"
 
@@ -283,6 +285,8 @@ def test_the_retention_of_a_slot_is_told_in_time() -> None:
         ([{"schemaname": "public", "tablename": "t", "attnames": ["id", "value"], "rowfilter": None}], ["insert"], None),
     ],
 )
-def test_a_publication_that_leaves_something_out_is_refused(published: list[dict[str, object]], operations: list[str], sentence: str | None) -> None:
+def test_a_publication_that_leaves_something_out_is_refused(
+    published: list[dict[str, object]], operations: list[str], sentence: str | None
+) -> None:
     wrong = wrong_with("p", ["public.t"], published, operations, columns=["id", "value"], needs=["insert"])
     assert wrong is None if sentence is None else sentence in str(wrong)
