@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
+    from ackwise.middleware.outbox import Prepared as Prepared
+    from ackwise.middleware.outbox import TransactionOutcome as TransactionOutcome
+    from ackwise.middleware.outgoing import Acked as Acked
+    from ackwise.middleware.outgoing import Outgoing as Outgoing
+    from ackwise.middleware.outgoing import SendFailed as SendFailed
+    from ackwise.middleware.outgoing import message_id as message_id
     from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
@@ -46,8 +52,12 @@ if TYPE_CHECKING:
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
+    from ackwise.plugin.producer.producer import Producer as Producer
+    from ackwise.plugin.producer.producer import Saved as Saved
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
+    from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
 __all__ = [
     "App",
@@ -59,6 +69,16 @@ __all__ = [
     "SimpleConsumer",
     "Received",
     "Answer",
+    "Producer",
+    "Outgoing",
+    "Acked",
+    "Saved",
+    "SendFailed",
+    "message_id",
+    "TransactionalProducer",
+    "LocalTransaction",
+    "TransactionOutcome",
+    "Prepared",
     "Batch",
     "Message",
     "ConsumeLater",
@@ -103,6 +123,16 @@ _HOMES = {
     "SimpleConsumer": "ackwise.plugin.simple.consumer",
     "Received": "ackwise.plugin.simple.received",
     "Answer": "ackwise.middleware.receiving",
+    "Producer": "ackwise.plugin.producer.producer",
+    "Outgoing": "ackwise.middleware.outgoing",
+    "Acked": "ackwise.middleware.outgoing",
+    "Saved": "ackwise.plugin.producer.producer",
+    "SendFailed": "ackwise.middleware.outgoing",
+    "message_id": "ackwise.middleware.outgoing",
+    "TransactionalProducer": "ackwise.plugin.transactions.producer",
+    "LocalTransaction": "ackwise.plugin.transactions.localtransaction",
+    "TransactionOutcome": "ackwise.middleware.outbox",
+    "Prepared": "ackwise.middleware.outbox",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",

@@ -98,10 +98,11 @@ SendAnswer = Acked | SendFailed
 class MessageSender(Protocol):
     """Sends messages to Kafka, acknowledged by all in-sync replicas."""
 
-    async def send_many(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
         """Send all; one answer for each, in order. Raises nothing but cancellation.
 
-        Of a partition the messages are written in the order of the list; behind one that failed, none is sent.
+        Of a partition the messages are written in the order of the list. Behind one that failed and may be sent again, none is sent;
+        with `stop_keys` none with its key behind one that was refused for good. What was not tried has no `error` in its answer.
         """
         ...
 

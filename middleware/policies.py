@@ -181,7 +181,9 @@ class Outbox:
         Literal["block", "skip"],
         "a row that is parked: `block` sends no later row of its key until it is requeued, `skip` goes on with them",
     ] = "block"
-    max_attempts: Annotated[int, "failures of a row until it is parked; they take about 45 minutes, and outages of all brokers are none"] = 30
+    max_attempts: Annotated[
+        int, "failures of a row until it is parked; they take about 45 minutes, and outages of all brokers are none"
+    ] = 30
     batch: Annotated[int, "rows that a relay reads and sends side by side"] = 500
     lease: Annotated[float | str, "time that a crashed relay keeps its shards from others; renewed at a third of it"] = 15.0
     poll: Annotated[float | str, "longest wait for rows of which no wake-up came"] = 1.0

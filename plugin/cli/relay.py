@@ -93,7 +93,7 @@ def _of_outbox(url: str, brokers: str | None, events: str | None) -> _Relaying:
     options = {name: given.value for name, given in config.of("client_options").items()}
     given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
     settings = AloneSettings(str(given), client_options=options)
-    entries = {name: entry.value for name, entry in config.of("outbox").items() if name not in ("store", "relay")}
+    entries: dict[str, Any] = {name: entry.value for name, entry in config.of("outbox").items() if name not in ("store", "relay")}
     with config.sourced("outbox"):
         policy = dataclasses.replace(Outbox(url), **entries)
     store = open_outbox(url)

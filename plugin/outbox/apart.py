@@ -13,6 +13,7 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.policies import Outbox
+from ackwise.plugin.checkback.checkback import CheckBack
 from ackwise.plugin.client.bounded import ended
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
@@ -79,14 +80,15 @@ async def _side_by_side(relays: list[Coroutine[Any, Any, None]], stop: asyncio.E
 async def relay_outbox_apart(
     store: OutboxStore, policy: Outbox, settings: SenderSettings, stop: asyncio.Event, *, sink: EventSink | None = None
 ) -> None:
-    """Relay the rows of `store` until `stop` is set. `sink` is open, and stays so.
+    """Relay the rows of `store` until `stop` is set, and check the half messages whose barrier is in it. `sink` is open, and stays so.
 
     Raises `ConfigurationError` if it can't start. A database that is away is waited for.
     """
     log.info("starting the relay of the outbox", outbox=name_of_outbox(policy), brokers=settings.brokers)
     try:
         if await _opened(store, policy, stop):
-            await new_relay(store, policy, settings, sink=sink, is_alone=True).run(stop)
+            relay = new_relay(store, policy, settings, sink=sink, is_alone=True)
+            await _side_by_side([relay.run(stop), CheckBack(store, name=name_of_outbox(policy), sink=sink).run(stop)], stop)
     finally:
         await ended(store.close(), within=_CLOSE)
     log.info("stopped the relay of the outbox", outbox=name_of_outbox(policy))

@@ -9,12 +9,13 @@ from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.policies import Outbox
+from ackwise.plugin.checkback.checkback import CheckBack
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.outbox.brokers import brokers_answer
 from ackwise.plugin.outbox.relay import OutboxRelay
 from ackwise.plugin.producer.sender import Sender, SenderSettings
-from ackwise.plugin.settings.redaction import shown_url
+from ackwise.plugin.settings.redaction import shown_store
 
 __all__ = ["name_of_outbox", "new_relay", "relay_outbox"]
 
@@ -22,10 +23,14 @@ log = Log()
 
 
 def relay_outbox(member: Member, stop: asyncio.Event) -> asyncio.Task[None] | None:
-    """Begin the relay of the outbox of `member`, until `stop` is set; `None` if there is none, or if it runs apart."""
+    """Begin the relay of the outbox of `member`, until `stop` is set; `None` if there is none, or if it runs apart.
+
+    Half messages whose barrier is in that outbox are checked beside it, also where the relay runs apart.
+    """
     store, policy = member.outbox, member.outbox_policy
     if store is None or policy is None:
         return None
+    member.spawn(CheckBack(store, name=name_of_outbox(policy), sink=member.sink, counts=member.check_counts).run(stop), "check-back")
     if policy.relay == "apart":
         log.info("this worker sends no rows of the outbox, they wait until ackwise relay MODULE:APP runs", group=member.settings.group)
         return None
@@ -57,4 +62,4 @@ def new_relay(
 
 def name_of_outbox(policy: Outbox) -> str:
     """What events and the log call an outbox: its URL without user, password and options, or the class of the object."""
-    return shown_url(policy.store) if isinstance(policy.store, str) else type(policy.store).__name__
+    return shown_store(policy.store)

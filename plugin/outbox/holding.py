@@ -28,6 +28,10 @@ class Holding:
         """What the answer to a question of the time `asked_at` gives. Who `is_short` of its share asks again after `hurry` seconds."""
         return cls(dict(tokens), asked_at + lease, asked_at + (min(hurry, lease / 3) if is_short else lease / 3))
 
+    def is_late(self, now: float, patience: float) -> bool:
+        """Whether shards should have been renewed so many seconds ago; never before the first are owned."""
+        return self.renew_at != float("-inf") and now >= self.renew_at + patience
+
     def is_over(self, now: float) -> bool:
         """Whether others may own the shards by now."""
         return now >= self.until

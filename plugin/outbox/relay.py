@@ -154,9 +154,11 @@ class OutboxRelay:
                 if around.throttle.is_due("refused"):
                     log.error("the relay of the outbox is refused, its rows wait until this changes", outbox=outbox, error=str(ended_by))
             case LeaseOver():
-                log.warning("the lease of the outbox's shards ran out here, nothing is lost and it begins anew", outbox=outbox, retry_in=rest)
+                log.warning(
+                    "the lease of the outbox's shards ran out here, nothing is lost and it begins anew", outbox=outbox, retry_in=rest
+                )
             case AckwiseError():
-                if around.throttle.is_due(type(ended_by)):
+                if around.throttle.is_due(type(ended_by).__name__):
                     log.warning(
                         "the relay of the outbox can't go on, its rows wait and nothing is lost", outbox=outbox, error=said(ended_by),
                         retry_in=rest,

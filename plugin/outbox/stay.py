@@ -95,11 +95,10 @@ class OutboxStay:
     async def keep_lease(self) -> None:
         """Renew the lease while a sweep or a wait lasts. Raises `LeaseOver`, and what the database raises."""
         while True:
-            await asyncio.sleep(max(0.0, min(self._lease / 3, self._holding.renew_at - self._around.clock() + self._lease / 12)))
-            if not self._is_due():
-                continue
+            await asyncio.sleep(self._lease / 12)
             # As many as it has: what is given back while its rows are being sent would be sent twice.
-            await self._own(max(1, len(self._holding.tokens)))
+            if self._holding.is_late(self._around.clock(), self._lease / 12):
+                await self._own(max(1, len(self._holding.tokens)))
 
     async def _own_share(self) -> None:
         """Between sweeps: take what is missing of the fair share, and give back what is above it."""
@@ -172,6 +171,7 @@ class OutboxStay:
             self._note_outage(ruling)
             return Ruling()  # nothing of it is written down: an outage is not an attempt
         self._end_outage()
+        self._around.memory.remember(row for row, _ in ruling.sent)
         return ruling
 
     def _rule(self, rows: Sequence[OutboxRow], answers: Sequence[SendAnswer]) -> Ruling:
@@ -180,7 +180,6 @@ class OutboxStay:
     async def _settle(self, ruling: Ruling, window: Window) -> None:
         """Make the events durable, then delete what was acknowledged and write down what failed."""
         sent = [row for row, _ in ruling.sent]
-        self._around.memory.remember(sent)
         for row, acked in ruling.sent:
             self._record(EventCode.OUTBOX_SENT, row, acked)
         if sent:

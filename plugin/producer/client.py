@@ -118,10 +118,12 @@ class IdempotentClient:
     async def close(self, *, within: float) -> int:
         """Wait up to `within` seconds for what is under way, and close. Return how many batches nobody acknowledged. Raises nothing."""
         self.spoil()
-        if self._under_way:
-            await asyncio.wait(set(self._under_way), timeout=within)
-        unanswered = len(self._under_way)
-        await close_consumer(self._producer, within=_CLOSE_TIMEOUT)
+        try:
+            if self._under_way:
+                await asyncio.wait(set(self._under_way), timeout=within)
+        finally:
+            unanswered = len(self._under_way)
+            await close_consumer(self._producer, within=_CLOSE_TIMEOUT)
         return unanswered
 
     def _watched(self, future: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:

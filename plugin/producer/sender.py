@@ -39,7 +39,7 @@ _MOST_UNANSWERED: Final = 10_000
 _AGAIN: Final = SendFailed("the batch was refused", retriable=True)
 
 _BEHIND: Final = SendFailed("an earlier message of its partition was not acknowledged", retriable=True)
-_STOPPED: Final = SendFailed("the producer is not started, or is stopped", retriable=True)
+_STOPPED: Final = SendFailed("the producer is stopped", retriable=True)
 
 
 class Sender:
@@ -68,52 +68,70 @@ class Sender:
         self._client = await connected(self._settings, self._options, timeout=self._timeout)
 
     async def stop(self) -> None:
-        """Take no more, wait in bounded time for what is being sent, which has its answers, and close. Raises nothing of the client's."""
+        """Take no more, wait in bounded time for what is being sent, which has its answers, and close. Raises nothing of the client's.
+
+        Where this is cancelled, it closes without waiting.
+        """
         self._is_stopping = True
-        while self._running:
-            self._has_run.clear()
-            if not await ended(self._has_run.wait(), within=2 * self._timeout):
-                break
-        client, self._client = self._client, None
+        within = 0.0
+        try:
+            while self._running:
+                self._has_run.clear()
+                if not await ended(self._has_run.wait(), within=2 * self._timeout):
+                    break
+            within = self._timeout
+        finally:
+            await self._close(within)
+
+    async def _close(self, within: float) -> None:
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait({self._renewal})
-        if client is not None and (batches := await client.close(within=self._timeout)):
+        client, self._client = self._client, None
+        if client is not None and (batches := await client.close(within=within)):
             log.warning("the producer is closed, and what it was sending may be there or not; each message was reported", batches=batches)
         if self._retiring:
             await asyncio.wait(self._retiring)
 
-    async def send_many(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
-        """Send all; one answer for each, in order. Raises nothing but cancellation.
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+        """Send all; one answer for each, in order. Raises nothing but cancellation. The first one connects, if `start` did not.
 
-        Of a partition the messages are written in the order of the list; behind one that failed, none is sent. A message that was
-        sent before and had no answer yet is not sent again by the same client: its answer is that of the first one.
+        Of a partition the messages are written in the order of the list. Behind one that failed and may be sent again, none is sent;
+        with `stop_keys` none with its key behind one that was refused for good. What was not tried has no `error` in its answer. A
+        message that was sent before and had no answer yet is not sent again by the same client: its answer is that of the first one.
         """
-        if self._client is None or self._is_stopping:
+        if self._is_stopping:
             return [_STOPPED] * len(messages)
         self._running += 1
+        stopped = _StoppedKeys() if stop_keys else None
         try:
-            answers = await self._attempt(messages, is_last=False)
+            answers = await self._attempt(messages, stopped, is_last=False)
             if again := [place for place, found in enumerate(answers) if found is _AGAIN]:
-                for place, found in zip(again, await self._attempt([messages[place] for place in again], is_last=True), strict=True):
+                second = await self._attempt([messages[place] for place in again], stopped, is_last=True)
+                for place, found in zip(again, second, strict=True):
                     answers[place] = found
             return answers
         finally:
             self._running -= 1
             self._has_run.set()
 
-    async def _attempt(self, messages: Sequence[Outgoing], *, is_last: bool) -> list[SendAnswer]:
+    async def _attempt(self, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool) -> list[SendAnswer]:
         """Send the messages of each partition, side by side with those of others; in the last attempt each alone in its batch."""
         answers: list[SendAnswer] = [_BEHIND] * len(messages)
-        lines = await self._lines(messages, answers)
+        lines = await self._lines(messages, answers, stopped)
         deadline = asyncio.get_running_loop().time() + self._timeout
-        sending = [self._send_line(line[1], [messages[place] for place in places], deadline, is_last) for line, places in lines.items()]
+        sending = [
+            self._send_line(partition, [messages[place] for place in places], deadline, stopped, is_last=is_last)
+            for (_, partition), places in lines.items()
+        ]
         for places, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
             for place, each in zip(places, found, strict=True):
                 answers[place] = each
         return answers
 
-    async def _lines(self, messages: Sequence[Outgoing], answers: list[SendAnswer]) -> dict[tuple[str, int], list[int]]:
+    async def _lines(
+        self, messages: Sequence[Outgoing], answers: list[SendAnswer], stopped: _StoppedKeys | None
+    ) -> dict[tuple[str, int], list[int]]:
         """The places of the messages by topic and partition; what has no partition is answered."""
         highest: dict[str, int] = {}
         for message in messages:
@@ -126,7 +144,9 @@ class Sender:
                 answers[place] = partitions
             elif (partition := partitions.of(message)) is None:
                 cause = f"topic {message.topic!r} has {len(partitions)} partitions, and no partition {message.partition}"
-                answers[place] = SendFailed(cause, retriable=False)
+                answers[place] = SendFailed(cause, retriable=False, error="UnknownPartition")
+                if stopped is not None:
+                    stopped.stop(message)
             else:
                 lines.setdefault((message.topic, partition), []).append(place)
         return lines
@@ -145,13 +165,21 @@ class Sender:
             return _failure(error, topic)
         return Partitions(known, available)
 
-    async def _send_line(self, partition: int, messages: Sequence[Outgoing], deadline: float, is_last: bool) -> list[SendAnswer]:
+    async def _send_line(
+        self, partition: int, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool
+    ) -> list[SendAnswer]:
         """Send messages of one partition, batch after batch; behind one that may be there or not, nothing is sent."""
         answers: list[SendAnswer] = []
         while rest := messages[len(answers) :]:
-            answers += await self._send_batch(partition, rest, deadline, is_last)
-            last = answers[-1]
-            if isinstance(last, SendFailed) and last.retriable:
+            if stopped is not None and not (rest := stopped.before(rest)):
+                answers.append(_BEHIND)
+                continue
+            found = await self._send_batch(partition, rest, deadline, is_last)
+            if stopped is not None:
+                for message in [message for message, answer in zip(rest, found, strict=False) if _is_refusal(answer)]:
+                    stopped.stop(message)
+            answers += found
+            if isinstance(last := answers[-1], SendFailed) and last.retriable:
                 answers += [last if last is _AGAIN else _BEHIND] * (len(messages) - len(answers))
         return answers
 
@@ -210,27 +238,53 @@ class Sender:
 
     async def _current(self, within: float) -> IdempotentClient:
         """The client if it can be used, else the next one. Raises `PublishUnavailable` if there is none after `within` seconds."""
-        if (client := self._client) is not None and not client.is_usable:
+        client = self._client
+        if client is None and self._is_stopping:
+            raise PublishUnavailable("the producer is stopped")
+        if client is None or not client.is_usable:
             if self._renewal is None or self._renewal.done():
-                if self._throttle.is_due():
+                if client is not None and self._throttle.is_due():
                     log.warning("the producer can't go on after an error, another one is begun", client=self._settings.client_id)
                 self._renewal = asyncio.create_task(self._renew(client), name="ackwise producer")
             await asyncio.wait({self._renewal}, timeout=max(0.0, within))
             client = self._client
         if client is None or not client.is_usable:
-            raise PublishUnavailable("the producer could not go on after an error, and another one can't be begun now")
+            raise PublishUnavailable(f"no producer can be begun now, the brokers {self._settings.brokers!r} do not answer one")
         return client
 
-    async def _renew(self, spoiled: IdempotentClient) -> None:
+    async def _renew(self, spoiled: IdempotentClient | None) -> None:
         try:
             self._client = await connected(self._settings, self._options, timeout=self._timeout)
         except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
             log.debug("another producer can't be begun now, it is tried again with the next message", error=said(error))
             return
         self._unanswered.clear()
+        if spoiled is None:
+            return
         retiring = asyncio.create_task(spoiled.close(within=self._timeout), name="ackwise producer, retiring")
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
+
+
+class _StoppedKeys:
+    """The topics and keys of which a message was refused for good in one call."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, bytes]] = set()
+
+    def stop(self, message: Outgoing) -> None:
+        if message.key is not None:
+            self._keys.add((message.topic, message.key))
+
+    def before(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Those of `messages` before the first one with such a key."""
+        if not self._keys:
+            return messages
+        return messages[: next((place for place, each in enumerate(messages) if (each.topic, each.key) in self._keys), len(messages))]
+
+
+def _is_refusal(answer: SendAnswer) -> bool:
+    return isinstance(answer, SendFailed) and not answer.retriable
 
 
 def _left(deadline: float) -> float:

@@ -5,10 +5,33 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import OutboxRow, Parked, Prepared, key_hash, packed_headers, shard_of, unpacked_headers
+from ackwise.middleware.outbox import (
+    CheckAnswer,
+    OutboxRow,
+    Parked,
+    Prepared,
+    RowState,
+    TransactionOutcome,
+    key_hash,
+    packed_headers,
+    shard_of,
+    unpacked_headers,
+)
 from ackwise.middleware.outgoing import Outgoing
 
-__all__ = ["CAUSE", "COLUMNS", "MOST_BYTES", "RowColumns", "columns_of", "message_of", "parked_of", "prepared_of", "row_of"]
+__all__ = [
+    "BARRIERS_KEPT",
+    "CAUSE",
+    "DECIDED",
+    "MOST_BYTES",
+    "RowColumns",
+    "columns_of",
+    "message_of",
+    "parked_of",
+    "prepared_of",
+    "row_of",
+    "state_of",
+]
 
 #: Bytes of rows that `pending` gives at once at most, if that is more than one row: a relay has to hold them in memory.
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -16,8 +39,15 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 #: Characters of a cause that a row keeps.
 CAUSE: Final = 500
 
-#: What is read of a row, in this order: to make an `Outgoing` of the first six.
-COLUMNS: Final = ("topic", "value", "message_key", "headers", "partition", "message_id")
+#: Seconds that a barrier is kept at least: the half message that it is for may be in another database, where a check-back may be late.
+BARRIERS_KEPT: Final = 30 * 86400.0
+
+#: What becomes of a half message.
+DECIDED: Final = {
+    TransactionOutcome.COMMIT: RowState.LOCAL_COMMIT,
+    TransactionOutcome.ROLLBACK: RowState.LOCAL_ROLLBACK,
+    TransactionOutcome.UNKNOWN: RowState.PREPARED,
+}
 
 
 class RowColumns(NamedTuple):
@@ -55,6 +85,12 @@ def columns_of(message: Outgoing) -> RowColumns:
         message.value,
         len(message.value or b"") + len(message.key or b"") + len(headers or ""),
     )
+
+
+def state_of(answer: CheckAnswer) -> RowState:
+    """Return what an answer to a check-back makes of a half message."""
+    is_parked = answer.outcome is TransactionOutcome.UNKNOWN and answer.again_in is None
+    return RowState.MESSAGE_ERROR if is_parked else DECIDED[answer.outcome]
 
 
 def message_of(row: Any) -> Outgoing:

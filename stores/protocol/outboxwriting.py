@@ -19,9 +19,7 @@ BROKEN: Final = (
     "the transaction of the outbox failed before its rows were written, because an error of {database} was caught inside it; nothing of it "
     "stays: let the error pass, or run what may fail in a savepoint"
 )
-ENDED: Final = (
-    "the transaction was ended inside the block of outbox.transaction, so {count} messages could not be part of it; raise instead"
-)
+ENDED: Final = "the transaction was ended inside the block of outbox.transaction, so {count} messages are not part of it; raise instead"
 
 _CLOSED: Final = "{what} was called after its transaction of the outbox had ended; send inside the block of outbox.transaction(connection)"
 
@@ -96,6 +94,7 @@ class Sends:
         transaction = self._current.get()
         if transaction is None:
             raise TransactionAborted(
-                "outbox.send was called outside of a transaction of this outbox; call it inside `async with outbox.transaction(connection):`"
+                "outbox.send was called outside of a transaction of this outbox; "
+                "call it inside `async with outbox.transaction(connection):`"
             )
         return transaction.add(outgoing(topic, value, key, headers, partition, message_id))

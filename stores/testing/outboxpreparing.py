@@ -170,21 +170,22 @@ class OutboxPreparing:
             except TransactionAborted:
                 return
 
-        async def check(done: asyncio.Event) -> None:
-            while not done.is_set() or await checked():
-                await asyncio.sleep(0.005)
-
         async def checked() -> int:
             due = await scene.outbox.due_checks("shop", limit=10, lease=0.02)
             answers = [CheckAnswer(row.id, await scene.outbox.probe(row.tx_id, wait=0.01), 0.0) for row in due]
             await scene.outbox.answered(answers)
             return (await scene.outbox.status()).prepared
 
+        async def check(done: asyncio.Event) -> None:
+            while not (done.is_set() and await checked() == 0):
+                await checked()
+                await asyncio.sleep(0.002)
+
         async def race() -> list[str]:
             done, ids = asyncio.Event(), [_new() for _ in range(transactions)]
             for tx_id in ids:
                 await scene.outbox.prepare([message(tx_id.encode())], tx_id, producer_group="shop", first_check=0.0)
-            checking = [asyncio.create_task(_forever(checked, done, check)) for _ in range(2)]
+            checking = [asyncio.create_task(check(done)) for _ in range(2)]
             await asyncio.gather(*(local(tx_id, random.Random(number)) for number, tx_id in enumerate(ids)))
             done.set()
             await asyncio.gather(*checking)
@@ -204,13 +205,6 @@ class OutboxPreparing:
         assert scene.run(_cleaned(scene)) == 1
         assert scene.run(_probe(scene, needed)) is COMMIT
         assert (scene.values(), _decide(scene, needed, COMMIT)) == ([b"1"], 1)
-
-
-async def _forever(checked: Any, done: asyncio.Event, check: Any) -> None:
-    while not done.is_set():
-        await checked()
-        await asyncio.sleep(0)
-    await check(done)
 
 
 def _new() -> str:

@@ -130,7 +130,7 @@ class OutboxSending:
         scene.run(claim("table"))
         scene.run(claim("table"))
         assert scene.run(_status(scene)).relay_kind == "table"
-        with pytest.raises(ConfigurationError, match="'table'.*'cdc'"):
+        with pytest.raises(ConfigurationError, match=r"'table'.*'cdc'"):
             scene.run(claim("cdc"))
         scene.own("a")
         with pytest.raises(ConfigurationError, match="stop"):

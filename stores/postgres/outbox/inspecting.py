@@ -9,7 +9,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import OutboxStatus, Parked
 from ackwise.stores.postgres import checking, schema
 from ackwise.stores.postgres.outbox.tables import OutboxTables
-from ackwise.stores.protocol.outboxrows import parked_of
+from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.serverclock import refuse_jumped
 
@@ -59,9 +59,6 @@ DELETE FROM {barrier} WHERE tx_id IN (
 )
 """
 _CLEAN_RELAYS: Final = "DELETE FROM {relays} WHERE leased_until < clock_timestamp() - interval '1 day'"
-
-_BARRIERS_KEPT: Final = 30 * 86400.0
-"""Seconds: as long as the half message is PREPARED, and in its database nobody knows that if it is another one, its barrier is needed."""
 
 
 async def status(connection: AnyConnection, tables: OutboxTables) -> OutboxStatus:
@@ -126,9 +123,7 @@ async def complaints(connection: AnyConnection, tables: OutboxTables, address: s
     if found.waiting and not found.owners and found.relay_kind != "cdc":
         said.append(f"{found.waiting} rows wait and no relay has its lease; start a worker with Outbox, or `ackwise relay --outbox URL`")
     if found.parked:
-        said.append(
-            f"{found.parked} rows are parked, the oldest for {found.oldest_parked:.0f} s; see `ackwise outbox show URL`, then requeue"
-        )
+        said.append(f"{found.parked} rows are parked, the oldest for {found.oldest_parked:.0f} s; see `ackwise outbox show URL`")
     return [f"{address}: {sentence}" for sentence in said]
 
 
@@ -137,7 +132,7 @@ async def clean(connection: AnyConnection, tables: OutboxTables, retention: floa
     now: Any = await connection.fetchval("SELECT clock_timestamp()")
     refuse_jumped(now.timestamp(), address)
     deleted = 0
-    for statement, seconds in ((_CLEAN_ROWS, retention), (_CLEAN_BARRIERS, max(retention, _BARRIERS_KEPT))):
+    for statement, seconds in ((_CLEAN_ROWS, retention), (_CLEAN_BARRIERS, max(retention, BARRIERS_KEPT))):
         while some := _count(await connection.execute(statement.format(**tables.names, at_once=_AT_ONCE), now, seconds)):
             deleted += some
     await connection.execute(_CLEAN_RELAYS.format(**tables.names))
@@ -145,14 +140,8 @@ async def clean(connection: AnyConnection, tables: OutboxTables, retention: floa
 
 
 def _of_relay(tables: OutboxTables) -> dict[str, str]:
-    all_four = "SELECT, INSERT, UPDATE, DELETE"
-    return {
-        tables.rows: all_four,
-        tables.relays: all_four,
-        tables.meta: all_four,
-        tables.shards: "SELECT, UPDATE",
-        tables.barrier: all_four,
-    }
+    everything = (tables.rows, tables.relays, tables.meta, tables.barrier)
+    return {tables.shards: "SELECT, UPDATE", **dict.fromkeys(everything, "SELECT, INSERT, UPDATE, DELETE")}
 
 
 async def _require(connection: AnyConnection, needed: dict[str, str], address: str) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outbox import CheckAnswer, Prepared, RowState, TransactionOutcome
+from ackwise.middleware.outbox import CheckAnswer, Prepared, TransactionOutcome
 from ackwise.stores.postgres.outbox.tables import OutboxTables
-from ackwise.stores.protocol.outboxrows import CAUSE, prepared_of
+from ackwise.stores.protocol.outboxrows import CAUSE, DECIDED, prepared_of, state_of
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -48,9 +48,7 @@ async def database_id(connection: AnyConnection, tables: OutboxTables) -> str:
 async def barrier(connection: AnyConnection, tables: OutboxTables, tx_id: str) -> None:
     """See `BarrierStore.barrier`."""
     if not connection.is_in_transaction():
-        raise ConfigurationError(
-            f"the barrier of {tx_id} has to be in the local transaction, and none is open on the connection; begin one"
-        )
+        raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open; begin one")
     if (await connection.execute(_BARRIER.format(**tables.names), tx_id, "C")).endswith(" 1"):
         return
     if await connection.fetchval(_OUTCOME.format(**tables.names), tx_id) == "C":
@@ -75,7 +73,7 @@ async def decide(connection: AnyConnection, tables: OutboxTables, tx_id: str, ou
     if outcome is TransactionOutcome.UNKNOWN:
         return 0
     statement = f"UPDATE {tables.rows} SET state = $2, next_at = NULL WHERE tx_id = $1 AND tx_id <> '' AND state = 1"
-    return _count(await connection.execute(statement, tx_id, int(_STATES[outcome])))
+    return _count(await connection.execute(statement, tx_id, int(DECIDED[outcome])))
 
 
 async def due_checks(
@@ -89,20 +87,8 @@ async def due_checks(
 
 async def answered(connection: AnyConnection, tables: OutboxTables, answers: Sequence[CheckAnswer]) -> int:
     """See `PreparedStore.answered`."""
-    rows: list[tuple[Any, ...]] = [(answer.id, int(_state(answer)), answer.again_in, answer.cause[:CAUSE]) for answer in answers]
+    rows: list[tuple[Any, ...]] = [(answer.id, int(state_of(answer)), answer.again_in, answer.cause[:CAUSE]) for answer in answers]
     return _count(await connection.execute(_ANSWERED.format(**tables.names), *zip(*rows, strict=True)))
-
-
-_STATES: Final = {
-    TransactionOutcome.COMMIT: RowState.LOCAL_COMMIT,
-    TransactionOutcome.ROLLBACK: RowState.LOCAL_ROLLBACK,
-    TransactionOutcome.UNKNOWN: RowState.PREPARED,
-}
-
-
-def _state(answer: CheckAnswer) -> RowState:
-    is_parked = answer.outcome is TransactionOutcome.UNKNOWN and answer.again_in is None
-    return RowState.MESSAGE_ERROR if is_parked else _STATES[answer.outcome]
 
 
 def _count(status: str) -> int:

@@ -56,8 +56,8 @@ class OutboxTables:
     @property
     def ddl(self) -> str:
         """Creates what is missing."""
-        # Rows come and go: vacuum comes early, and looks at the rows that changed and not at the size of the table. The indexes are partial,
-        # so that an ordinary row is in two of them: by its id among all, and by its id among those to be sent.
+        # Rows come and go, so vacuum comes after a number of changes, whatever the size of the table. The indexes are partial: an ordinary
+        # row is in two of them, by its id among all, and by its id among those to be sent.
         return f"""
         CREATE TABLE IF NOT EXISTS {self.rows} ({_ROWS})
             WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);

@@ -80,9 +80,17 @@ class Listening:
         self._connection: PoolConnectionProxy | None = None
         self._pool: Pool | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody listens."""
+        try:
+            return self._connection is None or self._connection.is_closed()
+        except asyncpg.InterfaceError:  # the pool has taken it back, since it broke
+            return True
+
     async def ensure(self, pool: Pool, timeout: float) -> None:
         """Listen, if that is not so already. Raises what asyncpg raises."""
-        if self._connection is not None and not self._connection.is_closed():
+        if not self.is_lost:
             return
         await self.close()
         self._pool = pool

@@ -220,7 +220,7 @@ async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(
 
 async def test_a_partition_that_the_topic_has_not_is_refused_with_a_sentence(sender: Sender) -> None:
     (answer,) = await sender.send_many([Outgoing("orders", b"v", partition=3)])
-    assert answer == SendFailed("topic 'orders' has 3 partitions, and no partition 3", retriable=False)
+    assert answer == SendFailed("topic 'orders' has 3 partitions, and no partition 3", retriable=False, error="UnknownPartition")
 
 
 @pytest.mark.parametrize("task", ["sender", "metadata"])
@@ -294,12 +294,25 @@ async def test_options_that_a_producer_refuses_are_refused_with_a_sentence() -> 
         await Sender(Settings("127.0.0.1:1"), options={"linger": 3}).start()
 
 
-async def test_without_a_start_nothing_is_sent_and_a_stop_does_nothing() -> None:
-    sender = Sender(Settings("127.0.0.1:1"))
-    (answer,) = await sender.send_many([Outgoing("one", b"v")])
-    assert isinstance(answer, SendFailed)
-    assert answer.retriable
+async def test_without_a_start_the_first_message_connects(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap))
+    assert acked(await sender.send_many([Outgoing("one", b"v")])) == [True]
     await sender.stop()
+
+
+async def test_a_sender_that_was_never_started_is_stopped_and_takes_no_more() -> None:
+    sender = Sender(Settings("127.0.0.1:1"))
+    await sender.stop()
+    (answer,) = await sender.send_many([Outgoing("one", b"v")])
+    assert answer == SendFailed("the producer is stopped", retriable=True)
+
+
+@pytest.mark.parametrize("stop_keys", [True, False])
+async def test_behind_a_refusal_its_key_goes_on_only_if_asked_to(kafka: MemoryKafka, sender: Sender, *, stop_keys: bool) -> None:
+    messages = [Outgoing("small", bytes(size), key) for size, key in [(9, b"a"), (900, b"a"), (9, b"b"), (9, b"a")]]
+    assert acked(await sender.send_many(messages, stop_keys=stop_keys)) == [True, False, True, not stop_keys]
+    nowhere = Outgoing("small", b"v", b"c", partition=7)
+    assert acked(await sender.send_many([nowhere, Outgoing("small", b"v", b"c")], stop_keys=stop_keys)) == [False, not stop_keys]
 
 
 async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: MemoryKafka) -> None:

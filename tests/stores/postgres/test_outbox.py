@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from tests.databases.postgres import USER
-from tests.databases.server import Server
+from tests.databases.proxy import proxy_to
+from tests.databases.server import Server, free_port
 
-from ackwise.middleware.outbox import OutboxStore
-from ackwise.stores.postgres.outbox import PostgresOutbox
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, TransactionOutcome
+from ackwise.plugin.registry import open_outbox
+from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
+from ackwise.stores.postgres.outbox.waking import Listening
+from ackwise.stores.protocol.outboxwaking import Wakes
 from ackwise.stores.testing.outbox import OutboxConformance
+from ackwise.stores.testing.outboxscene import message
+
+ALL = dict.fromkeys(range(64), 0)
 
 
 class TestPostgresOutbox(OutboxConformance):
@@ -56,3 +65,390 @@ class TestPostgresOutbox(OutboxConformance):
         async with self.connect(place) as connection:
             for table in ("outbox", "outbox_barrier"):
                 await connection.execute(f"UPDATE {self.prefix}{table} SET created = created - $1 * interval '1 s'", seconds)
+
+
+@pytest.fixture
+async def outbox(postgres_url: str, postgres_database: asyncpg.Connection) -> AsyncIterator[PostgresOutbox]:
+    """Of this test alone, beside a table `effects` of texts that are unique."""
+    await postgres_database.execute("CREATE TABLE effects (effect text PRIMARY KEY)")
+    outbox = PostgresOutbox(postgres_url, timeout=2.0)
+    await outbox.open()
+    yield outbox
+    await outbox.close()
+
+
+async def values(outbox: PostgresOutbox) -> list[bytes | None]:
+    return [row.message.value for row in await outbox.pending(ALL, limit=1000)]
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110  # the server's state
+            await asyncio.sleep(0.01)
+
+
+async def count(database: asyncpg.Connection, table: str = "ackwise_outbox") -> int:
+    return int(await database.fetchval(f"SELECT count(*) FROM {table}"))
+
+
+# Writing
+
+
+async def test_the_rows_of_a_transaction_are_one_insert_before_its_commit(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"0")  # asyncpg asks once for the types of arrays
+    asked: list[str] = []
+    postgres_database.add_query_logger(lambda record: asked.append(record.query.strip()[:17]))
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"1")
+        await postgres_database.execute("INSERT INTO effects VALUES ('a')")
+        transaction.send("orders", b"2")
+        await postgres_database.execute("INSERT INTO effects VALUES ('b')")
+    await asyncio.sleep(0)
+    assert asked == ["BEGIN;", "INSERT INTO effec", "INSERT INTO effec", 'INSERT INTO "ackw', "COMMIT;"]
+    assert await values(outbox) == [b"0", b"1", b"2"]
+
+
+async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbox: PostgresOutbox, postgres_url: str) -> None:
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        async with outbox.transaction(connection) as transaction:
+            transaction.send("orders", b"1")
+            with suppress(ZeroDivisionError):
+                async with connection.transaction():
+                    transaction.send("orders", b"2")
+                    raise ZeroDivisionError
+            with suppress(ZeroDivisionError):
+                async with outbox.transaction(connection), connection.transaction():
+                    outbox.send("orders", b"3")
+                    raise ZeroDivisionError
+        assert type(connection._con) is asyncpg.Connection
+        assert not connection.is_in_transaction()
+    assert await values(outbox) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        (["SAVEPOINT a", "+inside", "ROLLBACK TO a"], [b"before", b"after"]),
+        (["savepoint a;", "+inside", "rollback to savepoint a"], [b"before", b"after"]),
+        (["/* mine */ SAVEPOINT a", "+inside", "-- now\nROLLBACK WORK TO a"], [b"before", b"after"]),
+        (["SELECT 1; SAVEPOINT a", "+inside", "SELECT 1; ROLLBACK TO a"], [b"before", b"after"]),
+        (["SAVEPOINT a", "+inside", "RELEASE a"], [b"before", b"inside", b"after"]),
+        (["SAVEPOINT a", "+inside", "SAVEPOINT b", "+deeper", "RELEASE b", "ROLLBACK TO a"], [b"before", b"after"]),
+        (["SAVEPOINT a", "+inside", "SAVEPOINT b", "+deeper", "ROLLBACK TO b"], [b"before", b"inside", b"after"]),
+        (["SAVEPOINT a", "+inside", "ROLLBACK TO a", "+again", "ROLLBACK TO a"], [b"before", b"after"]),
+    ],
+)
+async def test_savepoints_that_are_executed_are_seen(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, inside: list[str], expected: list[bytes]
+) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"before")
+        for statement in inside:
+            if statement.startswith("+"):
+                transaction.send("orders", statement[1:].encode())
+            else:
+                await postgres_database.execute(statement)
+        transaction.send("orders", b"after")
+    assert await values(outbox) == expected
+
+
+@pytest.mark.parametrize("method", ["fetch", "fetchrow", "fetchval"])
+async def test_savepoints_are_seen_however_they_are_executed(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, method: str
+) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"before")
+        await getattr(postgres_database, method)("SAVEPOINT a")
+        transaction.send("orders", b"inside")
+        await getattr(postgres_database, method)("ROLLBACK TO a")
+    assert await values(outbox) == [b"before"]
+
+
+async def test_a_savepoint_that_is_prepared_is_refused(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    async with outbox.transaction(postgres_database):
+        with pytest.raises(ConfigurationError, match="can't be a prepared statement"):
+            await postgres_database.prepare("SAVEPOINT a")
+        prepared = await postgres_database.prepare("SELECT 1")
+        assert await prepared.fetchval() == 1
+
+
+async def test_rows_are_part_of_a_commit_that_was_executed_inside_the_block(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    async with outbox.transaction(postgres_database) as transaction:
+        await postgres_database.execute("INSERT INTO effects VALUES ('a')")
+        transaction.send("orders", b"1")
+        await postgres_database.execute("COMMIT")
+    assert await values(outbox) == [b"1"]
+    with pytest.raises(TransactionAborted, match="was ended inside the block"):  # noqa: PT012  # the block is what is tried
+        async with outbox.transaction(postgres_database) as transaction:
+            await postgres_database.execute("COMMIT")
+            transaction.send("orders", b"2")
+    assert await values(outbox) == [b"1"]
+
+
+async def test_an_error_that_was_swallowed_is_found_out_and_nothing_stays(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    with pytest.raises(TransactionAborted, match="an error of PostgreSQL was caught"):  # noqa: PT012  # the block is what is tried
+        async with outbox.transaction(postgres_database) as transaction:
+            await postgres_database.execute("INSERT INTO effects VALUES ('a')")
+            with suppress(asyncpg.UndefinedTableError):
+                await postgres_database.execute("SELECT * FROM nowhere")
+            transaction.send("orders", b"1")
+    assert (await values(outbox), await count(postgres_database, "effects")) == ([], 0)
+    assert not postgres_database.is_in_transaction()
+
+
+async def test_a_transaction_that_was_begun_by_a_statement_is_joined(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    await postgres_database.execute("BEGIN")
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"1")
+    assert await values(outbox) == []
+    await postgres_database.execute("COMMIT")
+    assert await values(outbox) == [b"1"]
+
+
+async def test_writing_needs_no_open_and_says_what_is_missing(postgres_url: str, postgres_database: asyncpg.Connection) -> None:
+    outbox = PostgresOutbox(postgres_url)
+    with pytest.raises(ConfigurationError, match=r"the tables of the outbox are missing; run `ackwise outbox init URL`"):
+        async with outbox.transaction(postgres_database) as transaction:
+            transaction.send("orders", b"1")
+    await outbox.init()
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"1")
+    assert await count(postgres_database) == 1
+
+
+# Waking
+
+
+async def test_a_relay_of_another_process_is_notified_only_if_it_is_idle(outbox: PostgresOutbox, postgres_url: str) -> None:
+    other = PostgresOutbox(postgres_url)
+    other._wakes = Wakes()  # as in another process
+    other._listening = Listening(other._tables, other._wakes)
+    await other.open()
+    await other.own("a", lease=60.0, share=64)
+    async with asyncio.timeout(30):
+        await other.pending(ALL, limit=10)
+        waiting = asyncio.create_task(other.wait_for_rows(3600.0))
+        connection = await asyncpg.connect(postgres_url)
+        await until(lambda: connection.fetchval("SELECT count(idle_until) FROM ackwise_outbox_relay"))
+        async with outbox.transaction(connection) as transaction:
+            transaction.send("orders", b"1")
+        await waiting
+    assert await connection.fetchval("SELECT count(idle_until) FROM ackwise_outbox_relay") == 0
+    await connection.close()
+    await other.close()
+
+
+async def test_rows_that_came_while_a_relay_went_idle_are_not_waited_for(outbox: PostgresOutbox, postgres_url: str) -> None:
+    other = PostgresOutbox(postgres_url)
+    other._wakes = Wakes()  # as in another process
+    await other.open()
+    await other.own("a", lease=60.0, share=64)
+    await other.pending(ALL, limit=10)
+    connection = await asyncpg.connect(postgres_url)
+    async with PostgresOutbox(postgres_url).transaction(connection) as transaction:  # not open: it notifies nobody
+        transaction.send("orders", b"1")
+    async with asyncio.timeout(30):
+        await other.wait_for_rows(3600.0)
+    await connection.close()
+    await other.close()
+
+
+async def test_notifications_are_sent_apart_from_the_business_and_few(outbox: PostgresOutbox, postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    asked: list[str] = []
+    connection.add_query_logger(lambda record: asked.append(record.query))
+    for _ in range(50):
+        outbox.wake()
+    async with outbox.transaction(connection) as transaction:
+        transaction.send("orders", b"1")
+    await asyncio.sleep(0)
+    assert not any("notify" in statement for statement in asked)
+    assert outbox._waking.sent <= 2
+    await connection.close()
+
+
+async def test_a_lost_listener_is_replaced_with_the_next_wait(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    await outbox.own("a", lease=60.0, share=64)
+    await outbox.wait_for_rows(0.01)
+    await postgres_database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ 'LISTEN'"
+    )
+    listening = outbox._listening
+    assert listening is not None
+
+    async def is_lost() -> bool:
+        return listening.is_lost
+
+    await until(is_lost)
+    await outbox.wait_for_rows(0.01)
+    assert not listening.is_lost
+
+
+# What only a server can do
+
+
+async def test_a_commit_in_doubt_is_decided_by_the_barrier_and_never_guessed(
+    outbox: PostgresOutbox, postgres: Server, postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    async with proxy_to(postgres.port) as proxy:
+        database = postgres_url.rpartition("/")[2]
+        connection = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{proxy.port}/{database}")
+        await outbox.prepare([message(b"1")], "tx", producer_group="shop", first_check=0.0)
+
+        async def commit_and_lose_the_answer() -> None:
+            async with connection.transaction():
+                await outbox.barrier(connection, "tx")
+                await connection.execute("INSERT INTO effects VALUES ('a')")
+                proxy.swallow_replies = True
+                commit = asyncio.create_task(connection.execute("COMMIT"))
+                await until(lambda: count(postgres_database, "effects"))
+                proxy.cut()
+                await commit
+
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await commit_and_lose_the_answer()
+        (row,) = await outbox.due_checks("shop", limit=10, lease=60.0)
+        outcome = await outbox.probe(row.tx_id, wait=1.0)
+        assert outcome is TransactionOutcome.COMMIT
+        await outbox.answered([CheckAnswer(row.id, outcome)])
+        connection.terminate()
+    assert await values(outbox) == [b"1"]
+
+
+async def test_a_lost_connection_is_replaced_where_repeating_is_safe(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    await values(outbox)
+    await postgres_database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+    )
+    assert await values(outbox) == []
+
+
+async def test_a_server_that_is_away_is_unavailable_and_says_so() -> None:
+    outbox = PostgresOutbox(f"postgresql://user:secret@127.0.0.1:{free_port()}/shop", timeout=1.0)
+    with pytest.raises(StoreUnavailable, match=r"postgresql://127.0.0.1:\d+/shop: it can't be reached"):
+        await outbox.open()
+
+
+async def test_plans_that_were_made_for_an_empty_table_read_little_of_a_full_one(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    shards = await outbox.own("a", lease=60.0, share=64)
+    for _ in range(10):
+        assert await outbox.pending(shards, limit=10) == []
+    await postgres_database.execute(
+        "INSERT INTO ackwise_outbox (message_id, shard, topic, size) SELECT n::text, n % 64, 'orders', 0 FROM generate_series(1, 50000) n"
+    )
+    assert len(await outbox.pending(shards, limit=10)) == 10
+    read = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = 'ackwise_outbox'"
+    await until(lambda: postgres_database.fetchval(read))
+    assert await postgres_database.fetchval(read) < 5000
+
+
+# Rights, versions and what is wrong
+
+
+@pytest.fixture
+async def clerk(postgres_url: str, postgres_database: asyncpg.Connection) -> AsyncIterator[str]:
+    """The URL of a user who may do nothing in the database yet."""
+    name = f"clerk_{os.urandom(4).hex()}"
+    await postgres_database.execute(f"CREATE ROLE {name} LOGIN")
+    yield postgres_url.replace(f"//{USER}@", f"//{name}@")
+    await postgres_database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+async def test_a_business_needs_insert_and_a_relay_needs_more(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection, clerk: str
+) -> None:
+    name = clerk.partition("//")[2].partition("@")[0]
+    business = PostgresOutbox(clerk)
+    with pytest.raises(ConfigurationError, match=r"may not do what the outbox needs"):
+        await business.open()
+    await postgres_database.execute(f"GRANT SELECT ON ackwise_schema, ackwise_outbox_meta TO {name}")
+    with pytest.raises(ConfigurationError, match='no right to INSERT on "ackwise_outbox"'):
+        await business.open()
+    await postgres_database.execute(f"GRANT INSERT ON ackwise_outbox TO {name}; GRANT SELECT, INSERT ON ackwise_outbox_barrier TO {name}")
+    await business.open()
+    connection = await asyncpg.connect(clerk)
+    async with business.transaction(connection) as transaction:
+        await business.barrier(connection, "tx")
+        transaction.send("orders", b"1")
+    await connection.close()
+    with pytest.raises(ConfigurationError, match='no right to SELECT, UPDATE on "ackwise_outbox_shard"'):
+        await business.claim_relay("table")
+    await postgres_database.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
+    await business.claim_relay("table")
+    assert len(await business.own("a", lease=60.0, share=64)) == 64
+    assert await values(business) == [b"1"]
+    await business.close()
+
+
+async def test_a_schema_of_a_newer_ackwise_is_refused(
+    outbox: PostgresOutbox, postgres_url: str, postgres_database: asyncpg.Connection
+) -> None:
+    await postgres_database.execute("UPDATE ackwise_schema SET version = 99 WHERE part = 'outbox'")
+    with pytest.raises(ConfigurationError, match="its outbox has version 99"):
+        await PostgresOutbox(postgres_url).open()
+
+
+async def test_a_commit_that_the_server_may_forget_is_refused(postgres_url: str) -> None:
+    pool = await asyncpg.create_pool(postgres_url, server_settings={"synchronous_commit": "off"})
+    with pytest.raises(ConfigurationError, match="synchronous_commit is off"):
+        await PostgresOutbox(pool=pool).open()
+    await pool.close()
+
+
+async def test_the_check_says_what_waits_for_nobody_and_what_is_parked(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    assert await outbox.check() == []
+    async with outbox.transaction(postgres_database) as transaction:
+        transaction.send("orders", b"1")
+        transaction.send("orders", b"2")
+    (said,) = await outbox.check()
+    assert "2 rows wait and no relay has its lease" in said
+    shards = await outbox.own("a", lease=60.0, share=64)
+    first, _ = await outbox.pending(shards, limit=2)
+    await outbox.failed([Failed(first.id, first.shard, "refused", None)], shards)
+    (said,) = await outbox.check()
+    assert "1 rows are parked" in said
+
+
+async def test_the_check_of_a_database_without_an_outbox_names_the_command(postgres_url: str) -> None:
+    (said,) = await PostgresOutbox(postgres_url).check()
+    assert said.endswith("the tables of the outbox are missing; run `ackwise outbox init URL`")
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("postgresql://h/d?synchronous_commit=off", "has no option synchronous_commit"),
+        ("postgresql://h/d?max_sise=2", "did you mean max_size"),
+        ("postgresql://h/d?timeout=0", "timeout is 0.0"),
+        ("postgres://h/d?prefix=" + "x" * 60, "prefix is"),
+    ],
+)
+def test_a_url_that_can_not_work_is_refused(url: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        from_url(url)
+
+
+def test_settings_that_can_not_work_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="needs a URL"):
+        PostgresOutbox()
+    with pytest.raises(ConfigurationError, match="retention is -1"):
+        PostgresOutbox("postgresql://h/d", retention=-1)
+
+
+def test_an_outbox_is_found_by_its_url() -> None:
+    assert isinstance(open_outbox("postgresql://user:secret@h/d"), PostgresOutbox)
+    with pytest.raises(ConfigurationError, match="no outbox is known for oracle://"):
+        open_outbox("oracle://user:secret@h/d")
+    with pytest.raises(ConfigurationError, match="has no scheme"):
+        open_outbox("secret")

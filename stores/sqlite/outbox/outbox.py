@@ -1,0 +1,362 @@
+"""`SQLiteOutbox`: rows to be sent, in the business transactions of one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Failed, OutboxRow, OutboxStatus, Parked, Prepared, Sent, TransactionOutcome
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.protocol.outboxrows import columns_of
+from ackwise.stores.protocol.outboxwaking import wakes_of
+from ackwise.stores.protocol.outboxwriting import Sends
+from ackwise.stores.protocol.purpose import OUTBOX
+from ackwise.stores.sqlite.file import File, result_code
+from ackwise.stores.sqlite.maintenance import complaints
+from ackwise.stores.sqlite.outbox import inspecting, preparing, relaying, tables
+from ackwise.stores.sqlite.outbox.relaylock import RelayLock
+from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, insert
+from ackwise.stores.sqlite.schema import VERSION
+from ackwise.stores.sqlite.url import parse, seconds
+
+__all__ = ["SQLiteOutbox", "from_url"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TRY_AGAIN: Final = 0.005
+"""Seconds between two tries for the file while somebody else writes to it."""
+
+
+class SQLiteOutbox(Sends):
+    """An outbox in the SQLite file at `path`, in which the business's own tables are as well.
+
+        async with outbox.transaction(connection):
+            connection.execute("UPDATE …")
+            outbox.send("orders", value, key=key)
+
+    `connection` is a `sqlite3.Connection` to that file, of the thread that calls. A row is inserted by the call of `send`. Open the outbox
+    once before, so that its tables are there. One relay at a time sends the rows; a second one is refused. A relay in another process
+    finds rows when it looks, not at once.
+
+    `timeout` (seconds) is how long a call waits while others write to the file; `retention` (seconds) is how long `cleanup` leaves what was
+    rolled back; `clock` gives seconds since 1970. Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self, path: str | Path, *, timeout: float = 5.0, retention: float = 86400.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
+        if str(path) in ("", ":memory:"):
+            raise ConfigurationError("a SQLite outbox needs the path of the file that the business writes to")
+        if not retention >= 0:
+            raise ConfigurationError(f"retention is {retention}; give the seconds that what was rolled back is kept, 0 or more")
+        self._file = File(OUTBOX, path, timeout, "a call of the outbox")
+        self._path, self._timeout, self._retention, self._clock = self._file.path, timeout, retention, clock
+        self._connection: sqlite3.Connection | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._lock = RelayLock(self._path)
+        self._wakes = wakes_of(f"sqlite {self._path.absolute()}")
+        self._seen = self._wakes.count
+
+    def __repr__(self) -> str:
+        return f"<SQLiteOutbox {self._path}>"
+
+    async def open(self) -> None:
+        """Open the file, and create it and the tables if need be. Opening twice does nothing.
+
+        Raises `ConfigurationError` if the file is no SQLite database or a newer Ackwise wrote it, `StoreUnavailable` if it
+        can't be opened now.
+        """
+        if self._connection is not None:
+            return
+        self._file.require_folder()
+        try:
+            connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
+        except sqlite3.Error as error:
+            raise self._file.unavailable(error) from error
+        try:
+            self._set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
+        connection.row_factory = sqlite3.Row
+        self._connection = connection
+
+    async def close(self) -> None:
+        """Wait for the call under way, and close the file; another relay may begin. Closing twice does nothing."""
+        async with self._one_at_a_time:
+            self._lock.release()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    # The business
+
+    @asynccontextmanager
+    async def transaction(self, connection: sqlite3.Connection) -> AsyncIterator[SQLiteOutboxTransaction]:
+        """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE). The errors of `connection` are sqlite3's own."""
+        mine, block = self.writer(connection), Block(connection)
+        await block.start(self._timeout)
+        try:
+            with self.within(mine):
+                yield mine
+            block.commit()
+        except BaseException:
+            block.rollback()
+            raise
+        finally:
+            mine.is_closed = True
+        if block.is_ours and mine.has_written:
+            self.wake()
+
+    def writer(self, connection: sqlite3.Connection) -> SQLiteOutboxTransaction:
+        """See `Outbox.writer`; rows are inserted by `add`."""
+        return SQLiteOutboxTransaction(connection, self._file, self._clock)
+
+    def wake(self) -> None:
+        """See `Outbox.wake`; a relay of another process looks by itself."""
+        self._wakes.wake()
+
+    # A relay
+
+    async def claim_relay(self, kind: str) -> None:
+        """See `RelayStore.claim_relay`."""
+
+        def claim(connection: sqlite3.Connection) -> str:
+            connection.execute("INSERT OR IGNORE INTO ackwise_outbox_meta VALUES ('relay_kind', ?)", (kind,))
+            return str(connection.execute("SELECT value FROM ackwise_outbox_meta WHERE name = 'relay_kind'").fetchone()[0])
+
+        if (found := await self._write(claim)) != kind:
+            raise ConfigurationError(
+                f"{self._path}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
+                "stop all of those first, then release the outbox from them"
+            )
+
+    async def release_relay(self) -> None:
+        """See `RelayStore.release_relay`."""
+        if alive := await self.relays():
+            raise ConfigurationError(f"{self._path}: {alive} relays have a lease; stop them, and try again when it has ended")
+        await self._write(lambda connection: connection.execute("DELETE FROM ackwise_outbox_meta WHERE name = 'relay_kind'"))
+
+    async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
+        """See `RelayStore.own`. A relay whose process has died is followed at once."""
+        self._lock.acquire()
+        return await self._write(relaying.own, owner, lease, self._clock())
+
+    async def relays(self) -> int:
+        """See `RelayStore.relays`."""
+        statement = "SELECT count(*) FROM ackwise_outbox_relay WHERE leased_until > ?"
+        return int(self._read(lambda connection: connection.execute(statement, (self._clock(),)).fetchone()[0]))
+
+    async def leave(self, owner: str) -> None:
+        """See `RelayStore.leave`."""
+        await self._write(relaying.leave, owner)
+        self._lock.release()
+
+    async def pending(
+        self,
+        shards: Mapping[int, int],
+        *,
+        limit: int,
+        under_way: Collection[int] = (),
+        blocked: Collection[tuple[str, bytes]] = (),
+        block_key: bool = True,
+    ) -> list[OutboxRow]:
+        """See `RelayStore.pending`."""
+        self._seen = self._wakes.count
+        return self._read(relaying.pending, shards, limit, under_way, blocked, block_key, self._clock())
+
+    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+        """See `RelayStore.sent`."""
+        return await self._write(relaying.sent, rows, shards)
+
+    async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
+        """See `RelayStore.failed`."""
+        return await self._write(relaying.failed, failures, shards, self._clock())
+
+    async def wait_for_rows(self, at_most: float) -> None:
+        """See `RelayStore.wait_for_rows`."""
+        await self._wakes.begin(self._seen).wait(at_most)
+
+    async def next_due(self, shards: Mapping[int, int]) -> float | None:
+        """See `RelayStore.next_due`."""
+        return self._read(relaying.next_due, shards, self._clock())
+
+    # Half messages
+
+    async def database_id(self, connection: sqlite3.Connection | None = None) -> str:
+        """See `BarrierStore.database_id`."""
+        return self._read(preparing.database_id) if connection is None else self._on(connection, preparing.database_id)
+
+    async def barrier(self, connection: sqlite3.Connection, tx_id: str) -> None:
+        """See `BarrierStore.barrier`."""
+        self._on(connection, preparing.barrier, tx_id, self._clock())
+
+    async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
+        """See `BarrierStore.probe`; UNKNOWN while anybody writes to the file."""
+        async with self._one_at_a_time:
+            connection = self._require_open()
+            try:
+                await self._begin(connection, wait)
+            except sqlite3.Error as error:
+                if result_code(error) == sqlite3.SQLITE_BUSY:
+                    return TransactionOutcome.UNKNOWN
+                raise self._file.unavailable(error) from error
+            return self._finish(connection, preparing.probe, tx_id, self._clock())
+
+    async def prepare(
+        self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, barrier_in: str = "", first_check: float = FIRST_CHECK
+    ) -> None:
+        """See `PreparedStore.prepare`."""
+        rows, now = [columns_of(message) for message in messages], self._clock()
+        await self._write(insert, rows, now, (1, now + first_check, tx_id, producer_group, barrier_in))
+
+    async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
+        """See `PreparedStore.decide`."""
+        changed = await self._write(preparing.decide, tx_id, outcome)
+        if changed and outcome is TransactionOutcome.COMMIT:
+            self.wake()
+        return changed
+
+    async def due_checks(self, producer_group: str | None, *, limit: int, lease: float) -> list[Prepared]:
+        """See `PreparedStore.due_checks`."""
+        return await self._write(preparing.due_checks, producer_group, limit, lease, self._clock())
+
+    async def answered(self, answers: Sequence[CheckAnswer]) -> int:
+        """See `PreparedStore.answered`."""
+        if not answers:
+            return 0
+        changed = await self._write(preparing.answered, answers, self._clock())
+        if changed and any(answer.outcome is TransactionOutcome.COMMIT for answer in answers):
+            self.wake()
+        return changed
+
+    # An operator
+
+    async def status(self) -> OutboxStatus:
+        """See `OutboxStore.status`."""
+        return self._read(inspecting.status, self._clock())
+
+    async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
+        """See `OutboxStore.parked`."""
+        return self._read(inspecting.parked, limit, after)
+
+    async def show(self, row: int) -> Parked | None:
+        """See `OutboxStore.show`."""
+        return self._read(inspecting.show, row)
+
+    async def requeue(self, rows: Collection[int] | None = None) -> int:
+        """See `OutboxStore.requeue`."""
+        changed = await self._write(inspecting.requeue, rows)
+        if changed:
+            self.wake()
+        return changed
+
+    async def init(self) -> None:
+        """Create the file and the tables if need be, as `open` does. Raises as `open` does."""
+        another = SQLiteOutbox(self._path, timeout=self._timeout)
+        await another.open()
+        await another.close()
+
+    async def check(self) -> list[str]:
+        """Return what is wrong or unwise about the file; reads all of it. Raises as `open` does, for a file that can't be written too."""
+        said = await asyncio.to_thread(self._file.use, complaints, tables.OUTBOX, self._timeout, self._clock)
+        return [sentence.replace("ackwise store init", "ackwise outbox init") for sentence in said]
+
+    async def cleanup(self) -> int:
+        """Delete what was rolled back and is older than the retention, and barriers of 30 days; return how many records."""
+        if not self._path.exists():
+            raise ConfigurationError(f"{self._path}: there is no such file; name another, or run `{OUTBOX.init}` first")
+        another = SQLiteOutbox(self._path, timeout=self._timeout)
+        await another.open()
+        try:
+            deleted, is_more = 0, True
+            while is_more:
+                some, is_more = await another._write(inspecting.clean_some, self._retention, self._clock())
+                deleted += some
+                await asyncio.sleep(_TRY_AGAIN if is_more else 0)  # others may want the file
+            return deleted
+        finally:
+            await another.close()
+
+    # Our own connection
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            found = tables.create(connection)
+            connection.execute("PRAGMA busy_timeout = 0")  # from here on we wait ourselves, and let the event loop go on
+        except sqlite3.OperationalError as error:
+            raise self._file.unavailable(error) from error
+        except sqlite3.DatabaseError as error:
+            raise self._file.no_database() from error
+        OUTBOX.require_version(found, VERSION, str(self._path), "name another file")
+
+    def _require_open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(OUTBOX.not_open(str(self._path)))
+        return self._connection
+
+    def _read(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._on(self._require_open(), work, *args, **kwargs)
+
+    def _on(
+        self, connection: sqlite3.Connection, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            return work(connection, *args, **kwargs)
+        except sqlite3.Error as error:
+            raise self._file.unavailable(error) from error
+
+    async def _write(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do `work` in a transaction of its own."""
+        async with self._one_at_a_time:
+            connection = self._require_open()
+            try:
+                await self._begin(connection, self._timeout)
+            except sqlite3.Error as error:
+                raise self._file.unavailable(error) from error
+            return self._finish(connection, work, *args, **kwargs)
+
+    async def _begin(self, connection: sqlite3.Connection, timeout: float) -> None:
+        """Become the writer of the file, without holding up the event loop."""
+        give_up_at = time.monotonic() + timeout
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                    raise
+                await asyncio.sleep(_TRY_AGAIN)
+            else:
+                return
+
+    def _finish(
+        self, connection: sqlite3.Connection, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            answer = work(connection, *args, **kwargs)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._file.unavailable(error) from error
+        finally:
+            if connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+        return answer
+
+
+def from_url(url: str) -> SQLiteOutbox:
+    """Return the outbox in the file that `sqlite:///relative/path` or `sqlite:////absolute/path` names, with `?timeout=2.5`.
+
+    Raises `ConfigurationError`.
+    """
+    path, options = parse(url, "SQLite outbox", "timeout")
+    return SQLiteOutbox(path, timeout=seconds(options.get("timeout", "5"), "SQLite outbox"))

@@ -1,0 +1,115 @@
+"""`SQLiteOutboxTransaction`: the rows of one business transaction, on the connection of whoever calls."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.protocol.outboxrows import RowColumns, columns_of
+from ackwise.stores.protocol.outboxwriting import ENDED, Buffer
+from ackwise.stores.sqlite.file import File, result_code
+
+__all__ = ["Block", "SQLiteOutboxTransaction", "insert"]
+
+_INSERT: Final = """
+INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created, state, next_at,
+    tx_id, producer_group, barrier_in)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_TO_SEND: Final = (2, None, "", "", "")
+
+#: Seconds between two tries for the file while another connection writes to it.
+_TRY_AGAIN: Final = 0.005
+
+
+def insert(
+    connection: sqlite3.Connection,
+    rows: Iterable[RowColumns],
+    now: float,
+    more: tuple[int, float | None, str, str, str] = _TO_SEND,
+) -> None:
+    """Insert rows; `more` is their state, next_at, tx_id, producer group and database of the barrier."""
+    connection.executemany(_INSERT, [(*row, now, *more) for row in rows])
+
+
+class SQLiteOutboxTransaction(Buffer):
+    """The rows of the transaction that is open on `connection`. They are inserted at once: SQLite tells nobody of savepoints, and an
+    insert is a call within the process."""
+
+    def __init__(self, connection: sqlite3.Connection, file: File, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._connection, self._file, self._clock = connection, file, clock
+
+    def add(self, message: Outgoing) -> str:
+        """See `OutboxTransaction.add`. Raises `StoreUnavailable` too."""
+        super().add(message)
+        self.rows.clear()
+        if not self._connection.in_transaction:
+            raise TransactionAborted(ENDED.format(count=1))
+        try:
+            insert(self._connection, [columns_of(message)], self._clock())
+        except sqlite3.Error as error:
+            raise self._file.unavailable(error) from error
+        self.has_written = True
+        return message.message_id
+
+    async def flush(self) -> None:
+        """Nothing is left to write."""
+
+
+class Block:
+    """The block of `outbox.transaction`: a transaction, or a savepoint in the one that is open."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.is_ours = not connection.in_transaction
+
+    async def start(self, timeout: float) -> None:
+        """Become the writer of the file; for `timeout` seconds, without holding up the event loop. Raises what sqlite3 raises."""
+        if not self.is_ours:
+            self._connection.execute("SAVEPOINT ackwise_outbox")
+            return
+        (patience,) = tuple(_plain(self._connection, "PRAGMA busy_timeout"))
+        give_up_at = time.monotonic() + timeout
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                        raise
+                    await asyncio.sleep(_TRY_AGAIN)
+                else:
+                    return
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(patience)}")
+
+    def commit(self) -> None:
+        """Commit, unless that was done inside the block; or leave the rest to whoever began."""
+        if self.is_ours and not self._connection.in_transaction:
+            return
+        self._connection.execute("COMMIT" if self.is_ours else "RELEASE ackwise_outbox")
+
+    def rollback(self) -> None:
+        """Undo the block, and nothing before it."""
+        if not self._connection.in_transaction:
+            return
+        if self.is_ours:
+            self._connection.execute("ROLLBACK")
+        else:
+            self._connection.execute("ROLLBACK TO ackwise_outbox")
+            self._connection.execute("RELEASE ackwise_outbox")
+
+
+def _plain(connection: sqlite3.Connection, statement: str) -> tuple[int, ...]:
+    """The first row, whatever the row factory of the connection."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    row: tuple[int, ...] = cursor.execute(statement).fetchone()
+    return row

@@ -1,0 +1,70 @@
+"""The outbox in memory passes the suite of every outbox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.outbox import OutboxStore
+from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox, from_url
+from ackwise.stores.testing.outbox import OutboxConformance
+from ackwise.stores.testing.outboxscene import message
+
+
+class TestMemoryOutbox(OutboxConformance):
+    def make(self, place: Path) -> OutboxStore:
+        return self.outbox
+
+    async def prepare(self, place: Path) -> None:
+        self.outbox, self.written = MemoryOutbox(retention=0.0), set[str]()
+
+    @asynccontextmanager
+    async def connect(self, place: Path) -> AsyncIterator[Any]:
+        yield MemoryConnection()
+
+    def begin(self, connection: Any) -> AbstractAsyncContextManager[Any]:
+        transaction: AbstractAsyncContextManager[Any] = connection.transaction()
+        return transaction
+
+    savepoint = begin
+
+    async def write(self, connection: Any, effect: str) -> None:
+        if effect in self.written:
+            raise KeyError(effect)
+        connection.do(lambda: self.written.add(effect))
+
+    async def effects(self, place: Path) -> list[str]:
+        return [*self.written]
+
+    async def age(self, place: Path, seconds: float) -> None:
+        for row in self.outbox._rows.values():
+            row.created -= seconds
+        self.outbox._barriers = {tx_id: (outcome, at - seconds) for tx_id, (outcome, at) in self.outbox._barriers.items()}
+
+
+async def test_a_transaction_without_a_connection_has_one_of_its_own() -> None:
+    outbox = from_url("memory://")
+    await outbox.open()
+    async with outbox.transaction() as transaction:
+        transaction.add(message(b"1"))
+    assert [row.message.value for row in await outbox.pending(dict.fromkeys(range(64), 0), limit=9)] == [b"1"]
+
+
+async def test_time_is_what_the_clock_says() -> None:
+    now = [1.7e9]
+    outbox = MemoryOutbox(clock=lambda: now[0])
+    await outbox.open()
+    await outbox.prepare([message()], "tx", producer_group="shop", first_check=6.0)
+    assert await outbox.due_checks("shop", limit=9, lease=1.0) == []
+    now[0] += 6
+    assert len(await outbox.due_checks("shop", limit=9, lease=1.0)) == 1
+
+
+def test_a_url_that_names_something_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="memory://"):
+        from_url("memory://shared")
