@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ackwise.middleware.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from ackwise.middleware.changes import ChangeSource
     from ackwise.middleware.events import EventSink
     from ackwise.middleware.outbox import OutboxStore
     from ackwise.middleware.store import ClaimStore
     from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["has_inbox", "open_inbox", "open_outbox", "open_sink", "open_store"]
+__all__ = ["has_inbox", "open_changes", "open_inbox", "open_outbox", "open_sink", "open_store"]
 
 _STORES: Final = "ackwise.stores"
 _INBOXES: Final = "ackwise.inboxes"
 _OUTBOXES: Final = "ackwise.outboxes"
+_CHANGES: Final = "ackwise.changes"
 _EVENTS: Final = "ackwise.events"
 
 
@@ -57,6 +59,21 @@ def open_outbox(url: str) -> OutboxStore:
         raise ConfigurationError("the outbox has no scheme; write it as a URL such as 'sqlite:///shop.db'")
     outbox: OutboxStore = _factory(_OUTBOXES, scheme, what="outbox")(url)
     return outbox
+
+
+def open_changes(
+    url: str, *, name: str, publication: str, tables: Sequence[str] = (), create: bool = False, replace_lost: bool = False
+) -> ChangeSource:
+    """The changes of the database of `url`, for `ackwise cdc`; not yet connected. `name` is that of the position, such as a slot's.
+
+    Raises `ConfigurationError`, which never repeats the URL: it may hold a password.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigurationError("the database of change data capture has no scheme; write it as a URL such as 'postgresql://host/shop'")
+    factory = _factory(_CHANGES, scheme, what="change data capture")
+    source: ChangeSource = factory(url, name=name, publication=publication, tables=tables, create=create, replace_lost=replace_lost)
+    return source
 
 
 def has_inbox(url: str) -> bool:

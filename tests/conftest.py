@@ -93,8 +93,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Serve
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A real PostgreSQL; its user `postgres` may do everything, without a password."""
-    with skip_if_missing("PostgreSQL"), postgres_server() as server:
+    """A real PostgreSQL with a log that can be decoded; its user `postgres` may do everything, without a password."""
+    with skip_if_missing("PostgreSQL"), postgres_server(wal_level="logical", max_replication_slots=20) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ackwise.plugin.group.group import Group
 
-__all__ = ["relay"]
+__all__ = ["relay", "relay_until_signalled"]
 
 #: Seconds after the first signal, and after the second, until the process ends, whatever hangs.
 _EXIT_WITHIN: Final = (30.0, 5.0)
@@ -62,7 +62,7 @@ def relay(
     relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
     print_log(log_level, log_format)
     collect_rarely()
-    asyncio.run(_relay_until_signalled(relaying))
+    asyncio.run(relay_until_signalled(relaying))
 
 
 _Relaying = Callable[["asyncio.Event"], Coroutine[Any, Any, None]]
@@ -111,7 +111,8 @@ def _of_outbox(url: str, brokers: str | None, events: str | None) -> _Relaying:
     return relaying
 
 
-async def _relay_until_signalled(relay: _Relaying) -> None:
+async def relay_until_signalled(relay: _Relaying) -> None:
+    """Run `relay` until the first signal sets its stop and it has ended; a second signal ends it at once. Raises what it raises."""
     import asyncio
 
     stop, watchdog = asyncio.Event(), Watchdog()

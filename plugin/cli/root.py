@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from ackwise.middleware.errors import AckwiseError
 from ackwise.plugin.cli import outbox
 from ackwise.plugin.cli.cancel import cancel
+from ackwise.plugin.cli.cdc import cdc
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
 from ackwise.plugin.cli.doctor import doctor
@@ -90,6 +91,7 @@ def new_app() -> typer.Typer:
     app.callback()(_root)
     _add(app, "run", run)
     _add(app, "relay", relay)
+    _add(app, "cdc", cdc)
     _add(app, "cancel", cancel)
     _add(app, "demo", demo)
     _add(app, "explain", explain)

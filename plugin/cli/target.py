@@ -17,7 +17,7 @@ from ackwise.middleware.errors import AckwiseError, ConfigurationError
 if TYPE_CHECKING:
     from ackwise.plugin.inspect.application import Application
 
-__all__ = ["Target", "find_app"]
+__all__ = ["Target", "find_app", "find_attribute"]
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
 """The argument of every command that takes an app."""
@@ -43,6 +43,21 @@ def find_app(target: str) -> Application:
     advice = f"did you mean {module_name}:{near[0]}" if near else "it has no App at all"
     what = f"has no {attribute!r}" if found is None else f"has a {type(found).__name__} as {attribute!r}, not an App"
     raise ConfigurationError(f"module {module_name!r} {what}; {advice}")
+
+
+def find_attribute(target: str, what: str, example: str) -> object:
+    """What `target`, a `module:attribute`, names; errors call it `what`. The module is looked for in the current folder first.
+
+    Raises `ConfigurationError`, for any error that importing the module raises as well.
+    """
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute or "/" in module_name:
+        raise ConfigurationError(f"{target!r} does not name {what}; write MODULE:NAME, such as {example}")
+    module = _imported(module_name)
+    if not hasattr(module, attribute):
+        near = difflib.get_close_matches(attribute, vars(module), n=1)
+        raise ConfigurationError(f"module {module_name!r} has no {attribute!r}{f'; did you mean {module_name}:{near[0]}' if near else ''}")
+    return getattr(module, attribute)
 
 
 def _as_application(found: object) -> Application | None:

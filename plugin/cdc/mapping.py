@@ -1,0 +1,81 @@
+"""`MappedRows`: the changes of any table, which a function of the user makes messages of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from ackwise.middleware.changes import Change, UnreadableChange
+from ackwise.middleware.errors import AckwiseError, PublishRefused
+from ackwise.middleware.outgoing import Acked, Outgoing, SendFailed
+from ackwise.middleware.tracebacks import where_raised
+from ackwise.plugin.cdc.route import Aside, Parcel, Verdict
+
+__all__ = ["Mapping", "MappedRows"]
+
+Mapping = Callable[[Change], Outgoing | None]
+"""What to send for a change; `None`: nothing. The relay gives it the change's id."""
+
+
+class MappedRows:
+    """The route of tables that are no outbox. What can't be sent stops the relay, since there is no row to park."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._mapping = mapping
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def begin(self) -> None:
+        """Nothing to do."""
+
+    async def keep(self) -> bool:
+        """There is no table to look into."""
+        return False
+
+    async def look(self) -> None:
+        """Nothing to do."""
+
+    def judge(self, change: Change) -> Verdict:
+        """What the function says. Raises `UnreadableChange` with where it raised; never with what, which may be of a row."""
+        try:
+            made = self._mapping(change)
+        except AckwiseError:
+            raise
+        except Exception as error:  # the user's function is the user's code
+            raise UnreadableChange(
+                f"{self._name} raised {type(error).__name__} at {where_raised(error)} for change {change.number} of {change.table}, "
+                f"committed at {change.position}; nothing from there on is sent: correct it, and start again"
+            ) from error
+        if made is None:
+            return Aside.NOTHING
+        if not isinstance(made, Outgoing):
+            raise UnreadableChange(
+                f"{self._name} returned {type(made).__name__} for a change of {change.table}; return an Outgoing, or None to send nothing"
+            )
+        return Parcel(dataclasses.replace(made, message_id=change.id), change.position)
+
+    async def waiting(self) -> Sequence[Parcel]:
+        """Nothing waits: what was there before the slot is not sent."""
+        return ()
+
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """All of them."""
+        return parcels
+
+    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        """Nothing to do: the position is all that is kept."""
+
+    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        """Raise `PublishRefused`."""
+        raise PublishRefused(
+            f"{failure.cause}: message {parcel.message.message_id}, committed at {parcel.position}; nothing from there on is sent. "
+            f"Let the topic take it, or let {self._name} return None for it, and start again"
+        )
+
+    async def end(self) -> None:
+        """Nothing to do."""
+
+    @property
+    def _name(self) -> str:
+        return f"{getattr(self._mapping, '__module__', '?')}:{getattr(self._mapping, '__qualname__', type(self._mapping).__name__)}"

@@ -1,0 +1,180 @@
+"""`OutboxRows`: the rows of an outbox, sent from the log and deleted from the table once they are acknowledged.
+
+The table has the last word. What waits in it when a session begins is sent from there: rows older than the slot, rows whose deletion was
+cut short, and after a lost slot all that was not sent. Updates are looked up there, too: of an updated row the log may leave out the value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ackwise.middleware.changes import Change, Operation, SourceBusy
+from ackwise.middleware.errors import PublishRefused, StoreUnavailable
+from ackwise.middleware.log import Log
+from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, OutboxStore, RowState, Sent
+from ackwise.middleware.outgoing import Acked, SendFailed
+from ackwise.plugin.cdc.route import Aside, Parcel, Verdict
+
+__all__ = ["OutboxRows"]
+
+log = Log()
+
+#: Seconds that the shards are ours without word from us. The slot has one reader, so nobody else waits for them.
+_LEASE: Final = 30.0
+
+#: Rows that are read from the table at once, and parked rows that are read at once.
+_ROWS: Final = 500
+
+#: Every how many calls of `keep` the table is looked into in any case: the net under what the log and the deletions should see to.
+_LOOK_EVERY: Final = 6
+
+#: Messages that were sent from the table and are not sent again when the log comes to them. More are sent twice, under one id.
+_SWEPT: Final = 100_000
+
+#: Why a row stays in the table.
+_HELD: Final = "it waits behind a parked row of its key"
+
+
+class OutboxRows:
+    """The route of the outbox `store`. `read_row` makes a row of what the log says; `owner` is the name of the only reader."""
+
+    def __init__(
+        self, store: OutboxStore, read_row: Callable[[Change], OutboxRow | None], *, owner: str, name: str, on_error: str = "block"
+    ) -> None:
+        self._store, self._read_row, self._owner, self._name = store, read_row, owner, name
+        self._blocks = on_error == "block"
+        self._tokens: dict[int, int] = {}
+        self._parked: dict[int, tuple[str, bytes] | None] = {}
+        self._keys: set[tuple[str, bytes]] = set()
+        self._swept: OrderedDict[str, None] = OrderedDict()
+        self._undeleted: dict[int, Sent] = {}
+        self._deleting: asyncio.Task[None] | None = None
+        self._keeps = 0
+
+    async def open(self) -> None:
+        """Connect, and create what is missing."""
+        await self._store.open()
+
+    async def begin(self) -> None:
+        """Own the table, and delete what was sent before. Raises `ConfigurationError` if relays of the table send its rows."""
+        await self._store.claim_relay("cdc")
+        await self._own()
+        await self._delete()
+
+    async def keep(self) -> bool:
+        """Renew the lease; whether to look into the table: a row of it is due again, or nobody has looked for a while."""
+        await self._own()
+        self._keeps += 1
+        due = await self._store.next_due(self._tokens)
+        return (due is not None and due <= 0) or self._keeps % _LOOK_EVERY == 0
+
+    async def _own(self) -> None:
+        self._tokens = dict(await self._store.own(self._owner, lease=_LEASE, share=SHARDS))
+        if len(self._tokens) < SHARDS:
+            raise SourceBusy(f"another relay owns {SHARDS - len(self._tokens)} of the {SHARDS} shards of the outbox {self._name}")
+
+    def judge(self, change: Change) -> Verdict:
+        """An insert to be sent is sent from the log; an update that lets a row go is looked up in the table."""
+        if change.operation is Operation.UPDATE:
+            is_new = change.row["state"] == RowState.LOCAL_COMMIT and change.row["message_id"] not in self._swept
+            return Aside.TABLE if is_new else Aside.NOTHING
+        row = self._read_row(change)
+        if row is None or row.id in self._parked or row.message.message_id in self._swept:
+            return Aside.NOTHING
+        return Parcel(row.message, change.position, row)
+
+    async def look(self) -> None:
+        """Learn anew which rows are parked: one that was requeued lets its key go."""
+        await self._finish_deletion()
+        await self._learn_parked()
+
+    async def waiting(self) -> Sequence[Parcel]:
+        """The next rows of the table that are due, by id."""
+        await self._finish_deletion()
+        rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
+        return [Parcel(row.message, "", row) for row in rows]
+
+    async def unheld(self, parcels: Sequence[Parcel]) -> Sequence[Parcel]:
+        """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
+        if not self._keys:
+            return parcels
+        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._hold(parcel.row)]
+
+    async def _hold(self, row: OutboxRow | None) -> bool:
+        """Write at the row why it waits; whether it is in the table."""
+        await self._finish_deletion()
+        return row is not None and await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens) > 0
+
+    async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        """Delete the rows, beside what is sent next. A row that is not there any more was deleted before."""
+        await self._finish_deletion()
+        self._remember(parcel.message.message_id for parcel, _ in sent if not parcel.position)
+        self._undeleted.update((row.id, Sent(row.id, row.shard)) for (_, _, row), _ in sent if row is not None)
+        self._deleting = asyncio.create_task(self._delete(), name="ackwise deletes sent rows of the outbox")
+
+    async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        """Park the row. Raises `PublishRefused` if it is not in the table, where alone it could be parked."""
+        row = parcel.row
+        assert row is not None, "an outbox has rows"
+        await self._finish_deletion()
+        if not await self._store.failed([Failed(row.id, row.shard, failure.cause, None)], self._tokens):
+            raise PublishRefused(
+                f"{failure.cause}: row {row.id} of the outbox {self._name} is not in the table and can't be parked; nothing from there on is "
+                "sent. Let the topic take it, and start again"
+            )
+        self._park(row.id, self._key(row))
+        log.error(
+            "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued"
+            if self._blocks and row.message.key is not None
+            else "a row of the outbox is parked, it is not sent until it is requeued",
+            outbox=self._name,
+            row=row.id,
+            topic=row.message.topic,
+            message_id=row.message.message_id,
+            attempts=row.attempts + 1,
+            cause=failure.cause,
+        )
+
+    async def end(self) -> None:
+        """Wait for the last deletion. What could not be deleted is, when the next session begins."""
+        try:
+            await self._finish_deletion()
+        except StoreUnavailable:
+            log.debug("rows that were sent are not deleted yet", outbox=self._name, rows=len(self._undeleted))
+
+    async def _finish_deletion(self) -> None:
+        deleting, self._deleting = self._deleting, None
+        if deleting is not None:
+            await deleting
+
+    async def _delete(self) -> None:
+        if done := list(self._undeleted.values()):
+            await self._store.sent(done, self._tokens)
+            for row in done:
+                del self._undeleted[row.id]
+
+    async def _learn_parked(self) -> None:
+        """Which rows are parked, and whose keys wait for them: those that sending failed for, not those that no check-back decided."""
+        self._parked.clear()
+        self._keys.clear()
+        after = 0
+        while page := await self._store.parked(limit=_ROWS, after=after):
+            after = page[-1].id
+            for each in page:
+                self._park(each.id, (each.topic, each.key) if each.key is not None and each.attempts > 0 else None)
+
+    def _park(self, row: int, key: tuple[str, bytes] | None) -> None:
+        self._parked[row] = key
+        if self._blocks and key is not None:
+            self._keys.add(key)
+
+    def _key(self, row: OutboxRow | None) -> tuple[str, bytes] | None:
+        return None if row is None or row.message.key is None else (row.message.topic, row.message.key)
+
+    def _remember(self, ids: Iterable[str]) -> None:
+        self._swept.update((each, None) for each in ids)
+        while len(self._swept) > _SWEPT:
+            self._swept.popitem(last=False)

@@ -1,0 +1,255 @@
+"""`CdcSession`: one stay at the log, from opening it to an error or a stop.
+
+    read → judge → send, beside which more is read → events durable → acknowledge at the end of a transaction
+
+A position is acknowledged only after Kafka acknowledged every message before it. Whatever goes wrong, the session ends there, and the
+next one reads the rest again under the same ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from ackwise.middleware.changes import Change, ChangeSource, Committed, SourceStatus
+from ackwise.middleware.errors import AckwiseError, StoreUnavailable
+from ackwise.middleware.events import Event, EventCode, EventSink
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.outbox import retry_delay
+from ackwise.middleware.outgoing import Acked, MessageSender, SendFailed
+from ackwise.plugin.cdc.route import Aside, Parcel, Route
+from ackwise.plugin.client.logthrottle import LogThrottle
+
+__all__ = ["CdcCounts", "CdcSession"]
+
+log = Log()
+
+#: Changes that are read and sent at once. The next ones are read meanwhile, so twice as many are in memory.
+_AT_ONCE: Final = 2000
+
+#: Seconds from one heartbeat to the next, which is also how often the slot is looked at.
+_BEAT: Final = 10.0
+
+#: Seconds from one RELAY_POSITION to the next.
+_TELL: Final = 1.0
+
+
+class CdcCounts:
+    """What a relay has done since it began."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.transactions = 0
+        self.parked = 0
+        self.position: str | None = None
+        self.status: SourceStatus | None = None
+        """As of the last heartbeat."""
+
+
+class CdcSession:
+    """Sends what `source`, which is open, says, for as long as `relay` goes. `name` is that of the source in events."""
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        route: Route,
+        sender: MessageSender,
+        *,
+        stop: asyncio.Event,
+        counts: CdcCounts,
+        throttle: LogThrottle,
+        sink: EventSink | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source, self._route, self._sender = source, route, sender
+        self._stop, self._counts, self._throttle, self._sink, self._clock = stop, counts, throttle, sink, clock
+        self._look = asyncio.Event()
+        self._told_at = float("-inf")
+
+    async def relay(self) -> None:
+        """Send until the stop. Raises whatever ends it."""
+        await self._route.begin()
+        if self._sink is not None:
+            await self._sink.flush()  # where events can't be made durable, nothing is begun
+        self._look.set()
+        reading: asyncio.Task[Sequence[Change | Committed]] | None = None
+        try:
+            while not self._stop.is_set():
+                if self._look.is_set() and not await self._send_waiting():
+                    return
+                reading = reading or asyncio.create_task(self._source.read(_AT_ONCE), name="ackwise reads the log")
+                if not await self._first(reading):
+                    continue
+                read, reading = reading.result(), asyncio.create_task(self._source.read(_AT_ONCE), name="ackwise reads the log")
+                if not await self._deliver(read):
+                    return
+        finally:
+            await _cancelled(reading)
+            await self._route.end()
+
+    async def keep(self) -> None:
+        """Write heartbeats, renew what has to be renewed, and say what is wrong with the slot. Raises whatever ends the session."""
+        while True:
+            try:
+                self._counts.status = await self._source.beat()
+                self._tell_findings(self._counts.status)
+            except StoreUnavailable as error:
+                if self._throttle.is_due("beat"):
+                    log.warning("the heartbeat of change data capture failed", slot=self._source.name, error=said(error), retry_in=_BEAT)
+            await asyncio.sleep(_BEAT)
+            if await self._route.keep():
+                self._look.set()
+
+    async def _first(self, reading: asyncio.Task[Sequence[Change | Committed]]) -> bool:
+        """Wait for changes; whether they came before the stop and before the table is to be looked into."""
+        others = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._look.wait())]
+        try:
+            await asyncio.wait({reading, *others}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for other in others:
+                other.cancel()
+        return reading.done()
+
+    async def _deliver(self, read: Sequence[Change | Committed]) -> bool:
+        """Send what was read, then acknowledge the last transaction that ended in it; whether all was sent before the stop."""
+        parcels: list[Parcel] = []
+        ended: str | None = None
+        refused: AckwiseError | None = None
+        for each in read:
+            if isinstance(each, Committed):
+                ended = each.position
+                self._counts.transactions += 1
+                continue
+            try:
+                verdict = self._route.judge(each)
+            except AckwiseError as error:  # what stands before it is sent first, so that it is not read again
+                refused = error
+                break
+            if isinstance(verdict, Parcel):
+                parcels.append(verdict)
+            elif verdict is Aside.TABLE:
+                if not (await self._send(parcels) and await self._send_waiting()):
+                    return False
+                parcels = []
+        if not await self._send(parcels):
+            return False
+        if ended is not None:
+            self._acknowledge(ended)
+        if refused is not None:
+            raise refused
+        return True
+
+    def _acknowledge(self, position: str) -> None:
+        self._source.acknowledge(position)
+        self._counts.position = position
+        if self._sink is not None and self._clock() >= self._told_at + _TELL:
+            self._told_at = self._clock()
+            attrs = {"source": self._source.name, "lsn": position}
+            self._sink.record(Event(EventCode.RELAY_POSITION, attrs=json.dumps(attrs)))
+
+    async def _send_waiting(self) -> bool:
+        """Send what waits in the table; whether all was sent before the stop. What comes in meanwhile is in the log."""
+        self._look.clear()
+        await self._route.look()
+        since_ms = (await self._source.status()).now_ms
+        while parcels := await self._route.waiting():
+            if not await self._send(parcels):
+                return False
+            if all(parcel.row is not None and parcel.row.created_ms > since_ms for parcel in parcels):
+                break
+        return True
+
+    async def _send(self, parcels: Sequence[Parcel]) -> bool:
+        """Send until each is acknowledged or refused for good; whether that was so before the stop."""
+        failures = 0
+        while parcels := await self._route.unheld(parcels):
+            answers = await self._sender.send_many([parcel.message for parcel in parcels], stop_keys=True)
+            paired = list(zip(parcels, answers, strict=True))
+            await self._settle([(parcel, answer) for parcel, answer in paired if isinstance(answer, Acked)])
+            failed = [(parcel, answer) for parcel, answer in paired if isinstance(answer, SendFailed)]
+            for parcel, answer in failed:
+                if not answer.retriable:
+                    await self._refuse(parcel, answer)
+            again = [(parcel, answer) for parcel, answer in failed if answer.retriable]
+            if again and len(again) == len(failed):  # a refusal alone stops what is behind it only once
+                failures += 1
+                if failures == 1:
+                    self._record_failures(again)
+                if not await self._rest(failures, len(again), again[0][1]):
+                    return False
+            parcels = [parcel for parcel, _ in again]
+        return True
+
+    async def _refuse(self, parcel: Parcel, failure: SendFailed) -> None:
+        await self._route.refuse(parcel, failure)
+        self._counts.parked += 1
+        self._record(EventCode.OUTBOX_PARKED, parcel, None, failure.error or None)
+
+    def _record_failures(self, failed: Sequence[tuple[Parcel, SendFailed]]) -> None:
+        """The first failure of rows: a row that hangs is known, even where nobody recorded its commit."""
+        for parcel, failure in failed:
+            if parcel.row is not None and parcel.row.attempts == 0:
+                self._record(EventCode.OUTBOX_STORED, parcel, None, failure.error or None)
+
+    async def _settle(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
+        if not sent:
+            return
+        for parcel, acked in sent:
+            self._record(EventCode.PRODUCED if parcel.row is None else EventCode.OUTBOX_SENT, parcel, acked)
+        if self._sink is not None:
+            await self._sink.flush()
+        await self._route.sent(sent)
+        self._counts.sent += len(sent)
+
+    async def _rest(self, failures: int, count: int, failure: SendFailed) -> bool:
+        """Wait until it is tried again; `False` if the stop came first, and at once if it has come."""
+        delay = retry_delay(failures)
+        if self._throttle.is_due("send"):
+            log.warning(
+                "Kafka did not acknowledge, change data capture waits and its position stays",
+                slot=self._source.name,
+                messages=count,
+                cause=failure.cause,
+                retry_in=round(delay, 3),
+            )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stop.wait()
+        return not self._stop.is_set()
+
+    def _record(self, code: EventCode, parcel: Parcel, acked: Acked | None, error: str | None = None) -> None:
+        if self._sink is None:
+            return
+        facts: dict[str, object] = {"source": self._source.name, **({"lsn": parcel.position} if parcel.position else {})}
+        if parcel.row is not None:
+            facts |= {"outbox": self._source.address, "row": parcel.row.id}
+        self._sink.record(
+            Event(
+                code,
+                parcel.message.topic,
+                None if acked is None else acked.partition,
+                None if acked is None or acked.offset < 0 else acked.offset,
+                record_ts_ms=None if acked is None else acked.timestamp,
+                error=error,
+                dedup_key=parcel.message.message_id,
+                attrs=json.dumps(facts),
+            )
+        )
+
+    def _tell_findings(self, status: SourceStatus) -> None:
+        for finding in status.findings:
+            if self._throttle.is_due(finding):
+                log.warning("change data capture needs attention", slot=self._source.name, finding=finding)
+
+
+async def _cancelled(reading: asyncio.Task[Sequence[Change | Committed]] | None) -> None:
+    if reading is None:
+        return
+    reading.cancel()
+    await asyncio.wait({reading})
+    if not reading.cancelled():
+        reading.exception()  # what was read is not acknowledged, and is read again

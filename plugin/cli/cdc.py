@@ -1,0 +1,170 @@
+"""`ackwise cdc URL`: sends what a database's log says to Kafka; with `--status`, how far it has come."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.cli.console import new_table, to_stdout
+from ackwise.plugin.cli.logs import print_log
+from ackwise.plugin.cli.relay import relay_until_signalled
+from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
+from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ackwise.middleware.changes import ChangeSource, SourceStatus
+    from ackwise.middleware.events import EventSink
+    from ackwise.plugin.cdc.mapping import Mapping
+
+__all__ = ["cdc"]
+
+_Url = Annotated[str, typer.Argument(metavar="URL", help="The database, such as [bold]postgresql://host/shop[/bold].")]
+_Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Where messages are sent. Default: {DEFAULT_BROKERS}.")]
+_Slot = Annotated[str, typer.Option(help="The replication slot, which keeps the log until Kafka has it.")]
+_Publication = Annotated[str, typer.Option(help="The publication, which says which tables the log tells of.")]
+_Create = Annotated[bool, typer.Option("--create-slot", help="Make publication and slot where they are missing.")]
+_Replace = Annotated[
+    bool,
+    typer.Option("--replace-lost-slot", help="Begin again at the end of the log after a slot was lost; see the page on it first."),
+]
+_Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="SCHEMA.TABLE", help="Read this table in place of the outbox; may be given more than once."),
+]
+_Map = Annotated[
+    str | None,
+    typer.Option("--map", metavar="MODULE:FUNCTION", help="With --table: makes an Outgoing, or None, of a Change."),
+]
+_OnError = Annotated[
+    Literal["block", "skip"],
+    typer.Option(help="What a row that Kafka refuses for good does to its key: hold it until the row is requeued, or nothing."),
+]
+_Events = Annotated[str | None, typer.Option(metavar="FOLDER", help="Where events go. Default: nowhere.")]
+_Status = Annotated[bool, typer.Option("--status", help="Print how far the slot has come, and leave.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="With --status: one JSON object.")]
+
+
+def cdc(
+    url: _Url,
+    brokers: _Brokers = None,
+    slot: _Slot = "ackwise",
+    publication: _Publication = "ackwise",
+    create_slot: _Create = False,
+    replace_lost_slot: _Replace = False,
+    tables: _Tables = None,
+    mapping: _Map = None,
+    on_error: _OnError = "block",
+    events: _Events = None,
+    status: _Status = False,
+    as_json: _AsJson = False,
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = "text",
+) -> None:
+    """Send the rows of an outbox as its database commits them, read from the log, until SIGINT or SIGTERM. With --table and --map it sends
+    the changes of any table.
+
+    The position in the log moves once Kafka acknowledged everything before it. Any number may run for one slot: one reads, the others
+    wait to take over.
+
+    Exit code 0: what was sent is acknowledged, and it left. 1: with --status, something is wrong or unwise. 2: it can't start, or not go
+    on. 128 + n: a second signal n ended it at once.
+    """
+    import asyncio
+
+    from ackwise.plugin.registry import open_changes
+
+    if (mapping is None) != (not tables):
+        raise ConfigurationError("--table and --map belong together: the function says what to send for a change of the table")
+    source = open_changes(url, name=slot, publication=publication, tables=tables or (), create=create_slot, replace_lost=replace_lost_slot)
+    if status:
+        _show(wait_for(_status(source)), as_json)
+        return
+    relaying = _Relaying(source, url, brokers, _found(mapping) if mapping else None, on_error, events)
+    print_log(log_level, log_format)
+    collect_rarely()
+    asyncio.run(relay_until_signalled(relaying))
+
+
+class _Relaying:
+    """A relay of `source` as the options say."""
+
+    def __init__(
+        self, source: ChangeSource, url: str, brokers: str | None, mapping: Mapping | None, on_error: str, events: str | None
+    ) -> None:
+        from ackwise.plugin.outbox.apart import AloneSettings
+        from ackwise.plugin.registry import open_outbox, open_sink
+        from ackwise.plugin.settings.config import read_config
+
+        config = read_config()
+        given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
+        options = {name: entry.value for name, entry in config.of("client_options").items()}
+        self._settings = AloneSettings(str(given), client_id="ackwise-cdc", client_options=options)
+        self._source, self._mapping, self._on_error = source, mapping, on_error
+        self._outbox = None if mapping else open_outbox(url)
+        self._sink: EventSink | None = None
+        if events is not None:
+            self._sink = open_sink(events, group=f"cdc-{source.name}", mode="before_settle", permissions=0o640, facts={})
+
+    async def __call__(self, stop: asyncio.Event) -> None:
+        from contextlib import AsyncExitStack
+        from functools import partial
+
+        from ackwise.plugin.cdc.mapping import MappedRows
+        from ackwise.plugin.cdc.outboxrows import OutboxRows
+        from ackwise.plugin.cdc.relay import CdcRelay
+        from ackwise.plugin.producer.sender import Sender
+
+        source = self._source
+        async with AsyncExitStack() as opened:
+            if self._sink is not None:
+                opened.push_async_callback(self._sink.close)
+                await self._sink.open()
+            if self._outbox is not None:
+                opened.push_async_callback(self._outbox.close)
+                route: Any = OutboxRows(
+                    self._outbox, source.outbox_row, owner=f"cdc/{source.name}", name=source.address, on_error=self._on_error
+                )
+            else:
+                assert self._mapping is not None, "a table has a function"
+                route = MappedRows(self._mapping)
+            await CdcRelay(source, route, new_sender=partial(Sender, self._settings), sink=self._sink).run(stop)
+
+
+def _found(target: str) -> Mapping:
+    """The function that `target`, a `module:function`, names. Raises `ConfigurationError`."""
+    from ackwise.plugin.cli.target import find_attribute
+
+    found: Any = find_attribute(target, "a function", "shop.changes:to_message")
+    if not callable(found):
+        raise ConfigurationError(f"{target} is a {type(found).__name__}; --map needs a function that takes a Change")
+    mapping: Mapping = found
+    return mapping
+
+
+async def _status(source: ChangeSource) -> SourceStatus:
+    try:
+        return await source.status()
+    finally:
+        await source.close()
+
+
+def _show(status: SourceStatus, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(status)))
+    else:
+        table = new_table("slot", "read", "acknowledged", "behind", "kept")
+        kept, behind = (f"{size} bytes" if size is not None else "" for size in (status.retained, status.behind))
+        table.add_row(escape(status.name), "now" if status.active else "by nobody", status.acknowledged or "", behind, kept)
+        to_stdout().print(table)
+        for finding in status.findings:
+            to_stdout().print(escape(finding))
+    raise typer.Exit(int(bool(status.findings)))

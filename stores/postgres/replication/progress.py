@@ -1,0 +1,39 @@
+"""`Progress`: the position that may be reported as done. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """How far the log was read, and up to where nothing is outstanding.
+
+    The server drops the log before the position that is reported as `done`, and begins there after a crash. So it is the end of
+    a transaction all of whose changes were acknowledged, or, while none is outstanding, the end of what the server has looked through.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self.done = start  #: May be reported.
+        self._outstanding: deque[int] = deque()  # ends of transactions that were read whole and not acknowledged, in their order
+        self._is_inside = False
+
+    def begin(self) -> None:
+        """A transaction begins: from now on something is outstanding."""
+        self._is_inside = True
+
+    def commit(self, end: int) -> None:
+        """It was read whole; `end` is where it ends."""
+        self._is_inside = False
+        self._outstanding.append(end)
+
+    def acknowledge(self, end: int) -> None:
+        """Everything up to the end of a transaction was acknowledged. What was never read can't be."""
+        while self._outstanding and self._outstanding[0] <= end:
+            self.done = max(self.done, self._outstanding.popleft())
+
+    def passed(self, position: int) -> None:
+        """The server has sent everything that there is before `position`: an idle source goes forward with it."""
+        if not self._outstanding and not self._is_inside:
+            self.done = max(self.done, position)

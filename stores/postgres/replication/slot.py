@@ -1,0 +1,140 @@
+"""What PostgreSQL says of a replication slot, and what follows from it. Pure but for the query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackwise.middleware.changes import ChangesLost
+from ackwise.middleware.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+    from asyncpg.pool import PoolConnectionProxy
+
+__all__ = ["Decision", "Known", "Slot", "decide", "findings", "look_at"]
+
+#: Bytes of log kept for the slot from which that is said: one gibibyte.
+_MUCH: Final = 2**30
+
+_SLOT: Final = """
+SELECT plugin, slot_type, database = current_database() AS is_here, active, confirmed_flush_lsn::text AS confirmed, wal_status,
+    safe_wal_size::int8 AS safe, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8 AS retained,
+    pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8 AS behind,
+    (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
+    (extract(epoch FROM clock_timestamp()) * 1000)::int8 AS now_ms
+FROM pg_replication_slots WHERE slot_name = $1
+"""
+
+
+class Slot(NamedTuple):
+    """A row of pg_replication_slots. Bytes of log."""
+
+    plugin: str | None
+    slot_type: str
+    is_here: bool | None
+    active: bool
+    confirmed: str | None
+    wal_status: str | None
+    safe: int | None
+    """Until the slot is lost; `None` without a limit."""
+    retained: int | None
+    behind: int | None
+    keep_mb: int
+    """max_slot_wal_keep_size; -1 is no limit."""
+    now_ms: int
+
+
+class Known(NamedTuple):
+    """What our table remembers of a slot."""
+
+    system_id: str
+    timeline: int
+    position: str
+
+
+class Decision(NamedTuple):
+    """What to do before reading."""
+
+    drops: bool
+    makes: bool
+    says: str | None = None
+    """What somebody should know, a sentence."""
+
+
+async def look_at(connection: Connection | PoolConnectionProxy, name: str) -> Slot | None:
+    """The slot `name`; `None` if there is none."""
+    row: Any = await connection.fetchrow(_SLOT, name)
+    return None if row is None else Slot(*row)
+
+
+def decide(
+    name: str, slot: Slot | None, known: Known | None, system_id: str, timeline: int, *, create: bool, replace_lost: bool, remains: str
+) -> Decision:
+    """Whether the slot can be read on, or is to be made. `remains` says what became of the changes that were not sent.
+
+    Raises `ChangesLost` where a new slot would pass something over, and `ConfigurationError` for a slot of somebody else.
+    """
+    if slot is not None:
+        _require_ours(name, slot)
+    loss = _loss(name, slot, known, system_id)
+    if loss is not None and not replace_lost:
+        raise ChangesLost(
+            f"{loss}; {remains}. Find out why, then start once with --create-slot --replace-lost-slot to begin again at the end of the log"
+        )
+    if slot is None and not create:
+        raise ConfigurationError(f"there is no replication slot {name}; --create-slot makes it, which needs the attribute REPLICATION")
+    is_gone = slot is None or slot.wal_status == "lost"
+    if loss is not None:
+        return Decision(
+            drops=slot is not None and is_gone, makes=is_gone, says=f"{loss}; reading begins again, as --replace-lost-slot says"
+        )
+    if known is not None and known.timeline != timeline:
+        return Decision(False, False, f"the server is on timeline {timeline} after {known.timeline}: it was promoted or restored")
+    return Decision(False, is_gone)
+
+
+def _require_ours(name: str, slot: Slot) -> None:
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
+        raise ConfigurationError(f"the replication slot {name} is {slot.slot_type} with plug-in {slot.plugin}; choose another --slot")
+    if not slot.is_here:
+        raise ConfigurationError(f"the replication slot {name} is of another database of this server; choose another --slot")
+
+
+def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str) -> str | None:
+    """Why changes may be missing between what was sent and what can be read; `None` if none are."""
+    if slot is not None and slot.wal_status == "lost":
+        return (
+            f"the replication slot {name} is lost: the relay was away until the log reached max_slot_wal_keep_size, "
+            f"and what came after {slot.confirmed or 'its beginning'} was removed"
+        )
+    if known is None:
+        return None
+    if known.system_id != system_id:
+        return f"this is another server: the slot {name} was read on system {known.system_id}, and this one is {system_id}"
+    if slot is None:
+        return f"the replication slot {name} is gone, which was read up to {known.position}: somebody dropped it, or a stand-by took over"
+    return None
+
+
+def findings(name: str, slot: Slot) -> tuple[str, ...]:
+    """What is wrong or unwise about a slot that is read, a sentence each."""
+    found: list[str] = []
+    if slot.wal_status == "lost":
+        found.append(f"the replication slot {name} is lost: the log that it needs was removed")
+    elif slot.wal_status == "unreserved" or (slot.safe is not None and slot.keep_mb > 0 and slot.safe < slot.keep_mb * 2**20 // 4):
+        left = 0 if slot.safe is None else max(0, slot.safe)
+        found.append(
+            f"the replication slot {name} is nearly lost: {left} bytes of log remain until max_slot_wal_keep_size; "
+            "bring the relay or Kafka back, or raise it"
+        )
+    if slot.keep_mb < 0:
+        found.append(
+            "max_slot_wal_keep_size is -1: while the relay is away the log grows until the disk is full; "
+            "set it to what the disk can spare, such as 10GB"
+        )
+    if slot.retained is not None and slot.retained > _MUCH:
+        found.append(
+            f"{slot.retained} bytes of log are kept for the replication slot {name}; "
+            "look for a relay that is behind, or for a long transaction in pg_stat_activity"
+        )
+    return tuple(found)

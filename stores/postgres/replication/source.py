@@ -1,0 +1,335 @@
+"""`PostgresChanges`: the changes of a PostgreSQL database by logical replication."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
+from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.postgres.connections import Connections
+from ackwise.stores.postgres.replication import memory, publication, slot
+from ackwise.stores.postgres.replication.connection import LogData, ReplicationConnection, parse_frame, status_update
+from ackwise.stores.postgres.replication.lsn import format_lsn, parse_lsn
+from ackwise.stores.postgres.replication.progress import Progress
+from ackwise.stores.postgres.replication.reader import Reader
+from ackwise.stores.postgres.tables import Tables
+from ackwise.stores.postgres.url import parse
+from ackwise.stores.protocol.purpose import Purpose
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ackwise.stores.postgres.replication.row import Columns
+
+__all__ = ["PostgresChanges"]
+
+CDC: Final = Purpose(
+    name="change data capture",
+    tables="change data capture",
+    unit="read",
+    timed="a statement of change data capture",
+    part="cdc",
+    missing="the table of change data capture is missing",
+    has="change data capture has",
+)
+
+#: PostgreSQL's rule for the name of a slot.
+_SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
+
+#: Seconds between reports of the acknowledged position, if it moved, and if it did not; wal_sender_timeout is 60 by default.
+_REPORT, _REPORT_IDLE = 1.0, 5.0
+
+#: Seconds that making a slot may take: it waits for every transaction that is open.
+_MAKE_SLOT: Final = 60.0
+
+#: Of a row of the outbox, what has to be in the log.
+_OUTBOX_COLUMNS: Final = ("id", "message_id", "shard", "topic", "message_key", "partition", "headers", "value", "state", "attempts")
+
+_RESOLVE: Final = """
+SELECT n.nspname || '.' || c.relname AS name, c.relkind = 'p' AS is_partitioned
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
+"""
+
+
+class PostgresChanges:
+    """Changes of the outbox of `url`, or of `tables` (`schema.table`), which the replication slot `name` keeps the log for.
+
+    `create` makes publication and slot where they are missing; `replace_lost` begins again after a slot was lost, once somebody said so.
+    Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "ackwise",
+        publication: str = "ackwise",
+        tables: Sequence[str] = (),
+        create: bool = False,
+        replace_lost: bool = False,
+    ) -> None:
+        if not _SLOT_NAME.fullmatch(name):
+            raise ConfigurationError(f"the slot is called {name!r}; use up to 63 lower-case letters, digits and '_'")
+        if not publication or "\0" in publication or len(publication.encode()) > 63:
+            raise ConfigurationError(f"the publication is called {publication!r}; give a name of up to 63 bytes")
+        self._url, options = parse(url)
+        self._name, self._publication, self._wanted = name, publication, tuple(tables)
+        self._create, self._replace_lost = create, replace_lost
+        self._timeout, self._tables = options.timeout, Tables(options.schema, options.prefix)
+        self._connections = Connections(
+            CDC,
+            self._url,
+            None,
+            timeout=options.timeout,
+            max_size=1,
+            statement_cache_size=options.statement_cache_size,
+            session={"application_name": "ackwise cdc"},
+            maintenance_session={"application_name": "ackwise cdc"},
+            is_bounded=True,
+        )
+        self._known: dict[str, Columns] = {}
+        self._stream: ReplicationConnection | None = None
+        self._reader: Reader | None = None
+        self._progress = Progress()
+        self._reporting: asyncio.Task[None] | None = None
+        self._end: AckwiseError | None = None
+        self._found: tuple[str, ...] = ()
+        self._reported = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the slot."""
+        return self._name
+
+    @property
+    def address(self) -> str:
+        """Where the database is, without user and password."""
+        return self._connections.address
+
+    async def open(self) -> None:
+        """Check everything, make what is to be made, and begin to read. Raises as `ChangeSource.open`."""
+        await self._stop_stream()
+        await self._connections.open(self._require_settings)
+        stream = await self._connect()
+        try:
+            system_id, timeline = await stream.identify()
+            async with self._database() as database:
+                wanted, start = await self._prepare(database, system_id, timeline)
+            await stream.start(self._name, self._publication)
+        except BaseException:
+            await stream.close()
+            raise
+        self._progress = Progress(parse_lsn(start))
+        identity = f"{system_id}-{timeline}-{self._name}"
+        self._reader = Reader(wanted, identity, self._known, self._progress)
+        self._stream, self._end, self._reported = stream, None, 0
+        self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
+        self._reporting = asyncio.create_task(self._report_on(), name="ackwise reports its position to PostgreSQL")
+
+    async def read(self, limit: int) -> Sequence[Change | Committed]:
+        """The next changes. Raises as `ChangeSource.read`."""
+        while True:
+            if self._end is not None:
+                raise self._end
+            if self._stream is None or self._reader is None:
+                raise StoreUnavailable(f"{self.address}: change data capture is not open")
+            frames = await self._stream.receive(limit)
+            if found := self._understood(frames, self._reader):
+                return found
+
+    def _understood(self, frames: Sequence[bytes], reader: Reader) -> list[Change | Committed]:
+        """What the pieces of the stream say. What can't be read ends the source, once what stands before it was given out."""
+        found: list[Change | Committed] = []
+        try:
+            for data in frames:
+                frame = parse_frame(data)
+                if isinstance(frame, LogData):
+                    if (said := reader.read(frame.payload)) is not None:
+                        found.append(said)
+                    continue
+                self._progress.passed(frame.end)
+                if frame.wants_reply:
+                    self._report()
+        except UnreadableChange as error:
+            self._end = UnreadableChange(f"{self.address}: {error}")
+        except ValueError as error:
+            self._end = UnreadableChange(f"{self.address}: {error}")
+        return found or self._raised_end()
+
+    def _raised_end(self) -> list[Change | Committed]:
+        if self._end is not None:
+            raise self._end
+        return []
+
+    def acknowledge(self, position: str) -> None:
+        """Everything up to the end of this transaction was sent."""
+        self._progress.acknowledge(parse_lsn(position))
+
+    async def beat(self) -> SourceStatus:
+        """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
+        async with self._database() as database:
+            await memory.beat(database, self._tables, self._name, format_lsn(self._progress.done))
+            return await self._status(database)
+
+    async def status(self) -> SourceStatus:
+        """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
+        await self._connections.open(self._require_settings)
+        async with self._database() as database:
+            return await self._status(database)
+
+    async def close(self) -> None:
+        """Tell the server what was acknowledged, and disconnect."""
+        await self._stop_stream()
+        await self._connections.close()
+
+    def outbox_row(self, change: Change) -> OutboxRow | None:
+        """The row of the outbox that was inserted to be sent. Raises `UnreadableChange` for a row that no outbox of ours wrote."""
+        if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
+            return None
+        row = change.row
+        try:
+            message = Outgoing(
+                row["topic"],
+                row["value"],
+                key=row["message_key"],
+                headers=unpacked_headers(row["headers"]),
+                partition=row["partition"],
+                message_id=row["message_id"],
+            )
+            return OutboxRow(row["id"], row["shard"], message, row["attempts"], change.committed_ms)
+        except (KeyError, ValueError, TypeError, ConfigurationError) as error:
+            what = f"it has no column {error}" if isinstance(error, KeyError) else type(error).__name__
+            raise UnreadableChange(
+                f"{self.address}: a row of {change.table}, committed at {change.position}, can't be read ({what}); "
+                "run `ackwise outbox check`, and see who changed the table"
+            ) from None
+
+    async def _connect(self) -> ReplicationConnection:
+        try:
+            return await ReplicationConnection.connect(self._url, address=self.address, timeout=self._timeout)
+        except StoreUnavailable as error:
+            async with self._database() as database:  # an ordinary connection of this user works, so is it the attribute?
+                question = "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
+                if not await database.fetchval(question):
+                    raise ConfigurationError(
+                        f"{error}; this user has no attribute REPLICATION: ALTER ROLE … REPLICATION gives it (on RDS: GRANT rds_replication TO …)"
+                    ) from None
+            raise
+
+    async def _prepare(self, database: PoolConnectionProxy, system_id: str, timeline: int) -> tuple[list[str], str]:
+        """The tables to read, and where the slot stands, once everything is there."""
+        await memory.ensure(database, self._tables)
+        known = await memory.recall(database, self._tables, self._name)
+        seen = await slot.look_at(database, self._name)
+        if seen is not None and seen.active:
+            raise SourceBusy(f"{self.address}: another relay reads from the slot {self._name}")
+        decision = slot.decide(
+            self._name,
+            seen,
+            known,
+            system_id,
+            timeline,
+            create=self._create,
+            replace_lost=self._replace_lost,
+            remains=self._remains(),
+        )
+        wanted = [await self._resolved(database, table) for table in self._wanted or [self._tables.named("outbox")]]
+        heartbeat = await self._resolved(database, self._tables.named("cdc"))
+        self._found = await publication.ensure(
+            database,
+            self._publication,
+            [*wanted, heartbeat],
+            columns=() if self._wanted else _OUTBOX_COLUMNS,
+            needs=("insert", "update", "delete") if self._wanted else ("insert", "update"),
+            create=self._create,
+        )
+        if decision.says is not None:
+            self._found = (decision.says, *self._found)
+        if decision.drops:
+            await database.execute("SELECT pg_drop_replication_slot($1)", self._name)
+        if decision.makes:
+            await self._make_slot()
+            seen = await slot.look_at(database, self._name)
+        if seen is None or seen.confirmed is None:
+            raise StoreUnavailable(f"{self.address}: the replication slot {self._name} is not ready; it is tried again")
+        await memory.remember(database, self._tables, self._name, slot.Known(system_id, timeline, seen.confirmed))
+        return wanted, seen.confirmed
+
+    def _remains(self) -> str:
+        if self._wanted:
+            return "changes that were not sent yet will be missing in Kafka"
+        return "rows that were not sent yet are still in the outbox, and are sent from there then, but for those that were deleted with their insert"
+
+    async def _make_slot(self) -> None:
+        try:
+            async with self._connections.maintain() as patient:
+                await patient.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", self._name, timeout=_MAKE_SLOT)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error}; the slot {self._name} could not be made: it waits for every open transaction (see pg_stat_activity), "
+                "and max_replication_slots and max_wal_senders must leave room for it"
+            ) from None
+
+    async def _resolved(self, database: PoolConnectionProxy, table: str) -> str:
+        row: Any = await database.fetchrow(_RESOLVE, table)
+        if row is None:
+            advice = "correct --table" if self._wanted else "run `ackwise outbox init URL`"
+            raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
+        if row["is_partitioned"]:
+            raise ConfigurationError(f"{self.address}: {table} is partitioned, and the log names its partitions; name those with --table")
+        return str(row["name"])
+
+    async def _require_settings(self, database: PoolConnectionProxy) -> None:
+        if (level := await database.fetchval("SHOW wal_level")) != "logical":
+            raise ConfigurationError(
+                f"{self.address}: wal_level is {level}, and change data capture needs logical; set wal_level = logical and restart PostgreSQL"
+            )
+
+    async def _status(self, database: PoolConnectionProxy) -> SourceStatus:
+        seen = await slot.look_at(database, self._name)
+        if seen is None:
+            raise ChangesLost(f"{self.address}: there is no replication slot {self._name}")
+        found = (*self._found, *slot.findings(self._name, seen))
+        return SourceStatus(self._name, seen.confirmed, seen.active, seen.behind, seen.retained, seen.now_ms, found)
+
+    @contextlib.asynccontextmanager
+    async def _database(self) -> AsyncIterator[PoolConnectionProxy]:
+        """A connection for statements. Raises our errors for the driver's."""
+        pool = self._connections.require_open()
+        with self._connections.errors(self._timeout):
+            async with asyncio.timeout(self._timeout + _MAKE_SLOT), self._connections.borrow(pool) as connection:
+                yield connection
+
+    async def _report_on(self) -> None:
+        """Report the position again and again: the server forgets a reader that is silent, however long Kafka is away."""
+        idle = 0.0
+        while True:
+            await asyncio.sleep(_REPORT)
+            idle += _REPORT
+            if self._progress.done > self._reported or idle >= _REPORT_IDLE:
+                idle = 0.0
+                with contextlib.suppress(StoreUnavailable):  # the reader will see it, too
+                    self._report()
+
+    def _report(self) -> None:
+        if self._stream is not None:
+            self._reported = self._progress.done
+            self._stream.send(status_update(self._reported))
+
+    async def _stop_stream(self) -> None:
+        reporting, self._reporting = self._reporting, None
+        if reporting is not None:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+        stream = self._stream
+        if stream is not None:
+            with contextlib.suppress(StoreUnavailable):
+                self._report()
+            self._stream = None
+            await stream.close()

@@ -1,0 +1,363 @@
+"""The outbox by its database's log, on a real PostgreSQL: what is sent, when the position moves, and what is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+from tests.plugin.cdc.world import Sink, World, until
+
+from ackwise.middleware.changes import ChangesLost
+from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.outbox import Outgoing, TransactionOutcome
+
+pytestmark = pytest.mark.servers
+
+
+async def test_a_committed_row_is_sent_as_it_was_written_and_deleted(world: World) -> None:
+    message = Outgoing("orders", b"\x00\xff tea", key=b"k\x00", headers=(("h", b"\x01"), ("none", None)), partition=0, message_id="id-1 ✓")
+    async with world.running():
+        async with world.outbox.transaction(world.database) as outbox:
+            outbox.add(message)
+        await world.is_sent_and_deleted(b"\x00\xff tea")
+    assert world.kafka.sent == [message]
+
+
+async def test_rows_are_sent_in_the_order_of_the_commits(world: World) -> None:
+    late = await asyncpg.connect(world.url)
+    async with world.running():
+        async with late.transaction():
+            async with world.outbox.transaction(late) as outbox:
+                outbox.send("orders", b"written first, committed last")
+            await world.write(b"1", b"2")
+            await until(lambda: world.kafka.values == [b"1", b"2"])
+        await world.is_sent_and_deleted(b"written first, committed last")
+    await late.close()
+    assert world.kafka.values == [b"1", b"2", b"written first, committed last"]
+
+
+async def test_what_was_rolled_back_is_never_sent_nor_what_a_savepoint_took_back(world: World) -> None:
+    async with world.running():
+        with pytest.raises(ValueError, match="no"):
+            async with world.outbox.transaction(world.database) as outbox:
+                outbox.send("orders", b"rolled back")
+                await outbox.flush()
+                raise ValueError("no")
+        async with world.database.transaction():
+            await world.write(b"before")
+            with pytest.raises(ValueError, match="no"):
+                async with world.database.transaction():
+                    await world.write(b"inside the savepoint")
+                    raise ValueError("no")
+            await world.write(b"after")
+        await world.is_sent_and_deleted(b"before", b"after")
+    assert world.kafka.values == [b"before", b"after"]
+
+
+async def test_rows_that_are_older_than_the_slot_are_sent_from_the_table(world: World) -> None:
+    await world.write(b"1", b"2")
+    async with world.running():
+        await world.write(b"3")
+        await world.is_sent_and_deleted(b"1", b"2", b"3")
+    assert sorted(filter(None, world.kafka.values)) == [b"1", b"2", b"3"]
+
+
+async def test_after_a_stop_nothing_is_sent_twice_and_nothing_missing(world: World) -> None:
+    for number in range(3):
+        async with world.running():
+            await world.write(b"%d" % number)
+            await world.is_sent_and_deleted(b"%d" % number)
+        await world.write(b"while away %d" % number)
+    async with world.running():
+        await world.is_sent_and_deleted(b"while away 2")
+    assert len(world.kafka.ids) == len(set(world.kafka.ids)) == 6
+
+
+async def test_the_position_stays_before_what_kafka_did_not_acknowledge(world: World) -> None:
+    async with world.running():
+        await world.write(b"1")
+        await world.is_sent_and_deleted(b"1")
+    before = await world.confirmed()
+    world.kafka.down = True
+    async with world.killed():
+        await world.write(b"2")
+        await until(lambda: world.kafka.asked >= 2)
+    async with world.running() as relay:
+        await world.write(b"3")
+        await until(lambda: world.kafka.asked >= 4)
+        assert relay.counts.position is None
+        assert await world.confirmed() == before
+        world.kafka.down = False
+        await world.is_sent_and_deleted(b"2", b"3")
+        assert world.kafka.values == [b"1", b"2", b"3"]
+
+
+async def test_what_was_acknowledged_and_not_reported_is_sent_again_under_its_id(world: World) -> None:
+    async with world.killed() as relay:
+        await world.write(b"1", b"2")
+        await world.write(b"3")
+        await world.is_sent_and_deleted(b"1", b"2", b"3")
+        await until(lambda: relay.counts.position is not None)
+    first = list(world.kafka.ids)
+    async with world.running() as relay:
+        await until(lambda: relay.counts.position is not None and len(world.kafka.ids) >= 6)
+    assert world.kafka.ids == first + first  # the log is read again from before it, and the rows are gone from the table
+
+
+async def test_a_row_whose_deletion_was_cut_short_is_deleted_by_the_next_session(world: World) -> None:
+    relay = world.relay()
+    relay._route._delete = lambda: asyncio.sleep(0)  # type: ignore[attr-defined]
+    async with world.killed(relay):
+        await world.write(b"1")
+        await until(lambda: world.kafka.values == [b"1"])
+    assert await world.waiting() == 1
+    async with world.running():
+        await world.is_sent_and_deleted(b"1")
+
+
+async def test_an_idle_outbox_lets_the_position_go_forward(world: World) -> None:
+    async with world.running():
+        before = await world.confirmed()
+        await world.database.execute("CREATE TABLE other AS SELECT generate_series(1, 1000) AS n")
+        await world.database.execute("SELECT pg_logical_emit_message(false, 'x', 'y')")
+        relay_source = world.source(create=False)
+        async with asyncio.timeout(20):
+            while await world.confirmed() == before:
+                await asyncio.sleep(0.05)
+        await relay_source.close()
+
+
+async def test_a_row_that_is_inserted_and_deleted_at_once_is_sent_from_the_log(world: World) -> None:
+    async with world.running():
+        async with world.database.transaction():
+            await world.write(b"only in the log")
+            await world.database.execute("DELETE FROM ackwise_outbox")
+        await until(lambda: world.kafka.values == [b"only in the log"])
+
+
+async def test_a_half_message_is_sent_once_it_is_decided_whatever_its_size(world: World) -> None:
+    value = bytes(range(256)) * 64  # stored out of line: the log of the update does not repeat it
+    async with world.running():
+        await world.outbox.prepare([Outgoing("orders", value, key=b"k")], "tx-1", producer_group="g")
+        await world.outbox.prepare([Outgoing("orders", b"never")], "tx-2", producer_group="g")
+        await world.write(b"1", key=b"other")
+        await until(lambda: world.kafka.values == [b"1"])
+        await world.outbox.decide("tx-2", TransactionOutcome.ROLLBACK)
+        await world.outbox.decide("tx-1", TransactionOutcome.COMMIT)
+        await world.is_sent_and_deleted(value)
+    assert world.kafka.values == [b"1", value]
+
+
+async def test_a_refused_row_is_parked_and_holds_its_key_until_it_is_requeued(world: World) -> None:
+    world.kafka.refuse = lambda message: message.value == b"bad"
+    async with world.running() as relay:
+        await world.write(b"1", b"bad", b"2", key=b"a")
+        await world.write(b"3", key=b"a")
+        await world.write(b"4", key=b"b")
+        await until(lambda: world.kafka.values == [b"1", b"4"] and relay.counts.parked == 1)
+        (parked,) = await world.outbox.parked()
+        assert (parked.cause, parked.attempts) == ("the message is too large", 1)
+    async with world.running():  # what is held stays so in the next session, also where the log is read again
+        await world.write(b"5", key=b"a")
+        await world.write(b"6", key=b"b")
+        await until(lambda: world.kafka.values[-1] == b"6")
+        assert await world.waiting() == 3
+        world.kafka.refuse = lambda _: False
+        await world.outbox.requeue()
+        await world.is_sent_and_deleted(b"bad", b"2", b"3", b"5")
+    assert [value for value in world.kafka.values if value not in (b"4", b"6")] == [b"1", b"bad", b"2", b"3", b"5"]
+
+
+async def test_a_parked_row_that_skips_holds_nothing(world: World) -> None:
+    world.kafka.refuse = lambda message: message.value == b"bad"
+    async with world.running(world.relay(on_error="skip")):
+        await world.write(b"1", b"bad", b"2", key=b"a")
+        await world.is_sent_and_deleted(b"1", b"2")
+        assert len(await world.outbox.parked()) == 1
+
+
+async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(world: World) -> None:
+    from ackwise.middleware.errors import PublishRefused
+
+    world.kafka.refuse = lambda message: message.value == b"bad"
+    with pytest.raises(PublishRefused, match="is not in the table and can't be parked"):
+        async with world.running():
+            async with world.database.transaction():
+                await world.write(b"bad")
+                await world.database.execute("DELETE FROM ackwise_outbox")
+            await world.over()
+    world.kafka.refuse = lambda _: False
+    async with world.running():
+        await until(lambda: world.kafka.values == [b"bad"])
+
+
+async def test_a_row_deleted_with_its_insert_is_sent_although_its_key_is_held(world: World) -> None:
+    world.kafka.refuse = lambda message: message.value == b"bad"
+    async with world.running():
+        await world.write(b"bad", key=b"a")
+        await until(lambda: world.kafka.asked >= 1)
+        async with world.database.transaction():
+            await world.write(b"only in the log", key=b"a")
+            await world.database.execute("DELETE FROM ackwise_outbox WHERE state = 2")
+        await until(lambda: world.kafka.values == [b"only in the log"])
+
+
+async def test_a_transaction_larger_than_what_is_sent_at_once_is_acknowledged_at_its_end(world: World) -> None:
+    async with world.running() as relay:
+        before = await world.confirmed()
+        world.kafka.gate = asyncio.Event()
+        await world.database.execute(
+            "INSERT INTO ackwise_outbox (message_id, shard, topic, value, size) "
+            "SELECT n::text, 0, 'orders', decode(repeat('ab', 5000), 'hex'), 5000 FROM generate_series(1, 5000) n"
+        )
+        await until(lambda: world.kafka.asked == 1)
+        world.kafka.gate.set()
+        await until(lambda: len(world.kafka.ids) >= 5000)
+        assert world.kafka.largest < 2000  # by bytes, before the number of rows is reached
+        assert await world.confirmed() >= before
+        await until(lambda: relay.counts.position is not None)
+        await world.is_sent_and_deleted()
+    assert world.kafka.ids == [str(n) for n in range(1, 5001)]
+
+
+async def test_a_lost_slot_is_told_and_nothing_passed_over_until_somebody_says_so(world: World) -> None:
+    async with world.running():
+        await world.write(b"1")
+        await world.is_sent_and_deleted(b"1")
+    await world.write(b"2")
+    await world.database.execute("SELECT pg_drop_replication_slot($1)", world.slot)
+    for _ in range(2):
+        with pytest.raises(ChangesLost, match=r"is gone, which was read up to .* still in the outbox.*--replace-lost-slot"):
+            async with world.running():
+                pass
+    assert world.kafka.values == [b"1"]
+    async with world.running(world.relay(replace_lost=True)):
+        await world.write(b"3")
+        await world.is_sent_and_deleted(b"2", b"3")
+    assert world.kafka.values == [b"1", b"2", b"3"]
+
+
+async def test_another_server_is_told(world: World) -> None:
+    async with world.running():
+        pass
+    await world.database.execute("UPDATE ackwise_cdc SET system_id = '1'")
+    with pytest.raises(ChangesLost, match="this is another server"):
+        async with world.running():
+            pass
+
+
+async def test_two_relays_share_a_slot_and_one_takes_over(world: World) -> None:
+    second, stop = world.relay(), asyncio.Event()
+    async with world.running() as first:
+        await world.write(b"1")
+        await world.is_sent_and_deleted(b"1")
+        waiting = asyncio.create_task(second.run(stop))
+        await world.write(b"2")
+        await world.is_sent_and_deleted(b"2")
+        assert (first.counts.sent, second.counts.sent) == (2, 0)
+    await world.write(b"3")
+    await world.is_sent_and_deleted(b"3")
+    assert second.counts.sent == 1
+    stop.set()
+    await waiting
+    await second._route._store.close()  # type: ignore[attr-defined]
+    assert world.kafka.values == [b"1", b"2", b"3"]
+
+
+async def test_an_outbox_of_relays_of_the_table_is_refused(world: World) -> None:
+    await world.outbox.claim_relay("table")
+    with pytest.raises(ConfigurationError, match="table"):
+        async with world.running():
+            pass
+
+
+async def test_without_slot_publication_or_table_the_relay_says_what_is_missing(world: World) -> None:
+    with pytest.raises(ConfigurationError, match="no replication slot .*--create-slot"):
+        async with world.running(world.relay(create=False)):
+            pass
+    await world.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", world.slot)
+    with pytest.raises(ConfigurationError, match='no publication ackwise.*CREATE PUBLICATION "ackwise" FOR TABLE "public"."ackwise_outbox"'):
+        async with world.running(world.relay(create=False)):
+            pass
+    await world.database.execute("CREATE TABLE other (n int)")
+    await world.database.execute("CREATE PUBLICATION ackwise FOR TABLE other")
+    with pytest.raises(ConfigurationError, match=r"no table public\.ackwise_outbox; ALTER PUBLICATION"):
+        async with world.running(world.relay(create=False)):
+            pass
+    await world.database.execute("ALTER PUBLICATION ackwise ADD TABLE ackwise_outbox")
+    await world.database.execute("ALTER PUBLICATION ackwise SET (publish = 'update')")
+    with pytest.raises(ConfigurationError, match="does not publish insert"):
+        async with world.running(world.relay(create=False)):
+            pass
+    await world.database.execute("ALTER PUBLICATION ackwise SET (publish = 'insert, update')")
+    await world.database.execute("ALTER PUBLICATION ackwise SET TABLE ackwise_outbox WHERE (id > 5)")
+    with pytest.raises(ConfigurationError, match="leaves out rows"):
+        async with world.running(world.relay(create=False)):
+            pass
+
+
+async def test_a_publication_that_is_younger_than_the_slot_is_told(world: World) -> None:
+    await world.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", world.slot)
+    await world.write(b"1")
+    with pytest.raises(ConfigurationError, match="made after the slot"):
+        async with world.running():
+            await world.over()
+
+
+async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_lost(world: World) -> None:
+    from ackwise.middleware.changes import UnreadableChange
+
+    with pytest.raises(UnreadableChange, match=r"public\.ackwise_outbox was changed while it was read, column value is gone"):
+        async with world.running():
+            await world.write(b"1")
+            await world.is_sent_and_deleted(b"1")
+            await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN value TO payload")
+            await world.database.execute(
+                "INSERT INTO ackwise_outbox (message_id, shard, topic, payload, size) VALUES ('later', 0, 'orders', '2', 1)"
+            )
+            await world.over()
+    await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN payload TO value")
+    assert await world.waiting() == 1
+    with pytest.raises(UnreadableChange, match="can't be read .*no column 'value'"):  # the log has the row as it was then
+        async with world.running():
+            await until(lambda: world.kafka.values == [b"1", b"2"])  # the table has it, too
+            await world.over()
+
+
+async def test_events_are_durable_before_the_row_goes_and_name_the_position(world: World) -> None:
+    world.sink = Sink()
+    async with world.running():
+        await world.write(b"1", key=b"k")
+        await world.is_sent_and_deleted(b"1")
+        await until(lambda: any(event.code is EventCode.RELAY_POSITION for event in world.sink.events))  # type: ignore[union-attr]
+        (sent,) = [event for event in world.sink.events if event.code is EventCode.OUTBOX_SENT]
+        assert (sent.topic, sent.partition, sent.offset, sent.dedup_key) == ("orders", 0, 0, world.kafka.ids[0])
+        assert '"row": 1' in str(sent.attrs)
+        world.sink.fails = EventLogUnavailable("the disk is full")
+        await world.write(b"2")
+        await until(lambda: b"2" in world.kafka.values)
+        assert await world.waiting() == 1
+        world.sink.fails = None
+        await world.is_sent_and_deleted(b"2")
+
+
+async def test_a_restart_of_the_connection_goes_on_where_it_was(world: World) -> None:
+    async with world.running():
+        for number in range(3):
+            await world.write(b"%d" % number)
+            await world.is_sent_and_deleted(b"%d" % number)
+            await world.database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", world.slot)
+        await world.write(b"last")
+        await world.is_sent_and_deleted(b"last")
+    assert [value for place, value in enumerate(world.kafka.values) if value not in world.kafka.values[:place]] == [b"0", b"1", b"2", b"last"]
+
+
+async def test_the_retention_of_the_slot_is_in_the_status(world: World) -> None:
+    async with world.running() as relay:
+        status = relay.counts.status
+        assert status is not None
+        assert status.active
+        assert status.name == world.slot
+        assert any("max_slot_wal_keep_size is -1" in finding for finding in status.findings)
