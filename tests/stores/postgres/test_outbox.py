@@ -123,7 +123,8 @@ async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbo
                 async with outbox.transaction(connection), connection.transaction():
                     outbox.send("orders", b"3")
                     raise ZeroDivisionError
-        assert type(connection._con) is asyncpg.Connection
+        raw: Any = connection
+        assert type(raw._con) is asyncpg.Connection
         assert not connection.is_in_transaction()
     assert await values(outbox) == [b"1"]
 
