@@ -1,4 +1,4 @@
-"""Rows of an outbox as SQL for MariaDB and MySQL: every value is a literal, so that no encoding and no mode of a session changes one. Pure."""
+"""Rows of an outbox as SQL for MariaDB and MySQL: every value is a literal, which no encoding and no mode of a session changes. Pure."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def numbers(values: Iterable[int]) -> str:
 
 async def require_room(connection: Connection, packets: Sequence[str], rows: Sequence[RowColumns], address: str) -> None:
     """Raise `ConfigurationError` for a row that the server does not take, before it cuts the connection because of it."""
-    size = max(map(len, packets), default=0)
+    size = max((len(packet) for packet in packets), default=0)
     if size <= _SMALL:
         return
     ((limit,),) = await rows_of(connection, "SELECT @@max_allowed_packet")
