@@ -57,7 +57,7 @@ class Answer:
     @property
     def exit_code(self) -> ExitCode:
         """The exit code of the worst story: an anomaly comes before an unknown."""
-        codes = {story.exit_code for story in (*self.sent, *self.stories)}
+        codes = {story.exit_code for story in self.stories} | {message.exit_code for message in self.sent}
         return next((code for code in (ExitCode.ANOMALIES, ExitCode.INCONCLUSIVE) if code in codes), ExitCode.CLEAN)
 
 

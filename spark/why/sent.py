@@ -85,8 +85,12 @@ def sent_messages(sent: Iterable[Event], ruling: Ruling, workers: Workers) -> li
 
 
 def _place(event: Event) -> Place | None:
-    place = event.get("topic"), event.get("partition"), event.get("offset")
-    return None if event["event_type"] not in (E.PRODUCED, E.OUTBOX_SENT) or None in place or min(place[1:]) < 0 else Place(*place)
+    if event["event_type"] not in (E.PRODUCED, E.OUTBOX_SENT):
+        return None
+    topic, partition, offset = event.get("topic"), event.get("partition"), event.get("offset")
+    if not topic or partition is None or offset is None or min(partition, offset) < 0:
+        return None
+    return Place(topic, partition, offset)
 
 
 def _in_words(event: Event) -> str:

@@ -116,7 +116,7 @@ def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path, spar
 
 def sending() -> History:
     """Six messages: one consumed, one passed by, one stored and never sent, two parked side by side, one failed."""
-    box: dict[str, object] = {"outbox": "postgresql://db/shop"}
+    box: dict[str, Any] = {"outbox": "postgresql://db/shop"}
     history = History("g").say("w1", "0:CS 2:CS W=3")
     history.send("shop", EventCode.PRODUCED, "m-0", 0, ago=500).send("shop", EventCode.OUTBOX_STORED, "m-1", ago=500, **box, row=1)
     history.send("relay", EventCode.OUTBOX_SENT, "m-1", 1, ago=400, **box, row=1)
@@ -130,7 +130,7 @@ def sending() -> History:
 @pytest.mark.parametrize("with_state", [False, True])
 def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_path: Path, spark: SparkSession, with_state: bool) -> None:
     root = root_of(tmp_path / "root", sending())
-    kept = ["--state", tmp_path / "state"] if with_state else []
+    kept: list[str | Path] = ["--state", tmp_path / "state"] if with_state else []
     result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, *kept)
     assert result.exit_code == 1, result.output
     found = summary(tmp_path / "out")
