@@ -94,7 +94,7 @@ async def _search(
     is_unfinished = left.unfinished()
     async for record, _ in reader.records(partition, left):
         handler = _waits_for(record, group) if is_unfinished(record.offset) else None
-        if handler in orders:
+        if handler is not None and handler in orders:
             found.setdefault(handler, Leftover(handler, orders[handler], *partition, record.offset))
             if len(found) == len(orders):
                 return
