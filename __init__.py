@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
+    from ackwise.middleware.policies import Outbox as Outbox
     from ackwise.middleware.policies import Transactional as Transactional
     from ackwise.middleware.receiving import Answer as Answer
     from ackwise.middleware.retry import ConsumeLater as ConsumeLater
@@ -86,6 +87,7 @@ __all__ = [
     "DeadLetter",
     "Dedup",
     "Transactional",
+    "Outbox",
     "Events",
     "Breaker",
     "RateLimit",
@@ -144,6 +146,7 @@ _HOMES = {
     "RateLimit": "ackwise.middleware.limits",
     "Broadcasting": "ackwise.middleware.policies",
     "Transactional": "ackwise.middleware.policies",
+    "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",

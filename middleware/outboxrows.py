@@ -35,7 +35,7 @@ class OutboxRows:
     async def write(self, connection: Any) -> None:
         """Write the rows, once the transaction on `connection` is known to be the one that began: some databases insert at once.
 
-        Raises `StoreUnavailable`, and `TransactionAborted` for a message that no row can hold, and without an outbox: the handler's failure.
+        Raises `StoreUnavailable`, and `TransactionAborted`, the handler's failure, for what no row can hold and without an outbox.
         """
         if not self._published:
             return

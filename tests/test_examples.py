@@ -396,3 +396,19 @@ async def test_custom_store_is_found_by_its_url_once_it_is_announced(tmp_path: P
 def test_no_example_is_without_a_test() -> None:
     here = Path(__file__).read_text("utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in here] == []
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+async def test_an_order_is_paid_once_and_shipped_once_whoever_is_killed(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "order_service.py", tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("order_service.py", "--seconds", "8"),
+        cwd=tmp_path,
+        env={**os.environ, "BROKERS": raw_kafka.bootstrap},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    assert (process.returncode, said.decode().endswith(" workers killed: each paid once and shipped once\n")) == (0, True), said.decode()

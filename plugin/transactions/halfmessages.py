@@ -18,6 +18,7 @@ from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import BarrierStore, PreparedStore, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
+from ackwise.plugin.transactions.barriers import Barriers
 from ackwise.plugin.transactions.localtransaction import LocalTransaction
 
 __all__ = ["HalfMessages"]
@@ -47,8 +48,7 @@ class HalfMessages:
         """`name` is that of the outbox in events, which `sink` takes."""
         self._store = store
         self._group = producer_group
-        self._barriers = barriers
-        self._barrier_in: str | None = None
+        self._barriers = None if barriers is None else Barriers(barriers)
         self._first_check = first_check
         self._name = name
         self._sink = sink
@@ -64,7 +64,7 @@ class HalfMessages:
             messages,
             transaction.id,
             producer_group=self._group,
-            barrier_in=await self._where(),
+            barrier_in="" if self._barriers is None else await self._barriers.database_id(),
             first_check=self._first_check if first_check is None else first_check,
         )
         try:
@@ -79,13 +79,6 @@ class HalfMessages:
                 "sent this time; had the process died, a check-back would have taken it for rolled back. Call it, or give "
                 "TransactionalProducer a check callback instead"
             )
-
-    async def _where(self) -> str:
-        if self._barriers is None:
-            return ""
-        if self._barrier_in is None:
-            self._barrier_in = await self._barriers.database_id()
-        return self._barrier_in
 
     async def _conclude(self, transaction: LocalTransaction, messages: Sequence[Outgoing], *, raised: bool) -> None:
         """Decide, and see to it that a cancellation meanwhile comes after that."""

@@ -6,7 +6,8 @@ import uuid
 from typing import Any
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import BarrierStore, TransactionOutcome
+from ackwise.middleware.outbox import TransactionOutcome
+from ackwise.plugin.transactions.barriers import Barriers
 
 __all__ = ["LocalTransaction"]
 
@@ -18,10 +19,10 @@ class LocalTransaction:
     it to the check-back, and `rollback` says that nothing was done.
     """
 
-    def __init__(self, store: BarrierStore | None) -> None:
-        """`store` is the database of the barrier; `None` if there is none."""
+    def __init__(self, barriers: Barriers | None) -> None:
+        """`barriers`: `None` if it has none."""
         self.id = uuid.uuid4().hex
-        self._store = store
+        self._barriers = barriers
         self._is_begun = False
         self._told: TransactionOutcome | None = None
         self.ended = TransactionOutcome.UNKNOWN  #: how it ended, as far as that is written down
@@ -31,11 +32,11 @@ class LocalTransaction:
 
         From here on a check-back waits for its end. Put last, it would let a check-back abort what takes long. Raises
         `TransactionAborted` if a check-back came first, so that the transaction must roll back, `StoreUnavailable`, and
-        `ConfigurationError` where only a callback can be asked.
+        `ConfigurationError` where only a callback can be asked, and for a connection to another database.
         """
-        if self._store is None:
+        if self._barriers is None:
             raise ConfigurationError("this TransactionalProducer asks its check callback, and has no database for a barrier; leave it out")
-        await self._store.barrier(connection, self.id)
+        await self._barriers.insert(connection, self.id)
         self._is_begun = True
 
     def rollback(self) -> None:
@@ -49,7 +50,7 @@ class LocalTransaction:
     @property
     def lacks_barrier(self) -> bool:
         """Whether it claims to have committed without the row that a check-back would look for."""
-        return self._store is not None and not self._is_begun and self._told in (None, TransactionOutcome.COMMIT)
+        return self._barriers is not None and not self._is_begun and self._told in (None, TransactionOutcome.COMMIT)
 
     async def outcome(self, *, raised: bool, wait: float) -> TransactionOutcome:
         """How it ended: what its database says, asked for at most `wait` seconds; without a barrier what was said.
@@ -58,8 +59,8 @@ class LocalTransaction:
         """
         if self._told is TransactionOutcome.UNKNOWN:
             return TransactionOutcome.UNKNOWN
-        if self._store is not None and (raised or not self.lacks_barrier):
-            return await self._store.probe(self.id, wait=wait)
+        if self._barriers is not None and (raised or not self.lacks_barrier):
+            return await self._barriers.probe(self.id, wait=wait)
         if self._told is not None:
             return self._told
         return TransactionOutcome.UNKNOWN if raised else TransactionOutcome.COMMIT

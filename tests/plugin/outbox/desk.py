@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -58,7 +58,8 @@ class Sender:
         self.is_open = False
 
     async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
-        assert stop_keys and self.is_open
+        assert stop_keys
+        assert self.is_open
         failed: set[tuple[str, bytes]] = set()
         answers: list[SendAnswer] = []
         for message in messages:
@@ -172,9 +173,9 @@ class Store:
         for number, row in sorted(book.rows.items()):
             key = (row.message.topic, row.message.key)
             waits = book.due.get(number, 0.0) > book.now or (number in book.parked and block_key)
-            if row.shard in shards and number not in under_way and key not in blocked and key not in held and not waits:
-                if number not in book.parked and self._is_token(row.shard, shards):
-                    found.append(row)
+            is_free = number not in under_way and key not in blocked and key not in held and not waits and number not in book.parked
+            if row.shard in shards and is_free and self._is_token(row.shard, shards):
+                found.append(row)
             if waits and row.message.key is not None:
                 held.add(key)
         await asyncio.sleep(0)
@@ -206,11 +207,9 @@ class Store:
 
     async def wait_for_rows(self, at_most: float) -> None:
         self._begin("wait_for_rows")
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(0.01):
                 await self.book.changed.wait()
-        except TimeoutError:
-            pass
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:
         return None
@@ -286,7 +285,7 @@ class Desk:
     async def until(self, is_so: Callable[[], bool], *, step: float = 0.0) -> None:
         """Return once it is so; the clocks move by `step` seconds each time it is not."""
         async with asyncio.timeout(PATIENCE):
-            while not is_so():  # noqa: ASYNC110  # what is looked at are plain numbers of several parts
+            while not is_so():
                 self.book.now += step
                 await asyncio.sleep(0)
 

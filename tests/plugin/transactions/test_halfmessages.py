@@ -232,3 +232,21 @@ async def test_nothing_is_begun_if_nobody_knows_where_the_barrier_is(store: Half
         async with half.prepare([PAID]):
             raise AssertionError("begun")
     assert store.rows == []
+
+
+async def test_a_connection_to_another_database_is_refused_before_anything_is_done(store: HalfStore, half: HalfMessages) -> None:
+    done: list[str] = []
+
+    async def through(connection: object = None) -> str:
+        return "db-1" if connection is None else "db-2"
+
+    store.database_id = through  # type: ignore[method-assign]
+
+    async def pay() -> None:
+        async with half.prepare([PAID]) as transaction:
+            await transaction.barrier(Local(store))
+            done.append("paid")
+
+    with pytest.raises(ConfigurationError, match="another database"):
+        await pay()
+    assert (done, states(store)) == ([], [RowState.LOCAL_ROLLBACK])
