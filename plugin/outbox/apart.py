@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -63,7 +63,7 @@ async def relay_group(group: Group, stop: asyncio.Event) -> None:
     log.info("stopped", group=group.settings.group)
 
 
-async def _side_by_side(relays: list[Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
+async def _side_by_side(relays: Sequence[Coroutine[Any, Any, None]], stop: asyncio.Event) -> None:
     running = [asyncio.create_task(relay, name="ackwise relay apart") for relay in relays]
     try:
         await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)

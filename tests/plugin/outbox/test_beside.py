@@ -27,7 +27,11 @@ from ackwise.testing import MemoryKafka, TestApp
 def shop(outbox: MemoryOutbox, **policy: Any) -> tuple[App, list[str | None], list[Event]]:
     """An app that reads what its own outbox sends."""
     app, seen, events = App("shop"), list[str | None](), list[Event]()
-    app.use(Outbox(outbox, **{"poll": 0.05, **policy}), ConsumeLater(3), lambda event: events.append(event))
+
+    def observe(event: Event) -> None:
+        events.append(event)
+
+    app.use(Outbox(outbox, **{"poll": 0.05, **policy}), ConsumeLater(3), observe)
 
     @app.agent("orders")
     async def take(message: Message[bytes]) -> None:
