@@ -48,12 +48,14 @@ class Witnesses:
         try:
             return await self._probe(first)
         except Unavailable as error:
-            return self._wait(first, f"the database of its barrier does not answer: {said(error)}")
+            self._wait(first, f"the database of its barrier does not answer: {said(error)}")
+            return None
 
     async def _probe(self, first: Prepared) -> TransactionOutcome | None:
         store = await self._barrier(first.barrier_in)
         if store is None:
-            return self._wait(first, "its barrier is in a database that is not known here")
+            self._wait(first, "its barrier is in a database that is not known here")
+            return None
         return await store.probe(first.tx_id, wait=self._probe_wait)
 
     async def _barrier(self, database_id: str) -> BarrierStore | None:
@@ -63,17 +65,20 @@ class Witnesses:
 
     async def _call_back(self, first: Prepared) -> TransactionOutcome | None:
         if self._check is None:
-            return self._wait(first, "it has no barrier, and there is no check callback here")
+            self._wait(first, "it has no barrier, and there is no check callback here")
+            return None
         try:
             async with asyncio.timeout(CHECK_TIMEOUT):
                 outcome = await self._check(first)
         except Exception as error:  # noqa: BLE001  # the user's code; whatever it raises is no answer
-            return self._count_not(first, type(error).__name__, where_raised(error))
-        if not isinstance(outcome, TransactionOutcome):
-            return self._count_not(first, f"it returned {type(outcome).__name__}, and no TransactionOutcome", None)
-        return outcome
+            self._tell(first, type(error).__name__, where_raised(error))
+            return None
+        if isinstance(outcome, TransactionOutcome):
+            return outcome
+        self._tell(first, f"it returned {type(outcome).__name__}, and no TransactionOutcome", None)
+        return None
 
-    def _count_not(self, first: Prepared, error: str, at: str | None) -> None:
+    def _tell(self, first: Prepared, error: str, at: str | None) -> None:
         log.warning(
             "a check of a half message gave no answer, it does not count",
             producer_group=first.producer_group,

@@ -112,7 +112,7 @@ async def _answers() -> bool:
 async def drain(store: OutboxStore, sender: FileSender) -> None:
     """Relay until no row waits to be sent."""
     stop = asyncio.Event()
-    relay = OutboxRelay(store, POLICY, name="outbox", new_sender=lambda: sender, brokers_answer=_answers)  # type: ignore[arg-type,return-value]
+    relay = OutboxRelay(store, POLICY, name="outbox", new_sender=lambda: sender, brokers_answer=_answers)
     relaying = asyncio.create_task(relay.run(stop))
     try:
         async with asyncio.timeout(20):

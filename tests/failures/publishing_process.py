@@ -18,6 +18,7 @@ from tests.failures.transacting import ADD, BOOK, account_of, execute
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.outbox import Outbox
 from ackwise.middleware.outgoing import Outgoing
@@ -26,6 +27,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
 from ackwise.middleware.transaction import Finish, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.wire import Copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.registry import open_inbox, open_outbox
 
@@ -82,7 +84,7 @@ class Lane:
 class NoCopies:
     """Nothing comes later here."""
 
-    async def publish(self, copies: Sequence[Any]) -> list[None]:
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
         raise AssertionError("a message failed")
 
 
