@@ -21,6 +21,7 @@ from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Message, Origin
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.run import Run, pick
+from ackwise.middleware.sendlater import refuse_too_late
 from ackwise.middleware.worker import Worker
 
 __all__ = ["Due", "Publication", "Publications", "Publishing", "apart_with_publishes", "identified", "publish", "publishing"]
@@ -67,7 +68,10 @@ class Publishing:
                 "app.publish under Transactional needs an outbox in the same database, or the message could be sent and the transaction "
                 "rolled back; add app.use(Outbox(url)) with the URL of Transactional"
             )
-        due_ms = None if due is None else due(self._worker.wall())
+        now = self._worker.wall()
+        due_ms = None if due is None else due(now)
+        if due_ms is not None:
+            refuse_too_late(outgoing.topic, due_ms, round(now * 1000))
         if due_ms is not None and self._worker.delayed is None:
             raise ConfigurationError("app.publish with delay= or at= needs topics of the group that wait for it; set delayed_sends=True")
         offset = self._offset_of(message)

@@ -16,7 +16,7 @@ from ackwise.middleware.outgoing import MESSAGE_ID, Outgoing
 from ackwise.middleware.retry import MAX_DELAY, DelayLevels
 from ackwise.middleware.wire import ForeignCopy, due_ms
 
-__all__ = ["HANDLER", "send_later", "to_send"]
+__all__ = ["HANDLER", "refuse_too_late", "send_later", "to_send"]
 
 #: Stands where a copy names its handler: nobody's handler gets such a record.
 HANDLER: Final = "-"
@@ -25,21 +25,22 @@ _VERSION, _GROUP, _HANDLER, _DUE = "ackwise-version", "ackwise-group", "ackwise-
 _TOPIC, _PARTITION = "ackwise-send-topic", "ackwise-send-partition"
 
 
+def refuse_too_late(topic: str, due: int, now_ms: int) -> None:
+    """Raise `ConfigurationError` if `due` is more than three days from now: the relay would cut it, and send too early."""
+    if due > now_ms + round(MAX_DELAY * 1000):
+        days = (due - now_ms) / 86_400_000
+        raise ConfigurationError(f"a message to {topic!r} is to be sent in {days:.1f} days; {MAX_DELAY / 86400:g} days are the most")
+
+
 def send_later(
     message: Outgoing, due: int, *, now_ms: int, group: str, topics: Sequence[str], levels: DelayLevels, clock_skew: float
 ) -> Outgoing:
     """What is sent now so that `message` is sent at `due`; times are epoch milliseconds, `topics` has one for each of `levels`.
 
     `clock_skew` (seconds) is added, so that it is never early between clocks that differ by less. What is due already is sent as it is.
-    Raises `ConfigurationError` beyond three days.
     """
     if due <= now_ms:
         return message
-    if due > now_ms + round(MAX_DELAY * 1000):
-        days = (due - now_ms) / 86_400_000
-        raise ConfigurationError(
-            f"a message to {message.topic!r} is to be sent in {days:.1f} days; {MAX_DELAY / 86400:g} days are the most"
-        )
     level = levels.fitting((due - now_ms) / 1000) or 1
     block: Headers = (
         (_VERSION, b"1"),

@@ -161,6 +161,25 @@ async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_ka
 
 
 @pytest.mark.kafka
+async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    for topic in ("orders", "invoices", "reminders"):
+        await create(raw_kafka, topic)
+    async with running("publish.py", tmp_path, raw_kafka) as worker:
+        environment = {**os.environ, "ACKWISE_BROKERS": raw_kafka.bootstrap}
+        command = [sys.executable, "publish.py", "ann", "bob"]
+        ordering = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE)
+        said, _ = await ordering.communicate()
+        assert [line.split()[:2] for line in said.decode().splitlines()] == [["ordered", "orders"]] * 2
+        lines = await worker.lines(4)
+        assert await worker.stop() == ""
+    assert sorted(lines) == ["invoice ann 12", "invoice bob 12", "remind ann", "remind bob"]
+    ordered, reminded = await raw_kafka.records("orders"), await raw_kafka.records("reminders")
+    assert min(record.timestamp for record in reminded) >= min(record.timestamp for record in ordered) + 2_000
+    for topic in ("invoices", "reminders"):
+        assert [name for record in await raw_kafka.records(topic) for name, _ in record.headers] == ["message-id"] * 2
+
+
+@pytest.mark.kafka
 async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "payments")
     await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})

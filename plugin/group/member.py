@@ -33,10 +33,12 @@ from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
 from ackwise.middleware.outbox import OutboxStore
+from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
 from ackwise.middleware.policies import DeadLetter, Dedup, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
+from ackwise.middleware.sendlater import send_later
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
@@ -296,6 +298,7 @@ class Member:
             later=self.later,
             publisher=publisher,
             sender=sender,
+            delayed=self._delayed if self.names.sends else None,
             retry_topic=self.names.retry,
             dead_letter_topic=self.names.dead_letter,
             delay_topics=self.names.delays,
@@ -311,6 +314,17 @@ class Member:
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
         self.routes = Routes(self.worker, self.pipelines, self._pipelines_of_copies())
+
+    def _delayed(self, message: Outgoing, due_ms: int) -> Outgoing:
+        return send_later(
+            message,
+            due_ms,
+            now_ms=round(self.clock() * 1000),
+            group=self.settings.group,
+            topics=self.names.sends,
+            levels=self.later.levels,
+            clock_skew=self.settings.clock_skew,
+        )
 
     def _pipeline(self, agent: Agent) -> Pipeline:
         if self._make_pipeline is not None:

@@ -277,6 +277,8 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     yield TopicUse(names.retry, "copies that are due, read beside the sources")
     for topic in names.delays:
         yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
+    for topic in names.sends:
+        yield TopicUse(topic, f"messages that are sent later, read by the relay in group {names.relay_group}")
     yield TopicUse(names.cancel, "messages that are cancelled while they wait, read by the relay")
     yield TopicUse(names.dead_letter, "dead letters")
     yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")

@@ -20,7 +20,7 @@ from ackwise.middleware.outbox import OutboxStore, TransactionOutcome, retry_del
 from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id
 from ackwise.middleware.policies import Events
 from ackwise.middleware.retry import DelayLevels
-from ackwise.middleware.sendlater import send_later
+from ackwise.middleware.sendlater import refuse_too_late, send_later
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
 from ackwise.plugin.producer.ledger import Ledger
@@ -152,7 +152,7 @@ class Producer:
         Raises `PublishRefused` if it is refused for good, `PublishUnavailable` if nobody acknowledged it in time: it may be there all the
         same, and is sent again under its id by whoever gives that as `message_id`. Raises `ConfigurationError` for what can't be sent.
         """
-        message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id or new_message_id())
+        message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
         if (due := due_of(delay, at, self._wall())) is not None:
             message = self._later(message, due)
         (answer,) = await self.send_batch([message])
@@ -184,19 +184,19 @@ class Producer:
         What is not acknowledged by then fails where it is awaited. Raises `PublishUnavailable` that names those messages.
         """
         self._is_open = False
-        await self._wait_for_landing()
-        left = list(self._in_flight.values())
-        self._giving_up.set()
-        if left:
-            topics = sorted({message.topic for message in left})[:_SPELLED]
-            log.error(
-                "the producer is closed before messages were acknowledged",
-                group=self._group,
-                messages=len(left),
-                topics=", ".join(topics),
-                ids=_spelled(left),
-            )
-        await self._opened.aclose()
+        try:
+            await self._wait_for_landing()
+        finally:
+            self._giving_up.set()
+            if left := list(self._in_flight.values()):
+                log.error(
+                    "the producer is closed before messages were acknowledged",
+                    group=self._group,
+                    messages=len(left),
+                    topics=", ".join(sorted({message.topic for message in left})[:_SPELLED]),
+                    ids=_spelled(left),
+                )
+            await self._opened.aclose()
         if left:
             raise PublishUnavailable(f"{len(left)} messages were not acknowledged when the producer was closed: {_spelled(left)}")
 
@@ -215,10 +215,12 @@ class Producer:
             giving_up.cancel()
 
     def _later(self, message: Outgoing, due: int) -> Outgoing:
+        now_ms = round(self._wall() * 1000)
+        refuse_too_late(message.topic, due, now_ms)
         return send_later(
             message,
             due,
-            now_ms=round(self._wall() * 1000),
+            now_ms=now_ms,
             group=self._group,
             topics=self._send_topics,
             levels=self._levels,

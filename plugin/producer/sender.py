@@ -198,6 +198,8 @@ class Sender:
             return [_failure(error, topic, is_last=is_last)]
         await asyncio.wait({sent.future}, timeout=_left(deadline))
         if not sent.future.done():
+            if known is not None:  # it had two times as long: the client may never come back to it
+                client.spoil()
             self._remember(sent)
             return [_failure(KafkaTimeoutError(), topic)] * len(places)
         if self._unanswered:

@@ -176,11 +176,15 @@ async def test_what_is_not_acknowledged_at_the_end_is_named_and_raised(desk: Des
             await asyncio.Event().wait()
 
     desk.sleep = sleep  # type: ignore[method-assign]
-    with pytest.raises(PublishUnavailable, match="2 messages were not acknowledged when the producer was closed: a, b"):
+
+    async def leave() -> None:
         async with desk.producer() as producer:
             for name in "ab":
                 sending.append(asyncio.create_task(producer.send("orders", b"v", message_id=name)))
             await asyncio.sleep(0)
+
+    with pytest.raises(PublishUnavailable, match="2 messages were not acknowledged when the producer was closed: a, b"):
+        await leave()
     for task in sending:
         with pytest.raises(PublishUnavailable):
             await task

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from ackwise import App, Batch, ConfigurationError, Dedup, Message, message_id
+from ackwise import App, Batch, ConfigurationError, Dedup, Message, Transactional, message_id
+from ackwise.middleware.policies import Outbox
 from ackwise.middleware.retry import ConsumeLater
+from ackwise.plugin.registry import open_outbox
 from ackwise.testing import CrashPoint, TestApp
 
 
@@ -144,3 +147,41 @@ async def test_a_call_that_takes_too_long_publishes_nothing() -> None:
     async with TestApp(app) as worker:
         assert (await worker.deliver("orders", b"1")).kind == "later"
         assert worker.kafka.records("invoices") == []
+
+
+@pytest.mark.parametrize("with_outbox", [False, True])
+async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp_path: Path, *, with_outbox: bool) -> None:
+    url, app, said = f"sqlite:///{tmp_path}/shop.db", App("billing", brokers="127.0.0.1:1"), list[str]()
+    app.use(Transactional(url))
+    if with_outbox:
+        app.use(Outbox(url))
+        outbox = open_outbox(url)
+        await outbox.open()
+
+    @app.agent("orders")
+    async def bill(message: Message[bytes]) -> None:
+        try:
+            app.publish("invoices", b"of " + message.value)
+        except ConfigurationError as error:
+            said.append(str(error))
+            raise
+
+    @app.agent("invoices")
+    async def pay(message: Message[bytes]) -> None:
+        said.append(message.value.decode())
+
+    async with TestApp(app) as worker:
+        kind = (await worker.deliver("orders", b"1")).kind
+        if with_outbox:
+            status = await outbox.status()
+            sent = worker.kafka.records("invoices")
+            assert status.waiting + len(sent) == 1
+    if with_outbox:
+        await outbox.close()
+        assert kind == "done"
+    else:
+        assert kind == "later"
+        assert said == [
+            "app.publish under Transactional needs an outbox in the same database, or the message could be sent and the transaction "
+            "rolled back; add app.use(Outbox(url)) with the URL of Transactional"
+        ]

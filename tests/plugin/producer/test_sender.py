@@ -22,6 +22,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
 from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.plugin.producer.sender import Sender
 from ackwise.testing import MemoryKafka
+from ackwise.testing.hostile.client import hostile_client
 
 
 @dataclass
@@ -249,7 +250,7 @@ async def test_a_cancellation_from_inside_of_the_client_is_no_acknowledgement(ka
 async def test_who_cancels_a_send_gets_the_cancellation(kafka: MemoryKafka, sender: Sender) -> None:
     holding = kafka.faults.hold("Produce")
     sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
-    client = await given(sender)
+    await given(sender)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
@@ -262,7 +263,7 @@ async def test_a_stop_waits_for_what_is_being_sent(kafka: MemoryKafka) -> None:
     await sender.start()
     holding = kafka.faults.hold("Produce")
     sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
-    client = await given(sender)
+    await given(sender)
     stopping = asyncio.create_task(sender.stop())
     await asyncio.sleep(0)
     (late,) = await sender.send_many([Outgoing("one", b"late")])
@@ -328,3 +329,28 @@ async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: Memor
     while not all(acked(await sender.send_many([Outgoing("one", b"v")]))):
         pass
     await sender.stop()
+
+
+HARMS = ["raises", "raises-after", "raises-oddly", "cancelled", "cancelled-after", "times-out", "never", "twice", "short", "empty"]
+
+
+@pytest.mark.parametrize("harm", [*HARMS, "unknown", "no-leader", "not-leader", "few-replicas", "broken-disk", "corrupt", "no-topic"])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_whatever_becomes_of_a_produce_request_only_what_is_there_is_acknowledged_and_all_is_in_the_end(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch, harm: str, count: int
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.producer.client._CLOSE_TIMEOUT", 0.1)
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.2)
+    await sender.start()
+    left = messages = [Outgoing("one", b"%d" % number) for number in range(count)]
+    with hostile_client(f"worker.Produce:{harm}@1x2"):
+        async with asyncio.timeout(30):
+            while left:
+                answers = await sender.send_many(left)
+                there = values(kafka, "one")
+                for message, answer in zip(left, answers, strict=True):
+                    assert not isinstance(answer, Acked) or message.value in there
+                left = [message for message, answer in zip(left, answers, strict=True) if isinstance(answer, SendFailed)]
+        await sender.stop()
+    ids = [dict(record.headers)["message-id"] for record in kafka.records("one")]
+    assert set(ids) == {message.message_id.encode() for message in messages}
