@@ -121,6 +121,30 @@ class OutboxFailing:
             scene.sent(some, shards)
         assert given == others
 
+    def test_rows_that_waited_behind_one_that_failed_are_given_in_order_once_it_is_sent(self, scene: OutboxScene) -> None:
+        scene.commit(*(message(b"%d" % number, key=b"a") for number in range(2500)))
+        shards, rows = scene.own(), scene.pending(limit=1)
+        _fail(scene, shards, rows[0], None)
+        scene.commit(*(message(b"%d" % number, key=b"a") for number in range(2500, 2600)))
+        assert scene.values() == []
+        scene.run(_requeue(scene, None))
+        given: list[bytes | None] = []
+        while some := scene.pending(shards, limit=700):
+            given += [row.message.value for row in some]
+            scene.sent(some, shards)
+        assert given == [b"%d" % number for number in range(2600)]
+
+    def test_rows_that_waited_behind_a_parked_one_are_given_once_nobody_asks_for_that(self, scene: OutboxScene) -> None:
+        scene.commit(*(message(b"%d" % number, key=b"a") for number in range(5)))
+        shards, rows = scene.own(), scene.pending(limit=1)
+        _fail(scene, shards, rows[0], _LATER)
+        assert scene.values(block_key=False) == []
+        scene.run(_requeue(scene, None))
+        assert scene.values() == []
+        assert _fail(scene, shards, rows[0], None) == 1
+        assert scene.values() == []
+        assert scene.values(block_key=False) == [b"1", b"2", b"3", b"4"]
+
     def test_several_failures_and_causes_of_any_length_are_written_at_once(self, scene: OutboxScene) -> None:
         scene.commit(*(message(b"%d" % number) for number in range(3)))
         shards, rows = scene.own(), scene.pending()

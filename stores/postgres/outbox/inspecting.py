@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["clean", "complaints", "parked", "requeue", "require_relay_rights", "require_writer_rights", "show", "status"]
 
 _STATUS: Final = """
-SELECT (SELECT count(*) FROM {rows} WHERE state = 2) AS waiting,
-    (SELECT min(created) FROM {rows} WHERE state = 2 AND id <= (SELECT min(id) FROM {rows} WHERE state = 2) + 1000) AS oldest,
+WITH sendable AS (SELECT count(*) AS rows, min(created) AS oldest FROM {rows} WHERE state = 2 AND NOT behind),
+    waiting AS (SELECT count(*) AS rows, min(created) AS oldest FROM {rows} WHERE state = 2 AND behind AND key_hash IS NOT NULL)
+SELECT (SELECT sendable.rows + waiting.rows FROM sendable, waiting) AS waiting,
+    (SELECT least(sendable.oldest, waiting.oldest) FROM sendable, waiting) AS oldest,
     count(*) FILTER (WHERE state = 1) AS prepared, min(created) FILTER (WHERE state = 1) AS oldest_prepared,
     count(*) FILTER (WHERE state = 5) AS parked, min(created) FILTER (WHERE state = 5) AS oldest_parked,
     (SELECT value FROM {meta} WHERE name = 'relay_kind') AS relay_kind, clock_timestamp() AS now

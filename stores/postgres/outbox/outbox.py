@@ -96,6 +96,7 @@ class PostgresOutbox(Sends):
         self._seen = self._wakes.count  #: commits of this process before the last `pending`
         self._newest: int | None = None
         self._owner: str | None = None
+        self._blocks_key = True
         self._waking = Waking(self._tables, self._run)
         self._listening = Listening(self._tables, self._wakes) if statement_cache_size else None
 
@@ -174,7 +175,9 @@ class PostgresOutbox(Sends):
     async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
         """See `RelayStore.own`."""
         self._owner = owner
-        return await self._run(lambda connection: relaying.own(connection, self._tables, owner, lease, share))
+        owned = await self._run(lambda connection: relaying.own(connection, self._tables, owner, lease, share))
+        await self._run(lambda connection: relaying.free(connection, self._tables, self._blocks_key))
+        return owned
 
     async def relays(self) -> int:
         """See `RelayStore.relays`."""
@@ -198,6 +201,9 @@ class PostgresOutbox(Sends):
         self._seen = self._wakes.count
         if not shards or limit < 1:
             return []
+        if block_key is not self._blocks_key:
+            self._blocks_key = block_key
+            await self._run(lambda connection: relaying.free(connection, self._tables, block_key))
         return await self._run(lambda connection: relaying.pending(connection, self._tables, shards, limit, under_way, blocked, block_key))
 
     async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:

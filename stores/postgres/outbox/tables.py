@@ -21,6 +21,7 @@ _ROWS = """
     partition int,
     shard smallint NOT NULL,
     state smallint NOT NULL DEFAULT 2,
+    behind boolean NOT NULL DEFAULT false,
     message_id text NOT NULL,
     topic text NOT NULL,
     message_key bytea,
@@ -61,8 +62,8 @@ class OutboxTables:
         return f"""
         CREATE TABLE IF NOT EXISTS {self.rows} ({_ROWS})
             WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-        CREATE INDEX ON {self.rows} (id) WHERE state = 2;
-        CREATE INDEX ON {self.rows} (key_hash, id) WHERE attempts > 0 AND key_hash IS NOT NULL;
+        CREATE INDEX ON {self.rows} (id) WHERE state = 2 AND NOT behind;
+        CREATE INDEX ON {self.rows} (key_hash, id) WHERE key_hash IS NOT NULL AND (attempts > 0 OR behind);
         CREATE INDEX ON {self.rows} (next_at) WHERE state = 2 AND next_at IS NOT NULL;
         CREATE INDEX ON {self.rows} (next_at) WHERE state = 1;
         CREATE INDEX ON {self.rows} (tx_id) WHERE tx_id <> '';

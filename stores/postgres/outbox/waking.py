@@ -31,7 +31,7 @@ WITH idle AS (UPDATE {relays} SET idle_until = NULL WHERE idle_until > clock_tim
 SELECT pg_notify($1, '') FROM (SELECT FROM idle LIMIT 1) AS somebody
 """
 _SAY_IDLE: Final = "UPDATE {relays} SET idle_until = clock_timestamp() + $2 * interval '1 s' WHERE owner = $1"
-_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = 2"
+_NEWEST: Final = "SELECT max(id) FROM {rows} WHERE state = 2 AND NOT behind"
 
 
 async def say_idle(connection: PoolConnectionProxy, tables: OutboxTables, owner: str, at_most: float) -> int | None:

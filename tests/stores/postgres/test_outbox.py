@@ -123,7 +123,8 @@ async def test_a_connection_of_a_pool_writes_rows_and_goes_back_as_it_came(outbo
                 async with outbox.transaction(connection), connection.transaction():
                     outbox.send("orders", b"3")
                     raise ZeroDivisionError
-        assert type(connection._con) is asyncpg.Connection
+        raw: Any = connection
+        assert type(raw._con) is asyncpg.Connection
         assert not connection.is_in_transaction()
     assert await values(outbox) == [b"1"]
 
@@ -221,6 +222,38 @@ async def test_writing_needs_no_open_and_says_what_is_missing(postgres_url: str,
     async with outbox.transaction(postgres_database) as transaction:
         transaction.send("orders", b"1")
     assert await count(postgres_database) == 1
+
+
+# Blocked keys
+
+
+async def fail_first(outbox: PostgresOutbox, database: asyncpg.Connection, again_in: float | None) -> None:
+    """Ten rows of a key, of which the first can't be sent."""
+    async with outbox.transaction(database) as transaction:
+        for number in range(10):
+            transaction.add(message(b"%d" % number, key=b"k"))
+    shards = await outbox.own("a", lease=60.0, share=64)
+    (row,) = await outbox.pending(shards, limit=1)
+    await outbox.failed([Failed(row.id, row.shard, "refused", again_in)], shards)
+
+
+async def test_rows_of_a_blocked_key_are_read_once(outbox: PostgresOutbox, postgres_database: asyncpg.Connection) -> None:
+    await fail_first(outbox, postgres_database, 3600.0)
+    assert await values(outbox) == []
+    assert await postgres_database.fetchval("SELECT count(*) FROM ackwise_outbox WHERE behind") == 9
+    assert (await outbox.status()).waiting == 10
+
+
+async def test_rows_whose_first_one_was_deleted_by_hand_are_found_with_the_next_lease(
+    outbox: PostgresOutbox, postgres_database: asyncpg.Connection
+) -> None:
+    await fail_first(outbox, postgres_database, None)
+    assert await values(outbox) == []
+    await outbox.own("a", lease=60.0, share=64)
+    assert await values(outbox) == []
+    await postgres_database.execute("DELETE FROM ackwise_outbox WHERE state = 5")
+    await outbox.own("a", lease=60.0, share=64)
+    assert await values(outbox) == [b"%d" % number for number in range(1, 10)]
 
 
 # Waking
