@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -78,7 +78,7 @@ async def find_leftovers(settings: HostSettings, names: TopicNames, agents: Iter
     return Leftovers([*found.values()])
 
 
-async def _look(reader: CopyReader, names: TopicNames, orders: dict[str, str], found: dict[str, Leftover]) -> None:
+async def _look(reader: CopyReader, names: TopicNames, orders: Mapping[str, str], found: dict[str, Leftover]) -> None:
     """Add the first copy of each handler to `found`. The relay's topics come first: what moves on meanwhile is seen where it goes."""
     committed = await reader.committed()
     for topics in (names.delays, [names.retry]):
@@ -89,12 +89,12 @@ async def _look(reader: CopyReader, names: TopicNames, orders: dict[str, str], f
 
 
 async def _search(
-    reader: CopyReader, partition: TopicPartition, left: Left, group: str, orders: dict[str, str], found: dict[str, Leftover]
+    reader: CopyReader, partition: TopicPartition, left: Left, group: str, orders: Mapping[str, str], found: dict[str, Leftover]
 ) -> None:
     is_unfinished = left.unfinished()
     async for record, _ in reader.records(partition, left):
         handler = _waits_for(record, group) if is_unfinished(record.offset) else None
-        if handler in orders:
+        if handler is not None and handler in orders:
             found.setdefault(handler, Leftover(handler, orders[handler], *partition, record.offset))
             if len(found) == len(orders):
                 return

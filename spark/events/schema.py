@@ -73,8 +73,8 @@ def project(events: DataFrame) -> DataFrame:
 
     `pk` identifies a partition as a group reads it and `mk` a handler's view of it within one dedup epoch. A message
     is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin`: it was
-    read where the record was first written. Events of the producer side lose their place here: it is where a record was
-    sent to, and need not be read by the group that sent it.
+    read where the record was first written. Events of the producer side have their place in
+    `sent_topic` to `sent_offset` instead: it is where a record was sent to, and need not be read by the group that sent it.
     """
     is_outgoing = F.col("event_type").isin([int(code) for code in sorted(OUTGOING)])
     names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id")]
@@ -94,6 +94,9 @@ def project(events: DataFrame) -> DataFrame:
         F.unix_micros("record_ts").alias("record_ts"),
         F.col("phys_topic").isNull().alias("at_origin"),
         *("phys_topic", "phys_partition", "phys_offset", "duration_us"),
+        *(F.coalesce(F.col(name), F.lit("")).alias(f"sent_{name}") for name in ("topic", "topic_id")),
+        *(F.col(name).alias(f"sent_{name}") for name in ("partition", "offset")),
+        F.col("dedup_key").alias("message_id"),
         F.greatest(F.coalesce(F.col("attempt"), F.lit(1)), F.lit(1)).cast("long").alias("attempt"),
         F.col("level").cast("int").alias("level"),
         F.unix_micros("due_ts").alias("due"),

@@ -16,7 +16,7 @@ from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Event", "Known", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -51,7 +51,9 @@ class Ruling:
     copies: dict[tuple[Partition, str, int], dict[tuple[int, CopyFate], int]] = field(default_factory=dict)
     """By partition, handler and dedup epoch: what became of the copies, by the attempt that was sent back."""
     unpublished: dict[str, int] = field(default_factory=dict)
-    """By topic, the records that are late to get coordinates."""
+    """By topic, the records of the table that are late to get coordinates."""
+    unsent: dict[tuple[str, str], ProducedVerdict | None] = field(default_factory=dict)
+    """By cluster and message id, those that were to be sent and are not, by the events; None: under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,9 @@ class _Court:
         known: Known | None,
     ) -> None:
         self.events = events
-        self.produced = _grouped((row for row in produced if _is_published(row)), lambda row: _place(row))
+        sent = [row for e in events if (row := _acknowledged(e)) is not None]
+        listed = [{**row, "is_listed": True} for row in produced]
+        self.produced = _grouped((row for row in listed + sent if _is_published(row)), lambda row: _place(row))
         self.unpublished = [row for row in produced if not _is_published(row) and not row.get("aborted")]
         self.still_written = still_written
         self.config = config
@@ -170,7 +174,7 @@ class _Court:
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
                 if loose := {o for o, found in ruling.absent[partition].items() if found == "GAP" and not self._gap(partition, o)[0]}:
                     ruling.unproved[partition] = loose
-            if partition[2:] in self.produced and self._is_source(partition):
+            if self._rows_of(partition) and self._is_source(partition):
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
@@ -182,7 +186,37 @@ class _Court:
             if row.get("timestamp") is None or row["timestamp"] < self.as_of - self.grace:
                 topic = row.get("topic") or ""
                 ruling.unpublished[topic] = ruling.unpublished.get(topic, 0) + 1
+        ruling.unsent = self._unsent()
         return ruling
+
+    def _unsent(self) -> dict[tuple[str, str], ProducedVerdict | None]:
+        """Return what was to be sent and is not; None: under way."""
+        found: dict[tuple[str, str], ProducedVerdict | None] = {}
+        mine = (e for e in self.events if e["event_type"] in OUTGOING and e.get("dedup_key") is not None)
+        sending = {_group(e) for e in self.events if e["event_type"] in OUTGOING}
+        blind = {cluster for cluster, group in sending if (cluster, group) in self.blind}
+        for (cluster, message_id), events in _grouped(mine, lambda e: (e.get("cluster") or "", e["dedup_key"])).items():
+            of = _grouped(events, lambda e: e["event_type"])
+            commits = [e["event_ts"] for e in of.get(E.OUTBOX_CHECKED, []) if _attributes(e).get("answer") == "commit"]
+            stored = [e["event_ts"] for e in of.get(E.OUTBOX_STORED, [])] + commits
+            requeued = [e["event_ts"] for e in of.get(E.OUTBOX_REQUEUED, [])]
+            parked = [e["event_ts"] for e in of.get(E.OUTBOX_PARKED, [])]
+            if E.PRODUCED in of or E.OUTBOX_SENT in of:
+                continue
+            if parked and max(parked) >= max(requeued, default=0):
+                found[cluster, message_id] = ProducedVerdict.PARKED
+            elif stored or requeued:
+                due = max(max(requeued, default=0), min(stored, default=0))
+                late = ProducedVerdict.PUBLISH_UNKNOWN if cluster in blind else ProducedVerdict.NOT_PUBLISHED
+                found[cluster, message_id] = late if due < self.as_of - self.grace else None
+            elif E.PRODUCE_FAILED in of:
+                found[cluster, message_id] = ProducedVerdict.PRODUCE_FAILED
+        return found
+
+    def _rows_of(self, partition: Partition) -> list[Mapping[str, Any]]:
+        """Return what was produced there: a table names no cluster."""
+        rows: list[Mapping[str, Any]] = self.produced.get(partition[2:], [])
+        return [row for row in rows if row.get("cluster") in (None, partition[0])]
 
     def _last_ts(self, writer: int) -> int:
         return max(int(e["event_ts"]) for e in self.by_writer[writer])
@@ -343,16 +377,17 @@ class _Court:
 
     def _produced_at(self, partition: Partition) -> dict[int, list[int]]:
         """Return the times at which each offset was produced."""
-        rows = [row for row in self.produced.get(partition[2:], []) if not row.get("aborted")]
+        rows = [row for row in self._rows_of(partition) if not row.get("aborted")]
         return {
             offset: [row["timestamp"] for row in of if row.get("timestamp") is not None]
             for offset, of in _grouped(rows, lambda row: row["offset"]).items()
         }
 
     def _accounts(self, partition: Partition, domain: tuple[int, int] | None, seen: set[int]) -> dict[int, Account]:
-        produced_at, every = self._produced_at(partition), [row["offset"] for row in self.produced[partition[2:]]]
+        """Only a table says what was not produced."""
+        produced_at, every = self._produced_at(partition), [row["offset"] for row in self._rows_of(partition) if row.get("is_listed")]
         accounts = {offset: self._account(partition, offset, times, domain, seen) for offset, times in produced_at.items()}
-        orphans = (offset for offset in seen if min(every) <= offset <= max(every) and offset not in produced_at)
+        orphans = (offset for offset in seen if every and min(every) <= offset <= max(every) and offset not in produced_at)
         return accounts | dict.fromkeys(orphans, Account.ORPHAN)
 
     def _account(self, partition: Partition, offset: int, times: list[int], domain: tuple[int, int] | None, seen: set[int]) -> Account:
@@ -596,6 +631,14 @@ def _hash(events: list[Event]) -> int | None:
 
 def _place(row: Mapping[str, Any]) -> tuple[str, str, int]:
     return row["topic"], row.get("topic_id") or "", row["partition"]
+
+
+def _acknowledged(e: Event) -> Mapping[str, Any] | None:
+    """The row of a table that says the same."""
+    if e["event_type"] not in (E.PRODUCED, E.OUTBOX_SENT):
+        return None
+    known = {"cluster": e.get("cluster") or "", "timestamp": e["event_ts"] if e.get("record_ts") is None else e["record_ts"]}
+    return {name: e.get(name) for name in ("topic", "topic_id", "partition", "offset")} | known
 
 
 def _is_published(row: Mapping[str, Any]) -> bool:

@@ -97,7 +97,7 @@ async def test_a_copy_from_before_an_order_is_named_and_a_worker_is_not_to_start
         Delivery(*origin, b"k", b"v", (), origin), topic=f"{shop.group}.delay.1h", partition=0, group=shop.group, handler="bill", due=1,
         now_ms=0, reason="E",
     )  # fmt: skip
-    await raw_kafka.produce(waiting.topic, waiting.value, headers=waiting.headers)
+    await raw_kafka.produce(waiting.topic, waiting.value, headers=[(name, value or b"") for name, value in waiting.headers])
     assert shop.topics("check")[0] == 0
     await shop.consume(source, "order='key', in_place=RetryInPlace(3)")
     code, lines = shop.topics("check")

@@ -35,9 +35,9 @@ async def kafka() -> AsyncIterator[MemoryKafka]:
 
 
 def app(kafka: MemoryKafka | None = None, order: Any = "key") -> App:
-    made = App("billing", config=Config(), **({} if kafka is None else {"brokers": kafka.bootstrap}))
+    made = App("billing", config=Config(), brokers="localhost:9092" if kafka is None else kafka.bootstrap)
 
-    @made.agent("orders", order=order, **({} if order == "none" else {"in_place": RetryInPlace(3, delay="10ms")}))
+    @made.agent("orders", order=order, in_place=None if order == "none" else RetryInPlace(3, delay="10ms"))
     async def bill(message: Message[bytes]) -> None:
         if message.value == b"fails" and not message.in_place:
             raise TimeoutError
