@@ -205,6 +205,31 @@ async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft
 
 
 @pytest.mark.kafka
+async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "orders")
+    async with running("outbox.py", tmp_path, raw_kafka, app=False) as shop:
+        told = await shop.lines(5)
+        await shop.process.wait()
+    assert [line.partition(":")[0] for line in told] == [
+        *("ann ordered for 70", "bob ordered for 20", "ann can't pay 50", "ann ordered for 30", "3 messages are in the outbox")
+    ]
+    command = ["-m", "ackwise.plugin.cli", "relay", "--outbox", "sqlite:///shop.db", "--brokers", raw_kafka.bootstrap]
+    relay = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(60):
+            while len(await raw_kafka.records("orders")) < 3:  # noqa: ASYNC110  # a topic tells nobody
+                await asyncio.sleep(0.1)
+            relay.send_signal(signal.SIGINT)
+            _, errors = await relay.communicate()
+        assert relay.returncode == 0, errors.decode()
+    finally:
+        if relay.returncode is None:
+            relay.kill()
+    sent = [(record.key, json.loads(record.value or b"")["amount"]) for record in await raw_kafka.records("orders")]
+    assert sent == [(b"ann", 70), (b"bob", 20), (b"ann", 30)]
+
+
+@pytest.mark.kafka
 async def test_in_order_books_each_account_in_order_and_lets_others_pass(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "entries")
     for account, amount in (("ann", 5000), ("bob", -1), ("ann", -4900), ("cleo", 7), ("bob", 3)):

@@ -159,9 +159,7 @@ def requeue(
     else:
         to_stdout().print(f"{len(found) - undecided} rows would be requeued; --all does it, or name some of them")
     if undecided:
-        to_stdout().print(
-            f"{undecided} rows were parked by check-backs, their transactions may be rolled back; name them to send them"
-        )
+        to_stdout().print(f"{undecided} rows were parked by check-backs, their transactions may be rolled back; name them to send them")
 
 
 async def _requeue(store: OutboxStore, name: str, rows: Sequence[int], every: bool, events: str | None) -> tuple[list[Parked], int]:

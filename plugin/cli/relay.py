@@ -46,7 +46,7 @@ def relay(
     log_format: LogFormatOption = "text",
 ) -> None:
     """Bring back what is due in the delay topics of an app, send the rows of its outbox, and run none of its handlers, until SIGINT or
-    SIGTERM. With --outbox it sends the rows of an outbox, and needs no app; more settings of it are entries outbox.… of the configuration.
+    SIGTERM. With --outbox it sends the rows of that outbox and needs no app.
 
     Any number may run, beside workers that relay themselves as well; of an outbox in SQLite only one. With relay = apart no worker does,
     and this must run.
@@ -55,11 +55,11 @@ def relay(
     """
     import asyncio
 
-    relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
     if outbox is not None and target is not None:
         raise ConfigurationError(f"both {target} and --outbox were given; an app names its outbox by use(Outbox(…)), so leave one out")
     if outbox is None and (brokers is not None or events is not None):
         raise ConfigurationError("--brokers and --events belong to --outbox; an app says both itself")
+    relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
     print_log(log_level, log_format)
     collect_rarely()
     asyncio.run(_relay_until_signalled(relaying))

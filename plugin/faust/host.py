@@ -48,9 +48,10 @@ from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.inspect.explain import Explanation, explain
+from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.inspect.state import State, look
-from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.outbox.beside import relay_outbox
+from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -321,7 +322,8 @@ class FaustHost:
     async def look(self) -> State:
         """The state of this worker. Raises `AckwiseError` before it is open."""
         member = self._opened_member()
-        return look(member, await member.ends(), chain=self._explained.chain, settings=self._explained.settings)
+        ends, outbox = await asyncio.gather(member.ends(), look_at_outbox(member))
+        return look(member, ends, chain=self._explained.chain, settings=self._explained.settings, outbox=outbox)
 
     @functools.cached_property
     def _explained(self) -> Explanation:

@@ -14,6 +14,7 @@ from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.inspect.explain import ChainLink, Setting
+from ackwise.plugin.inspect.outboxstate import OutboxState
 
 __all__ = ["AgentState", "GroupTopics", "HeldMessages", "LaneState", "State", "by_agent", "look"]
 
@@ -101,10 +102,17 @@ class State:
     settings: tuple[Setting, ...]
     share: ShareCounts | None = None
     """What it has of a share group, if its sources are consumed by one; `lanes` are those of its copies then."""
+    outbox: OutboxState | None = None
+    """Its outbox, if it has one."""
 
 
 def look(
-    member: Member, ends: Mapping[TopicPartition, int], *, chain: tuple[ChainLink, ...] = (), settings: tuple[Setting, ...] = ()
+    member: Member,
+    ends: Mapping[TopicPartition, int],
+    *,
+    chain: tuple[ChainLink, ...] = (),
+    settings: tuple[Setting, ...] = (),
+    outbox: OutboxState | None = None,
 ) -> State:
     """The state of `member`, which is open; `ends` are where the logs end, as far as that is known."""
     leases, worker, names = member.leases, member.worker, member.names
@@ -121,6 +129,7 @@ def look(
         chain=chain,
         settings=settings,
         share=None if member.share_counts is None else replace(member.share_counts),
+        outbox=outbox,
     )
 
 

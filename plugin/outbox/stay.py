@@ -63,6 +63,7 @@ class Surroundings:
     memory: AckMemory
     throttle: LogThrottle
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
 
 
 class OutboxStay:
@@ -157,6 +158,8 @@ class OutboxStay:
             block_key=self._policy.on_error == "block",
         )
         self._under_way.update(row.id for row in rows)
+        if rows or not self._under_way:
+            self._around.counts.lag = max(0.0, self._around.wall() - rows[0].created_ms / 1000) if rows else 0.0
         if known := [row for row in rows if self._around.memory.has(row)]:
             rows = [row for row in rows if not self._around.memory.has(row)]
             await self._delete(known, tokens)
@@ -218,14 +221,13 @@ class OutboxStay:
         self._around.counts.parked += 1
         self._record(EventCode.OUTBOX_PARKED, row, None, attempts=row.attempts + 1, cause=answer.error or "unknown")
         log.error(
-            "a row of the outbox is parked, it is not sent until it is requeued"
-            if self._policy.on_error == "skip" or row.message.key is None
-            else "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued",
+            "a row of the outbox is parked, it is not sent until it is requeued",
             outbox=self._around.name,
             row=row.id,
             topic=row.message.topic,
             message_id=row.message.message_id,
             attempts=row.attempts + 1,
+            holds_key=self._policy.on_error == "block" and row.message.key is not None,
             cause=failure.cause,
         )
 

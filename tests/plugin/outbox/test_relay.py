@@ -188,8 +188,8 @@ async def test_a_refused_row_is_parked_with_its_cause_and_holds_its_key_until_it
     assert (counts.parked, counts.sent) == (1, 3)
     (event,) = [event for event in desk.sink.events if event.code is EventCode.OUTBOX_PARKED]
     assert event.attrs == f'{{"row": {bad}, "outbox": "shop", "attempts": 1, "cause": "MessageSizeTooLargeError"}}'
-    (line,) = fields(caplog, "a row of the outbox is parked with its key, nothing of the key is sent until it is requeued")
-    assert line["row"] == bad
+    (line,) = fields(caplog, "a row of the outbox is parked, it is not sent until it is requeued")
+    assert (line["row"], line["holds_key"]) == (bad, True)
 
 
 async def test_with_skip_the_later_rows_of_a_parked_key_are_sent() -> None:
