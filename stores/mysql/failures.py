@@ -10,7 +10,17 @@ from asyncmy.errors import MySQLError
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.protocol.purpose import OUTBOX
 
-__all__ = ["DUPLICATE", "FAILURES", "NO_RIGHT", "NO_SUCH_COLUMN", "NO_SUCH_SAVEPOINT", "NO_SUCH_TABLE", "as_store_error", "is_broken", "is_conflict"]
+__all__ = [
+    "DUPLICATE",
+    "FAILURES",
+    "NO_RIGHT",
+    "NO_SUCH_COLUMN",
+    "NO_SUCH_SAVEPOINT",
+    "NO_SUCH_TABLE",
+    "as_store_error",
+    "is_broken",
+    "is_conflict",
+]
 
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
 FAILURES = (MySQLError, OSError, RuntimeError)

@@ -1,13 +1,21 @@
-"""Rows of an outbox as SQL for MariaDB and MySQL: every value is a literal, so that no encoding and no mode of a session changes one. Pure."""
+"""Rows of an outbox as SQL for MariaDB and MySQL: every value is a literal, which no encoding and no mode of a session changes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.protocol.outboxrows import RowColumns
 
-__all__ = ["TO_SEND", "inserts", "literal"]
+__all__ = ["MAX_PACKET", "TO_SEND", "inserts", "is_small", "literal", "require_room"]
+
+#: What a server says it takes in one packet.
+MAX_PACKET: Final = "SELECT @@max_allowed_packet"
+
+#: Bytes of a packet that every server takes, and those that go with a statement.
+_SMALL: Final = 1_000_000
+_AROUND: Final = 1000
 
 #: Characters that one statement takes at most, if that is more than one row. A server takes 1 MiB at least, and 16 or 64 by default.
 _LONGEST: Final = 800_000
@@ -43,6 +51,22 @@ def inserts(table: str, rows: Sequence[RowColumns], more: str = TO_SEND) -> Iter
         length += len(values)
     if some:
         yield len(some), begin + ", ".join(some)
+
+
+def is_small(packets: Sequence[str]) -> bool:
+    """Return whether every server takes them."""
+    return all(len(packet) <= _SMALL for packet in packets)
+
+
+def require_room(packets: Sequence[str], rows: Sequence[RowColumns], limit: int, address: str) -> None:
+    """Raise `ConfigurationError` for a row that the server does not take, before it cuts the connection because of it."""
+    size = max(len(packet) for packet in packets) + _AROUND
+    if size > limit:
+        topic = max(rows, key=lambda row: row.size).topic
+        raise ConfigurationError(
+            f"{address}: a message to {topic!r} needs a statement of {size} bytes, twice those of its value, and the server's "
+            f"max_allowed_packet is {limit}; raise that, or send a reference to a place where the value is"
+        )
 
 
 def _values(row: RowColumns, more: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import OutboxStatus, Parked, RowState
@@ -151,7 +151,7 @@ def _before(now: str, seconds: float) -> str:
     return f"{now} - INTERVAL {round(seconds * 1e6)} MICROSECOND"
 
 
-async def _read(connection: Connection, statement: str) -> list[tuple[object, ...]]:
+async def _read(connection: Connection, statement: str) -> list[Any]:
     async with asyncio.timeout(schema.TIMEOUT):
         return await rows_of(connection, f"{BEGIN}{statement}; COMMIT")
 
@@ -168,12 +168,12 @@ async def _settings(connection: Connection) -> list[str]:
     said = []
     if flush != 1:
         said.append(
-            f"innodb_flush_log_at_trx_commit is {flush}, so a crash of the server's machine can lose messages that were committed; set it to 1"
+            f"innodb_flush_log_at_trx_commit is {flush}, so a crash of the server's machine can lose what was committed; set it to 1"
         )
     if step != 1:
         said.append(
-            f"auto_increment_increment is {step}, as on servers that take writes side by side: rows written through different servers do not "
-            "have ids in the order of their commits, so write those of one key through one server"
+            f"auto_increment_increment is {step}, as on servers that take writes side by side: rows that are written through different "
+            "servers do not have ids in the order of their commits, so write those of one key through one server"
         )
     if format == "STATEMENT":
         said.append("binlog_format is STATEMENT, which InnoDB refuses under READ COMMITTED, a relay's isolation; set it to MIXED or ROW")

@@ -97,13 +97,13 @@ class MySQLOutbox(Sends):
 
     @asynccontextmanager
     async def transaction(self, connection: Connection) -> AsyncIterator[MySQLOutboxTransaction]:
-        """See `Outbox.transaction`. The errors of `connection` are asyncmy's own, those of writing rows and of the commit `AckwiseError`."""
+        """See `Outbox.transaction`. Errors of `connection` are asyncmy's own, those of writing rows and of the commit `AckwiseError`."""
         block = Block(_asyncmy(connection), self._tables, self._address, self._timeout)
         await block.begin()
         try:
             with watched(connection, block), self.within(block):
                 yield block
-            await block.complete()
+            await block.finish()
         except BaseException:
             await block.roll_back()
             raise
@@ -174,9 +174,7 @@ class MySQLOutbox(Sends):
         self._seen = self._wakes.count
         if not shards or limit < 1:
             return []
-        return await self._run(
-            lambda connection: relaying.pending(connection, self._tables, shards, limit, under_way, blocked, block_key)
-        )
+        return await self._run(lambda connection: relaying.pending(connection, self._tables, shards, limit, under_way, blocked, block_key))
 
     async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
         """See `RelayStore.sent`."""

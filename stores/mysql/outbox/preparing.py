@@ -28,7 +28,9 @@ _OUTCOME: Final = "SELECT outcome FROM {barrier} WHERE tx_id = {tx_id}"
 _PATIENCE: Final = "SET @ackwise_patience = @@innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = {}; "
 _AS_BEFORE: Final = "SET SESSION innodb_lock_wait_timeout = @ackwise_patience"
 
-_DUE: Final = "SELECT id FROM {rows} FORCE INDEX (by_due) WHERE state = 1 AND next_at <= {now} AND {whose} ORDER BY next_at, id LIMIT {limit}"
+_DUE: Final = (
+    "SELECT id FROM {rows} FORCE INDEX (by_due) WHERE state = 1 AND next_at <= {now} AND {whose} ORDER BY next_at, id LIMIT {limit}"
+)
 # By their ids, as all who change rows do: who looks into the index first and who looks into it last could wait for each other.
 _TAKE: Final = """
 SELECT {columns} FROM {rows} FORCE INDEX (PRIMARY) WHERE id IN ({ids}) AND state = 1 AND next_at <= {now} ORDER BY id FOR UPDATE;
@@ -41,8 +43,13 @@ _COLUMNS: Final = (
     "headers, `partition`, message_id"
 )
 # Only the half message that is still open is changed: whoever decided first, decided.
-_ANSWERED: Final = "UPDATE {rows} FORCE INDEX (PRIMARY) SET state = {state}, checks = checks + {checks}, next_at = {next_at}, cause = {cause} WHERE id = {id} AND state = 1"
-_DECIDED: Final = "UPDATE {rows} FORCE INDEX (by_tx) SET state = {state}, next_at = NULL WHERE tx_id = {tx_id} AND tx_id <> '' AND state = 1"
+_ANSWERED: Final = """
+UPDATE {rows} FORCE INDEX (PRIMARY) SET state = {state}, checks = checks + {checks}, next_at = {next_at}, cause = {cause}
+WHERE id = {id} AND state = 1
+"""
+_DECIDED: Final = (
+    "UPDATE {rows} FORCE INDEX (by_tx) SET state = {state}, next_at = NULL WHERE tx_id = {tx_id} AND tx_id <> '' AND state = 1"
+)
 
 
 async def database_id(connection: Connection, tables: OutboxTables) -> str:
@@ -54,7 +61,9 @@ async def database_id(connection: Connection, tables: OutboxTables) -> str:
 async def barrier(connection: Connection, tables: OutboxTables, tx_id: str) -> None:
     """See `BarrierStore.barrier`. The outcome is read as it is now: this transaction may see an older state of the table."""
     if connection.get_autocommit() and not connection.get_transaction_status():
-        raise ConfigurationError(f"the barrier of {tx_id} has to be in the local transaction, and none is open on the connection; begin one")
+        raise ConfigurationError(
+            f"the barrier of {tx_id} has to be in the local transaction, and none is open on the connection; begin one"
+        )
     about = {**tables.names, "tx_id": name("tx_id", tx_id)}
     try:
         await rows_of(connection, _BARRIER.format(**about, outcome="C"))
@@ -122,7 +131,9 @@ async def due_checks(connection: Connection, tables: OutboxTables, producer_grou
     ids = numbers(id for (id,) in await rows_of(connection, f"{BEGIN}{look}; COMMIT"))
     if ids == numbers(()):
         return []
-    take = _TAKE.format(rows=tables.rows, columns=_COLUMNS, ids=ids, now=_MOMENT, until=f"{_MOMENT} + INTERVAL {round(lease * 1e6)} MICROSECOND")
+    take = _TAKE.format(
+        rows=tables.rows, columns=_COLUMNS, ids=ids, now=_MOMENT, until=f"{_MOMENT} + INTERVAL {round(lease * 1e6)} MICROSECOND"
+    )
     taken = await named(connection, _NAMES, f"{BEGIN}SET @ackwise_moment = {NOW}; {take}")
     return sorted((prepared_of(row) for row in taken), key=lambda row: row.id)
 

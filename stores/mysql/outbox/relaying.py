@@ -62,7 +62,9 @@ _COLUMNS: Final = (
 
 _MINE: Final = "SELECT shard FROM {shards} WHERE (shard, token) IN ({tokens})"
 # What the broker acknowledged may go whoever deletes it; a failure that is not the owner's may not be written beside the owner.
-_SENT: Final = "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY) WHERE r.id IN ({ids}) AND r.state = 2 AND r.shard IN (" + _MINE + "); COMMIT"
+_SENT: Final = (
+    "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY) WHERE r.id IN ({ids}) AND r.state = 2 AND r.shard IN (" + _MINE + "); COMMIT"
+)
 _FAILED: Final = """
 UPDATE {rows} FORCE INDEX (PRIMARY) SET attempts = attempts + 1, cause = {cause}, state = {state}, next_at = {again}
 WHERE id = {id} AND state = 2 AND shard IN ({mine})

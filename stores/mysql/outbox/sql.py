@@ -10,6 +10,7 @@ from asyncmy.cursors import Cursor
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.outbox.tables import NAMES
+from ackwise.stores.protocol import outboxliterals
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import CAUSE, RowColumns
 
@@ -25,12 +26,6 @@ NOW: Final = "UTC_TIMESTAMP(6)"
 
 #: Columns that make an `Outgoing`.
 MESSAGE: Final = ("topic", "value", "message_key", "headers", "partition", "message_id")
-
-_SMALL: Final = 1_000_000
-"""Bytes of a packet that every server takes."""
-
-_AROUND: Final = 1000
-"""Bytes that go with a statement."""
 
 _TEXTS: Final = ("topic", "message_id", "headers", "cause", "tx_id", "producer_group", "barrier_in")
 
@@ -58,17 +53,10 @@ def numbers(values: Iterable[int]) -> str:
 
 
 async def require_room(connection: Connection, packets: Sequence[str], rows: Sequence[RowColumns], address: str) -> None:
-    """Raise `ConfigurationError` for a row that the server does not take, before it cuts the connection because of it."""
-    size = max(map(len, packets), default=0)
-    if size <= _SMALL:
-        return
-    ((limit,),) = await rows_of(connection, "SELECT @@max_allowed_packet")
-    if size + _AROUND > limit:
-        topic = max(rows, key=lambda row: row.size).topic
-        raise ConfigurationError(
-            f"{address}: a message to {topic!r} needs a statement of {size} bytes, twice those of its value, and the server's "
-            f"max_allowed_packet is {limit}; raise that, or send a reference to a place where the value is"
-        )
+    """Raise `ConfigurationError` for a row that the server does not take; it is asked only if one is large."""
+    if not outboxliterals.is_small(packets):
+        ((limit,),) = await rows_of(connection, outboxliterals.MAX_PACKET)
+        outboxliterals.require_room(packets, rows, limit, address)
 
 
 async def changed(connection: Connection, packet: str) -> int:

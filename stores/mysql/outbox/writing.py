@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Block", "MySQLOutboxTransaction"]
 
 _LOST: Final = (
-    "the transaction was ended inside the block of outbox.transaction: by a commit, a change of a table's definition, or by going on after a "
-    "deadlock, which undoes all of it; {count} messages could not be part of it: leave its end to the block, and let such an error pass"
+    "the transaction was ended inside the block of outbox.transaction: by a commit, a change of a table's definition, or by going on after "
+    "a deadlock, which undoes all of it; {count} messages are not part of it: leave its end to the block, and let such an error pass"
 )
 _IN_DOUBT: Final = "it is not known whether the transaction committed: what it wrote and what it sends is there together, or none of it"
 
@@ -79,6 +79,7 @@ class Block(MySQLOutboxTransaction):
         super().__init__(connection, tables, address, timeout)
         self._savepoint = f"ackwise_outbox_{next(_NUMBERS)}"
         self._is_joined = connection.get_transaction_status()
+        self._has_ended = False  # inside the block
 
     async def begin(self) -> None:
         """Begin the transaction, if none is open. Raises what asyncmy raises."""
@@ -87,18 +88,25 @@ class Block(MySQLOutboxTransaction):
 
     async def complete(self) -> None:
         """Write what is left, together with the proof that the transaction is still the one that began. Nothing comes after it."""
-        if self.is_closed:
-            return self._require_nothing_left()
         try:
             await self._write(f"RELEASE SAVEPOINT {self._savepoint}; ")
         except FAILURES as error:
             raise self._as_our_error(error) from error
         self.is_closed = True
 
+    async def finish(self) -> None:
+        """Complete it, unless a commit or a rollback in the block has ended it; then nothing else may be open."""
+        if not self.is_closed:
+            await self.complete()
+        elif self._connection.get_transaction_status():
+            raise TransactionAborted(_LOST.format(count=len(self.rows)))
+        else:
+            self._has_ended = True
+
     async def commit(self) -> bool:
-        """Commit what `begin` began; returns whether it did. Raises `StoreUnavailable` if it is not known whether it committed."""
-        if self._is_joined or not self._connection.get_transaction_status():
-            return not self._is_joined
+        """Commit what `begin` began; returns whether rows may be there. Raises `StoreUnavailable` if that is not known."""
+        if self._is_joined or self._has_ended:
+            return self._has_ended
         try:
             await self._connection.commit()
         except FAILURES as error:
@@ -108,6 +116,8 @@ class Block(MySQLOutboxTransaction):
 
     async def roll_back(self) -> None:
         """Undo the block, and nothing before it; a connection where that does not work is closed, which undoes it as well."""
+        if self.is_closed and not self._connection.get_transaction_status():
+            return
         undo = f"ROLLBACK TO SAVEPOINT {self._savepoint}; RELEASE SAVEPOINT {self._savepoint}" if self._is_joined else "ROLLBACK"
         try:
             async with asyncio.timeout(self._timeout):
@@ -122,8 +132,3 @@ class Block(MySQLOutboxTransaction):
         """See `Watcher.drop`."""
         self.rows.clear()
         self.is_closed = self.is_closed or ended
-
-    def _require_nothing_left(self) -> None:
-        """After a commit or a rollback inside the block, the block may end, and nothing else may be open."""
-        if self._connection.get_transaction_status():
-            raise TransactionAborted(_LOST.format(count=len(self.rows)))
