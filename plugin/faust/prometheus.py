@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.inspect.state import by_agent
@@ -103,9 +104,13 @@ class Numbers(Collector):
         if member.leases is not None:
             yield GaugeMetricFamily(f"{self._prefix}_claims", "Claims held in the store", value=len(member.leases))
         if member.outbox is not None:
-            yield from self._of_outbox(member.outbox_counts)
+            yield from self._of_outbox(member.outbox_counts, member.check_counts)
 
-    def _of_outbox(self, counts: OutboxCounts) -> Iterator[Metric]:
+    def _of_outbox(self, counts: OutboxCounts, checks: CheckCounts) -> Iterator[Metric]:
+        answers = CounterMetricFamily(f"{self._prefix}_outbox_checks", "Check-backs of half messages, by their answer", labels=["answer"])
+        for answer in ("committed", "rolled_back", "unknown", "unanswered", "parked"):
+            answers.add_metric([answer], getattr(checks, answer))
+        yield answers
         for name, about, value in (
             ("sent", "Rows of the outbox that were acknowledged and deleted here", counts.sent),
             ("failed", "Failures of rows of the outbox that are tried again", counts.failed),

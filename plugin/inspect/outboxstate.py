@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStatus
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import ended
 from ackwise.plugin.group.member import Member
 
@@ -39,6 +40,8 @@ class OutboxState:
     taken_over: int
     brokers_away: bool
     lag: float
+    checks: CheckCounts
+    """Check-backs of half messages in this worker."""
 
 
 async def look_at_outbox(member: Member) -> OutboxState | None:
@@ -63,5 +66,6 @@ async def look_at_outbox(member: Member) -> OutboxState | None:
         prepared=None if status is None else status.prepared,
         parked=None if status is None else status.parked,
         relays=None if status is None else len(status.owners),
+        checks=replace(member.check_counts),
         **counts,
     )

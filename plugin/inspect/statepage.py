@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from ackwise.plugin.inspect.state import AgentState, LaneState, State
 
@@ -73,7 +73,7 @@ def _worker(state: State) -> list[tuple[_Cell, ...]]:
             (f"share group: {name.replace('_', ' ')}", number)
             for name, number in ({} if state.share is None else asdict(state.share)).items()
         ),
-        *((f"outbox: {name.replace('_', ' ')}", value) for name, value in ({} if state.outbox is None else asdict(state.outbox)).items()),
+        *(() if state.outbox is None else _outbox(asdict(state.outbox))),
     ]
 
 
@@ -82,6 +82,11 @@ def _agent(one: AgentState) -> tuple[_Cell, ...]:
         one.agent, ", ".join(one.topics), one.in_hand, one.waiting, one.taken, one.held, one.undeduplicated, one.unprotected,
         one.out_of_order,
     )  # fmt: skip
+
+
+def _outbox(facts: dict[str, Any]) -> list[tuple[_Cell, ...]]:
+    checks = {f"checks {name}": number for name, number in facts.pop("checks").items()}
+    return [(f"outbox: {name.replace('_', ' ')}", value) for name, value in (facts | checks).items()]
 
 
 def _partition(lane: LaneState) -> tuple[_Cell, ...]:

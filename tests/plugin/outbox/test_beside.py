@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from tests.plugin.outbox.desk import PATIENCE, Desk, Store, fields
 
-from ackwise import App, ConfigurationError, ConsumeLater, Message
+from ackwise import App, ConfigurationError, ConsumeLater, DeadLetter, Message
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.outgoing import message_id
 from ackwise.middleware.policies import Outbox
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.outbox.apart import relay_group
 from ackwise.plugin.outbox.brokers import brokers_answer
 from ackwise.plugin.settings.config import Config, Given, read_config
+from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory_outbox import MemoryOutbox
 from ackwise.testing import MemoryKafka, TestApp
 
@@ -24,7 +27,11 @@ from ackwise.testing import MemoryKafka, TestApp
 def shop(outbox: MemoryOutbox, **policy: Any) -> tuple[App, list[str | None], list[Event]]:
     """An app that reads what its own outbox sends."""
     app, seen, events = App("shop"), list[str | None](), list[Event]()
-    app.use(Outbox(outbox, **{"poll": 0.05, **policy}), ConsumeLater(3), lambda event: events.append(event))
+
+    def observe(event: Event) -> None:
+        events.append(event)
+
+    app.use(Outbox(outbox, **{"poll": 0.05, **policy}), ConsumeLater(3), observe)
 
     @app.agent("orders")
     async def take(message: Message[bytes]) -> None:
@@ -54,6 +61,27 @@ async def test_a_worker_sends_the_rows_of_its_outbox_and_records_each() -> None:
     assert json.loads(sent[0].attrs or "") == {"row": 1, "outbox": "MemoryOutbox"}
     await outbox.open()
     assert (await outbox.status()).waiting == 0
+
+
+async def test_the_state_of_an_outbox_has_the_numbers_of_the_database_and_of_the_relay() -> None:
+    outbox = MemoryOutbox()
+    await outbox.open()
+    async with outbox.transaction(None) as transaction:
+        transaction.send("orders", b"1")
+    member = Member(HostSettings("nowhere:1", "shop"), [], later=ConsumeLater(), dead_letter=DeadLetter(), outbox=outbox)
+    member.outbox_counts.parked = 4
+    state = await look_at_outbox(member)
+    assert state is not None
+    assert (state.waiting, state.parked, state.parked_here, state.relays) == (1, 0, 4, 0)
+    await outbox.close()
+    away = await look_at_outbox(member)
+    assert away is not None
+    assert (away.waiting, away.parked_here) == (None, 4)
+
+
+async def test_without_an_outbox_there_is_no_state_of_it() -> None:
+    member = Member(HostSettings("nowhere:1", "shop"), [], later=ConsumeLater(), dead_letter=DeadLetter())
+    assert await look_at_outbox(member) is None
 
 
 async def test_with_relay_apart_a_worker_sends_nothing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
