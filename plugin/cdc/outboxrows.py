@@ -122,8 +122,8 @@ class OutboxRows:
         await self._finish_deletion()
         if not await self._store.failed([Failed(row.id, row.shard, failure.cause, None)], self._tokens):
             raise PublishRefused(
-                f"{failure.cause}: row {row.id} of the outbox {self._name} is not in the table and can't be parked; nothing from there on is "
-                "sent. Let the topic take it, and start again"
+                f"{failure.cause}: row {row.id} of the outbox {self._name} is not in the table and can't be parked; nothing from there "
+                "on is sent. Let the topic take it, and start again"
             )
         self._park(row.id, self._key(row))
         log.error(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.markup import escape
@@ -143,11 +143,10 @@ def _found(target: str) -> Mapping:
     """The function that `target`, a `module:function`, names. Raises `ConfigurationError`."""
     from ackwise.plugin.cli.target import find_attribute
 
-    found: Any = find_attribute(target, "a function", "shop.changes:to_message")
+    found = find_attribute(target, "a function", "shop.changes:to_message")
     if not callable(found):
         raise ConfigurationError(f"{target} is a {type(found).__name__}; --map needs a function that takes a Change")
-    mapping: Mapping = found
-    return mapping
+    return cast("Mapping", found)
 
 
 async def _status(source: ChangeSource) -> SourceStatus:

@@ -1,4 +1,6 @@
-"""The messages of PostgreSQL's output plug-in `pgoutput`, protocol version 1, as values. Pure; any bytes end in a message or a `ValueError`.
+"""The messages of PostgreSQL's output plug-in `pgoutput`, protocol version 1, as values. Pure.
+
+Any bytes end in a message or a `ValueError`.
 
 The layout is that of "Logical Replication Message Formats" in PostgreSQL's manual. Values come as text, as the server writes them.
 """

@@ -91,8 +91,8 @@ class Reader:
         before = self._known.setdefault(columns.table, columns)
         if columns.table in self._wanted and (difference := before.difference(columns)):
             raise ValueError(
-                f"table {columns.table} was changed while it was read, {difference}; everything before that was sent and nothing behind it: "
-                "make what reads it fit the new columns, and start again"
+                f"table {columns.table} was changed while it was read, {difference}; everything before that was sent and nothing behind "
+                "it: make what reads it fit the new columns, and start again"
             )
         self._known[columns.table] = columns
 

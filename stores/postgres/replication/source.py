@@ -218,7 +218,8 @@ class PostgresChanges:
                 question = "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
                 if not await database.fetchval(question):
                     raise ConfigurationError(
-                        f"{error}; this user has no attribute REPLICATION: ALTER ROLE … REPLICATION gives it (on RDS: GRANT rds_replication TO …)"
+                        f"{error}; this user has no attribute REPLICATION: ALTER ROLE … REPLICATION gives it "
+                        "(on RDS: GRANT rds_replication TO …)"
                     ) from None
             raise
 
@@ -264,7 +265,10 @@ class PostgresChanges:
     def _remains(self) -> str:
         if self._wanted:
             return "changes that were not sent yet will be missing in Kafka"
-        return "rows that were not sent yet are still in the outbox, and are sent from there then, but for those that were deleted with their insert"
+        return (
+            "rows that were not sent yet are still in the outbox, and are sent from there then, "
+            "but for those that were deleted with their insert"
+        )
 
     async def _make_slot(self) -> None:
         try:
@@ -288,7 +292,8 @@ class PostgresChanges:
     async def _require_settings(self, database: PoolConnectionProxy) -> None:
         if (level := await database.fetchval("SHOW wal_level")) != "logical":
             raise ConfigurationError(
-                f"{self.address}: wal_level is {level}, and change data capture needs logical; set wal_level = logical and restart PostgreSQL"
+                f"{self.address}: wal_level is {level}, and change data capture needs logical; "
+                "set wal_level = logical and restart PostgreSQL"
             )
 
     async def _status(self, database: PoolConnectionProxy) -> SourceStatus:

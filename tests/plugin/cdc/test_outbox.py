@@ -11,7 +11,8 @@ from tests.plugin.cdc.world import Sink, World, until
 from ackwise.middleware.changes import ChangesLost
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.outbox import Outgoing, TransactionOutcome
+from ackwise.middleware.outbox import TransactionOutcome
+from ackwise.middleware.outgoing import Outgoing
 
 pytestmark = pytest.mark.servers
 
@@ -40,14 +41,14 @@ async def test_rows_are_sent_in_the_order_of_the_commits(world: World) -> None:
 
 async def test_what_was_rolled_back_is_never_sent_nor_what_a_savepoint_took_back(world: World) -> None:
     async with world.running():
-        with pytest.raises(ValueError, match="no"):
+        with pytest.raises(ValueError, match="no"):  # noqa: PT012  # it ends where the relay is awaited
             async with world.outbox.transaction(world.database) as outbox:
                 outbox.send("orders", b"rolled back")
                 await outbox.flush()
                 raise ValueError("no")
         async with world.database.transaction():
             await world.write(b"before")
-            with pytest.raises(ValueError, match="no"):
+            with pytest.raises(ValueError, match="no"):  # noqa: PT012  # it ends where the relay is awaited
                 async with world.database.transaction():
                     await world.write(b"inside the savepoint")
                     raise ValueError("no")
@@ -124,7 +125,7 @@ async def test_an_idle_outbox_lets_the_position_go_forward(world: World) -> None
         await world.database.execute("SELECT pg_logical_emit_message(false, 'x', 'y')")
         relay_source = world.source(create=False)
         async with asyncio.timeout(20):
-            while await world.confirmed() == before:
+            while await world.confirmed() == before:  # noqa: ASYNC110  # the server tells nobody
                 await asyncio.sleep(0.05)
         await relay_source.close()
 
@@ -182,7 +183,7 @@ async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(
     from ackwise.middleware.errors import PublishRefused
 
     world.kafka.refuse = lambda message: message.value == b"bad"
-    with pytest.raises(PublishRefused, match="is not in the table and can't be parked"):
+    with pytest.raises(PublishRefused, match="is not in the table and can't be parked"):  # noqa: PT012  # it ends where the relay is awaited
         async with world.running():
             async with world.database.transaction():
                 await world.write(b"bad")
@@ -274,11 +275,13 @@ async def test_an_outbox_of_relays_of_the_table_is_refused(world: World) -> None
 
 
 async def test_without_slot_publication_or_table_the_relay_says_what_is_missing(world: World) -> None:
-    with pytest.raises(ConfigurationError, match="no replication slot .*--create-slot"):
+    with pytest.raises(ConfigurationError, match=r"no replication slot .*--create-slot"):
         async with world.running(world.relay(create=False)):
             pass
     await world.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", world.slot)
-    with pytest.raises(ConfigurationError, match='no publication ackwise.*CREATE PUBLICATION "ackwise" FOR TABLE "public"."ackwise_outbox"'):
+    with pytest.raises(
+        ConfigurationError, match=r'no publication ackwise.*CREATE PUBLICATION "ackwise" FOR TABLE "public"."ackwise_outbox"'
+    ):
         async with world.running(world.relay(create=False)):
             pass
     await world.database.execute("CREATE TABLE other (n int)")
@@ -309,7 +312,7 @@ async def test_a_publication_that_is_younger_than_the_slot_is_told(world: World)
 async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_lost(world: World) -> None:
     from ackwise.middleware.changes import UnreadableChange
 
-    with pytest.raises(UnreadableChange, match=r"public\.ackwise_outbox was changed while it was read, column value is gone"):
+    with pytest.raises(UnreadableChange, match=r"public\.ackwise_outbox was changed while it was read, column value is gone"):  # noqa: PT012  # it ends where the relay is awaited
         async with world.running():
             await world.write(b"1")
             await world.is_sent_and_deleted(b"1")
@@ -320,7 +323,7 @@ async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_l
             await world.over()
     await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN payload TO value")
     assert await world.waiting() == 1
-    with pytest.raises(UnreadableChange, match="can't be read .*no column 'value'"):  # the log has the row as it was then
+    with pytest.raises(UnreadableChange, match=r"can't be read .*no column 'value'"):  # the log has the row as it was then
         async with world.running():
             await until(lambda: world.kafka.values == [b"1", b"2"])  # the table has it, too
             await world.over()
@@ -348,10 +351,17 @@ async def test_a_restart_of_the_connection_goes_on_where_it_was(world: World) ->
         for number in range(3):
             await world.write(b"%d" % number)
             await world.is_sent_and_deleted(b"%d" % number)
-            await world.database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", world.slot)
+            await world.database.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", world.slot
+            )
         await world.write(b"last")
         await world.is_sent_and_deleted(b"last")
-    assert [value for place, value in enumerate(world.kafka.values) if value not in world.kafka.values[:place]] == [b"0", b"1", b"2", b"last"]
+    assert [value for place, value in enumerate(world.kafka.values) if value not in world.kafka.values[:place]] == [
+        b"0",
+        b"1",
+        b"2",
+        b"last",
+    ]
 
 
 async def test_the_retention_of_the_slot_is_in_the_status(world: World) -> None:

@@ -64,7 +64,9 @@ async def test_a_function_that_raises_stops_the_relay_before_the_change(shop: Wo
     def mapping(change: Change) -> Outgoing | None:
         return Outgoing("orders", b"%d" % (100 // change.row["id"]))
 
-    with pytest.raises(UnreadableChange, match=r"mapping raised ZeroDivisionError at .*test_tables\.py:\d+ for change 1 of public\.orders") as caught:
+    with pytest.raises(
+        UnreadableChange, match=r"mapping raised ZeroDivisionError at .*test_tables\.py:\d+ for change 1 of public\.orders"
+    ) as caught:
         async with shop.running(shop.relay(mapping, tables=["orders"])):
             await shop.database.execute("INSERT INTO orders VALUES (10, 'secret', true), (0, 'secret', true), (20, 'secret', true)")
             await shop.over()
@@ -78,7 +80,7 @@ async def test_a_function_that_raises_stops_the_relay_before_the_change(shop: Wo
 
 async def test_what_kafka_refuses_stops_the_relay_before_it(shop: World) -> None:
     shop.kafka.refuse = lambda message: message.value == b"2"
-    with pytest.raises(PublishRefused, match="the message is too large: message .*nothing from there on is sent"):
+    with pytest.raises(PublishRefused, match=r"the message is too large: message .*nothing from there on is sent"):  # noqa: PT012  # it ends where the relay is awaited
         async with shop.running(shop.relay(to_message, tables=["orders"])):
             await shop.database.execute("INSERT INTO orders VALUES (1, '1', true)")
             await until(lambda: len(shop.kafka.sent) == 1)
@@ -92,7 +94,7 @@ async def test_what_kafka_refuses_stops_the_relay_before_it(shop: World) -> None
 async def test_a_column_that_is_not_in_the_log_stops_the_relay_until_the_table_puts_it_there(shop: World) -> None:
     await shop.database.execute("ALTER TABLE orders ALTER note SET STORAGE EXTERNAL")
     await shop.database.execute("INSERT INTO orders VALUES (1, repeat('x', 5000), false)")
-    with pytest.raises(UnreadableChange, match=r"column note of public\.orders is not in the log"):
+    with pytest.raises(UnreadableChange, match=r"column note of public\.orders is not in the log"):  # noqa: PT012  # it ends where the relay is awaited
         async with shop.running(shop.relay(to_message, tables=["orders"])):
             await shop.database.execute("UPDATE orders SET paid = true")
             await shop.over()
@@ -102,7 +104,7 @@ async def test_a_changed_table_stops_the_relay_and_the_next_one_reads_on(shop: W
     def mapping(change: Change) -> Outgoing | None:
         return Outgoing("orders", repr(dict(change.row)).encode())
 
-    with pytest.raises(UnreadableChange, match=r"public\.orders was changed while it was read, column paid is gone"):
+    with pytest.raises(UnreadableChange, match=r"public\.orders was changed while it was read, column paid is gone"):  # noqa: PT012  # it ends where the relay is awaited
         async with shop.running(shop.relay(mapping, tables=["orders"])):
             await shop.database.execute("INSERT INTO orders VALUES (1, 'a', true)")
             await until(lambda: len(shop.kafka.sent) == 1)

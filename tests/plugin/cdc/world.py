@@ -118,8 +118,10 @@ class World:
 
     def relay(self, mapping: Callable[[Change], Outgoing | None] | None = None, *, on_error: str = "block", **options: Any) -> CdcRelay:
         source = self.source(**options)
-        route: Route = MappedRows(mapping) if mapping is not None else OutboxRows(
-            PostgresOutbox(self.url), source.outbox_row, owner=f"cdc/{self.slot}", name="shop", on_error=on_error
+        route: Route = (
+            MappedRows(mapping)
+            if mapping is not None
+            else OutboxRows(PostgresOutbox(self.url), source.outbox_row, owner=f"cdc/{self.slot}", name="shop", on_error=on_error)
         )
         kafka: OpenSender = self.kafka
         return CdcRelay(source, route, new_sender=lambda: kafka, sink=self.sink)
@@ -171,13 +173,15 @@ class World:
         return int(await self.database.fetchval("SELECT count(*) FROM ackwise_outbox WHERE state = 2"))
 
     async def confirmed(self) -> str:
-        return str(await self.database.fetchval("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", self.slot))
+        return str(
+            await self.database.fetchval("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", self.slot)
+        )
 
     async def is_sent_and_deleted(self, *values: bytes) -> None:
         """Wait until these values are in Kafka, and the table is empty."""
         await until(lambda: set(values) <= set(self.kafka.values))
         async with asyncio.timeout(20):
-            while await self.waiting():
+            while await self.waiting():  # noqa: ASYNC110  # the table tells nobody
                 await asyncio.sleep(0.01)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ackwise.middleware.changes import Change, ChangesLost, Committed, NotInLog, Operation, UnreadableChange
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.postgres.replication.pgoutput import UNCHANGED, Unchanged
 from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.publication import wrong_with
 from ackwise.stores.postgres.replication.reader import Reader
@@ -25,7 +26,7 @@ def relation(oid: int = 7, table: str = "orders", columns: Sequence[tuple[str, i
     return b"R" + struct.pack("!I", oid) + b"public\0" + table.encode() + b"\0d" + struct.pack("!H", len(columns)) + b"".join(each)
 
 
-def row(*values: bytes | None | type[Ellipsis]) -> bytes:
+def row(*values: bytes | Unchanged | None) -> bytes:
     def of(value: object) -> bytes:
         if value is None:
             return b"n"
@@ -91,19 +92,19 @@ def test_an_update_has_the_row_after_and_the_key_before() -> None:
 
 
 def test_a_value_that_an_update_left_alone_is_not_null() -> None:
-    update = b"U" + struct.pack("!I", 7) + b"N" + row(b"1", ..., b"t", None)  # type: ignore[arg-type]
+    update = b"U" + struct.pack("!I", 7) + b"N" + row(b"1", UNCHANGED, b"t", None)
     (change,) = read(reader(), begin(16), relation(), update)
     assert isinstance(change, Change)
     assert (change.row["id"], change.row["raw"], sorted(change.row)) == (1, None, ["id", "paid", "raw"])
-    for ask in (lambda: change.row["note"], lambda: change.row.get("note")):
+    for ask in (change.row.__getitem__, change.row.get):
         with pytest.raises(NotInLog, match=r"column note of public\.orders is not in the log.*REPLICA IDENTITY FULL"):
-            ask()
+            ask("note")
     with pytest.raises(KeyError):
         change.row["never"]
 
 
 def test_the_whole_row_before_fills_what_the_log_does_not_repeat() -> None:
-    update = b"U" + struct.pack("!I", 7) + b"O" + row(*ONE) + b"N" + row(b"1", ..., b"f", None)  # type: ignore[arg-type]
+    update = b"U" + struct.pack("!I", 7) + b"O" + row(*ONE) + b"N" + row(b"1", UNCHANGED, b"f", None)
     (change,) = read(reader(), begin(16), relation(), update)
     assert isinstance(change, Change)
     assert change.row == {"id": 1, "note": "tea", "paid": False, "raw": None}
