@@ -1,0 +1,301 @@
+"""Protocol of an outbox: rows that say what to send, written in the transaction of the business, and what a relay does with them.
+
+    business transaction           relay (any number; one on SQLite)
+    ────────────────────           ─────────────────────────────────
+    UPDATE …                       own(…)          lease shards, each with a fencing token
+    send(…) send(…)                pending(…)      rows of own shards in the order of their ids
+    INSERT rows ─┐ one statement   produce         acks=all, idempotent producer
+    COMMIT       ┘                 sent(…)         DELETE … WHERE the token is still mine
+                                   failed(…)       attempts + 1, next try, cause; or parked
+
+The states are those of RocketMQ's transactional messages. Every change of a state is a compare-and-set. A row is parked as MESSAGE_ERROR,
+never discarded: it is sent once somebody calls `requeue`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import random
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from ackwise.middleware.message import Headers
+from ackwise.middleware.outgoing import Outgoing
+
+__all__ = [
+    "FIRST_CHECK",
+    "NEXT_CHECK",
+    "SHARDS",
+    "CheckAnswer",
+    "Failed",
+    "Outbox",
+    "OutboxStatus",
+    "OutboxTransaction",
+    "OutboxRow",
+    "OutboxStore",
+    "Parked",
+    "Prepared",
+    "PreparedStore",
+    "RelayStore",
+    "RowState",
+    "Sent",
+    "TransactionOutcome",
+    "retry_delay",
+    "shard_of",
+]
+
+#: Shards of an outbox. A relay owns whole shards, so all rows of a key have one sender, and their order is kept.
+SHARDS: Final = 64
+
+#: Seconds after `prepare` until the first check-back, and from one to the next. RocketMQ: `transactionTimeOut`, `transactionCheckInterval`.
+FIRST_CHECK, NEXT_CHECK = 6.0, 30.0
+
+
+class RowState(enum.IntEnum):
+    """The state of a row. LOCAL_ROLLBACK and GLOBAL_COMMIT are terminal."""
+
+    UNKNOWN = 0
+    """Never of a row of ours: the answer of a check-back that can't decide now."""
+    PREPARED = 1
+    """Durable, and nobody knows yet how the local transaction ends."""
+    LOCAL_COMMIT = 2
+    """The local transaction has committed: to be sent."""
+    LOCAL_ROLLBACK = 3
+    """The local transaction has rolled back: never sent."""
+    GLOBAL_COMMIT = 4
+    """The broker has acknowledged it."""
+    MESSAGE_ERROR = 5
+    """Parked: refused for good, or its attempts or checks are used up. `requeue` makes it LOCAL_COMMIT."""
+
+
+def shard_of(message: Outgoing) -> int:
+    """The shard of a row: equal topic and key, equal shard. Without a key the message id spreads the rows, which have no order."""
+    name = message.key if message.key is not None else message.message_id.encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(message.topic.encode() + b"\0" + name, digest_size=2).digest()
+    return int.from_bytes(digest, "big") % SHARDS
+
+
+class OutboxRow(NamedTuple):
+    """A row to be sent."""
+
+    id: int
+    shard: int
+    message: Outgoing
+    attempts: int
+    """How often sending it has failed."""
+    created_ms: int
+    """Epoch milliseconds of the database's clock at the insert."""
+
+
+class Sent(NamedTuple):
+    """The broker has acknowledged the row `id`."""
+
+    id: int
+    shard: int
+
+
+class Failed(NamedTuple):
+    """Sending the row `id` failed: it is due again in `again_in` seconds, or parked if that is `None`."""
+
+    id: int
+    shard: int
+    cause: str
+    """One sentence, without anything of the payload."""
+    again_in: float | None
+
+
+class Parked(NamedTuple):
+    """A row that waits for somebody to decide."""
+
+    id: int
+    topic: str
+    message_id: str
+    key: bytes | None
+    attempts: int
+    checks: int
+    cause: str
+    created_ms: int
+    headers: Headers = ()
+    value: bytes | None = None
+    """Filled only when one row is shown."""
+
+
+class Prepared(NamedTuple):
+    """A row whose local transaction has not said how it ended, and which is due for a check-back."""
+
+    id: int
+    message: Outgoing
+    tx_id: str
+    checks: int
+    """Answered checks so far."""
+    created_ms: int
+
+
+class TransactionOutcome(enum.Enum):
+    """How a local transaction ended. RocketMQ: `LocalTransactionState`."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    """It may still be running, or nobody can be asked now."""
+
+
+class CheckAnswer(NamedTuple):
+    """The answer to a check-back of the row `id`. An answer UNKNOWN counts as a check; a check that raised has no answer and does not."""
+
+    id: int
+    outcome: TransactionOutcome
+    again_in: float | None = NEXT_CHECK
+    """Seconds until the next check after UNKNOWN; `None` parks the row."""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """How an outbox stands. Ages are seconds by the database's clock, `None` where there is no such row."""
+
+    waiting: int = 0
+    """Rows in LOCAL_COMMIT."""
+    oldest: float | None = None
+    """Age of the oldest of them."""
+    prepared: int = 0
+    oldest_prepared: float | None = None
+    parked: int = 0
+    oldest_parked: float | None = None
+    owners: Mapping[str, int] = field(default_factory=dict)
+    """Relays whose lease is alive, with the number of their shards."""
+    relay_kind: str | None = None
+    """What sends the rows: `"table"`, `"cdc"`, or `None` before the first relay."""
+
+
+class OutboxTransaction(Protocol):
+    """What is to be sent if the transaction that it belongs to commits."""
+
+    def add(self, message: Outgoing) -> str:
+        """Put `message` among the rows of this transaction, in the order of the calls; returns its message id."""
+        ...
+
+    async def flush(self) -> None:
+        """Write what was added and not written yet, with one statement. Raises `StoreUnavailable`."""
+        ...
+
+
+class Outbox(Protocol):
+    """What the business side uses: rows in the caller's own transaction."""
+
+    def transaction(self, connection: Any) -> AbstractAsyncContextManager[OutboxTransaction]:
+        """Open a transaction on `connection` (or join the one that is open), and write the rows before it commits.
+
+        A block that raises rolls back what it opened. Rows that were added before a savepoint are written before it.
+        """
+        ...
+
+
+class RelayStore(Protocol):
+    """What a relay asks of the outbox. Times are the database's; every write names the shards' tokens, and changes nothing without them.
+
+    All methods raise `StoreUnavailable` when no answer came; then whether a write was applied is unknown, and repeating it is safe.
+    """
+
+    async def claim_relay(self, kind: str) -> None:
+        """Record that relays of `kind` ("table" or "cdc") send these rows. Raises `ConfigurationError` if the other kind does."""
+        ...
+
+    async def own(self, owner: str, *, lease: float, share: int) -> Mapping[int, int]:
+        """Renew the shards of `owner` for `lease` seconds, take over free and expired ones while it has fewer than `share`,
+        and give back what is above. Returns its shards with their fencing tokens; a token changes whenever the owner does."""
+        ...
+
+    async def relays(self) -> int:
+        """Number of owners whose lease is alive: the fair share of one is `ceil(SHARDS / relays)`."""
+        ...
+
+    async def leave(self, owner: str) -> None:
+        """Free the shards of `owner`."""
+        ...
+
+    async def pending(self, shards: Mapping[int, int], *, limit: int, blocked: Collection[tuple[str, bytes]] = ()) -> list[OutboxRow]:
+        """Up to `limit` rows in LOCAL_COMMIT that are due, of `shards`, by id; none of the `blocked` keys (topic, key).
+
+        A row whose key has an earlier row that is not due yet, or parked under `block_key`, is not among them.
+        """
+        ...
+
+    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+        """Delete rows that the broker acknowledged, one statement; returns how many. Fewer: a token was not ours any more."""
+        ...
+
+    async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
+        """Write down failures; returns how many. A parked row is MESSAGE_ERROR."""
+        ...
+
+    async def wait_for_rows(self, at_most: float) -> None:
+        """Return when rows may have come, or after `at_most` seconds: a commit in this process, a notification of the database."""
+        ...
+
+    async def next_due(self, shards: Mapping[int, int]) -> float | None:
+        """Seconds until the next row of `shards` is due again after a failure; `None` if none waits."""
+        ...
+
+
+class PreparedStore(Protocol):
+    """Half messages: rows whose local transaction is open, and the barrier that makes a check-back decisive."""
+
+    async def prepare(self, messages: Sequence[Outgoing], tx_id: str, *, producer_group: str, first_check: float = FIRST_CHECK) -> None:
+        """Write rows in PREPARED, in a transaction of their own."""
+        ...
+
+    async def barrier(self, connection: Any, tx_id: str) -> None:
+        """In the local transaction, as its first statement: insert (tx_id, 'C'). Raises `TransactionAborted` if a check-back was first."""
+        ...
+
+    async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
+        """Insert (tx_id, 'R') unless the local transaction was first; waits `wait` seconds for one that runs: then UNKNOWN."""
+        ...
+
+    async def decide(self, tx_id: str, outcome: TransactionOutcome) -> int:
+        """PREPARED → LOCAL_COMMIT or LOCAL_ROLLBACK, by compare-and-set; returns the number of rows that changed."""
+        ...
+
+    async def due_checks(self, producer_group: str, *, limit: int, lease: float) -> list[Prepared]:
+        """Rows in PREPARED that are due for a check-back; nobody else is given them for `lease` seconds."""
+        ...
+
+    async def answered(self, answers: Sequence[CheckAnswer]) -> int:
+        """Write down answers to check-backs: a decision, one more check, or MESSAGE_ERROR. By compare-and-set on PREPARED."""
+        ...
+
+
+class OutboxStore(Outbox, RelayStore, PreparedStore, Protocol):
+    """An outbox in one database. It is `Maintained` as well. `ackwise.stores.testing` has the suite that every outbox passes."""
+
+    async def open(self) -> None:
+        """Connect and create what is missing. Raises `StoreUnavailable` or `ConfigurationError`."""
+
+    async def close(self) -> None:
+        """Give back connections. Closing twice does nothing."""
+
+    async def status(self) -> OutboxStatus:
+        """How it stands. Raises `StoreUnavailable`."""
+        ...
+
+    async def parked(self, *, limit: int = 100, after: int = 0) -> list[Parked]:
+        """Rows in MESSAGE_ERROR by id, from above `after`."""
+        ...
+
+    async def show(self, row: int) -> Parked | None:
+        """One parked row with headers and value."""
+        ...
+
+    async def requeue(self, rows: Collection[int] | None = None) -> int:
+        """MESSAGE_ERROR → LOCAL_COMMIT with attempts 0, for `rows` or all; returns how many."""
+        ...
+
+
+def retry_delay(attempts: int, *, rng: random.Random | None = None) -> float:
+    """Seconds until a send is repeated that has failed `attempts` times: 1 s × 1.6^(n-1), at most 120 s, ± 20 % at random."""
+    delay = min(120.0, 1.6 ** max(0, attempts - 1))
+    return float(delay * (rng or random).uniform(0.8, 1.2))

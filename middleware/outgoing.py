@@ -1,0 +1,87 @@
+"""`Outgoing`: a message on its way to Kafka, with the id by which its consumers know it again. Pure."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Final
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.message import Headers, Message
+
+__all__ = ["MESSAGE_ID", "Outgoing", "message_id", "new_message_id"]
+
+#: The header with the id of a message. A producer sets it on each send, and on each repetition of a send to the same text.
+MESSAGE_ID: Final = "message-id"
+
+#: Bytes of a message id as UTF-8: it is a column of the outbox, and part of what a consumer remembers.
+_LONGEST_ID: Final = 200
+
+#: Kafka: `Topic.MAX_NAME_LENGTH` and its legal characters.
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def new_message_id() -> str:
+    """Return a message id that nobody has used: a random UUID in 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+def message_id(message: Message[object]) -> str | None:
+    """Return the id that the producer gave `message`, `None` if it gave none: the key for `Dedup(..., key=message_id)`.
+
+    It is the text of the last header `message-id`, whatever topic the message is on.
+    """
+    found = message.header(MESSAGE_ID)
+    return None if found is None else found.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send: where to, what, and under which id.
+
+    `value` and `key` are bytes, or `None`. `headers` are the sender's own; the id is added to them when it is sent. Without a `partition`
+    the key decides, as Kafka's own partitioner does (murmur2). Raises `ConfigurationError` for what Kafka would never take.
+    """
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    message_id: str = field(default_factory=new_message_id)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
+            raise ConfigurationError(f"topic is {self.topic!r}; use up to 249 letters, digits, '.', '_' and '-'")
+        for what, given in (("value", self.value), ("key", self.key)):
+            if given is not None and not isinstance(given, bytes):
+                raise ConfigurationError(f"the {what} of a message to {self.topic!r} is of type {type(given).__name__}; give bytes or None")
+        _check_partition(self.partition, self.topic)
+        _check_id(self.message_id, self.topic)
+        object.__setattr__(self, "headers", tuple(_checked_header(header, self.topic) for header in self.headers))
+
+    @property
+    def sent_headers(self) -> Headers:
+        """The headers as they are sent: the sender's own without an older id, then the id."""
+        own = tuple(header for header in self.headers if header[0] != MESSAGE_ID)
+        return (*own, (MESSAGE_ID, self.message_id.encode("utf-8", "surrogateescape")))
+
+
+def _check_partition(given: object, topic: str) -> None:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+        raise ConfigurationError(f"partition of a message to {topic!r} is {given!r}; give a number from 0, or leave it out")
+
+
+def _check_id(given: object, topic: str) -> None:
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise ConfigurationError(f"message_id of a message to {topic!r} is {given!r}; give a text that is not empty, or leave it out")
+    if len(given.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
+        raise ConfigurationError(f"message_id of a message to {topic!r} has more than {_LONGEST_ID} bytes; give a shorter one")
+
+
+def _checked_header(header: object, topic: str) -> tuple[str, bytes | None]:
+    match header:
+        case (str(name), bytes() | None as value):
+            return name, value
+    raise ConfigurationError(f"a header of a message to {topic!r} is no pair of a name (str) and a value (bytes or None)")
