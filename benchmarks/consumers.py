@@ -140,12 +140,16 @@ class Bench:
         await admin.close()
         async with AIOKafkaProducer(bootstrap_servers=self._brokers, linger_ms=20, max_batch_size=256 * 1024) as producer:
             for number in range(self._messages):
-                await producer.send(self._topic, self.value(number), key=b"%08d" % number, partition=number % self._partitions)
+                await producer.send(self._topic, self.value(number), key=self.key(number), partition=number % self._partitions)
             await producer.flush()
 
     def value(self, number: int) -> bytes:
         """What is in the message of that number."""
         return (b"%08d" % number).rjust(self.size, b".")
+
+    def key(self, number: int) -> bytes:
+        """The key of the message of that number; no two are equal."""
+        return b"%08d" % number
 
     async def forget(self, group: str) -> None:
         """Delete the topics that a contender has made, so that the next one has the broker to itself."""

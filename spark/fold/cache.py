@@ -43,8 +43,8 @@ from ackwise.stores.journal.layout import sync_directory
 
 __all__ = ["FoldedState", "State", "brought_up", "evidence_since", "opened"]
 
-#: Changes with what is kept in a delta. Reasons are kept as numbers.
-_FORMAT: Final = {"format": 1, "reasons": sorted(REASONS)}
+#: Changes with what is kept in a delta. Reasons are kept as numbers, which are their places in the list.
+_FORMAT: Final[dict[str, Any]] = {"format": 1, "reasons": list(REASONS)}
 _ABOUT: Final = "state.json"
 _FILES: Final = "files.json"
 _UNFINISHED: Final = ".unfinished"
@@ -186,6 +186,10 @@ class FoldedState:
     def copies(self) -> DataFrame:
         return self._all.copies
 
+    @property
+    def outgoing(self) -> DataFrame:
+        return self._all.outgoing
+
     def keep_open(self, judged: DataFrame) -> None:
         """Write down which messages are open, once all are judged.
 
@@ -267,7 +271,7 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     about = folder / _ABOUT
     if about.exists():
         noted = _written(about, dict)
-        if {name: noted.get(name) for name in _FORMAT} != _FORMAT:
+        if not _is_readable(noted):
             raise ConfigurationError(f"{folder} was written by another version of Ackwise; give an empty folder to --state")
         if "roots" not in noted:
             raise ConfigurationError(f"{about} is not what Ackwise wrote there; give an empty folder to --state")
@@ -279,6 +283,12 @@ def _claim(folder: Path, roots: Sequence[str]) -> None:
     unfinished = folder / f".{_ABOUT}"
     unfinished.write_text(json.dumps({**_FORMAT, "roots": sorted(roots)}))
     unfinished.replace(about)
+
+
+def _is_readable(noted: dict[str, Any]) -> bool:
+    """Whether a state's numbers mean the same here. An older version knew fewer reasons, a newer one knows more."""
+    reasons = noted.get("reasons")
+    return noted.get("format") == _FORMAT["format"] and isinstance(reasons, list) and reasons == _FORMAT["reasons"][: len(reasons)]
 
 
 def _written(path: Path, kind: type[_Kind]) -> _Kind:

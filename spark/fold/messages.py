@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from ackwise.middleware.disposition import OUR_REASONS
+from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConsumeTimeout
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
@@ -21,6 +21,7 @@ from ackwise.spark.events.schema import is_about_a_message, is_any
 __all__ = [
     "FAILED_FOR_GOOD",
     "HIGHEST_BIT",
+    "OUT_OF_ORDER",
     "OTHER_REASON",
     "RANKS",
     "RANK_BASE",
@@ -49,13 +50,27 @@ RANKS: Final = {
     EventCode.CANCELLED: 7,  # this attempt does not come
 }
 
-#: The reasons of dead letters, as numbers. All reasons of handlers are one: they may be any text, and contain data.
-REASONS: Final = {reason: number for number, reason in enumerate(sorted(OUR_REASONS), start=1)}
+#: The reasons of dead letters, as numbers. States keep these, so a new reason goes to the end. All reasons of handlers are
+#: one: they may be any text, and contain data.
+REASONS: Final = {
+    Reason.CRASHED_WORKER: 1,
+    Reason.FOREIGN_COPY: 2,
+    Reason.MAX_RECONSUME_TIMES: 3,
+    Reason.NEGATIVE_DELAY_LEVEL: 4,
+    Reason.NO_HANDLER: 5,
+    Reason.NOT_RETRIED: 6,
+    Reason.REJECTED: 7,
+    Reason.TOO_LARGE: 8,
+    Reason.UNDECODABLE: 9,
+    Reason.BURIED: 10,
+}
 OTHER_REASON: Final = 0
 
 #: Bits of `bits` beyond those of the codes: a run failed, and its writer did not try again in place; a run took too long.
 FAILED_FOR_GOOD: Final = 20
 TIMED_OUT: Final = 21
+#: And that a copy ran although its handler has an order.
+OUT_OF_ORDER: Final = 22
 
 #: A run succeeded. A late one did, too, though nobody waited for it any more.
 SUCCESSES: Final = (EventCode.SUCCEEDED, EventCode.LATE_SUCCESS)
@@ -222,7 +237,9 @@ def _state() -> list[Column]:
 def _bits() -> Column:
     for_good = F.when(is_any(EventCode.FAILED) & _in_place().isNull(), F.lit(1 << FAILED_FOR_GOOD)).otherwise(F.lit(0))
     too_long = F.when(_has_timed_out(), F.lit(1 << TIMED_OUT)).otherwise(F.lit(0))
-    return _bit(F.col("code")).bitwiseOR(for_good).bitwiseOR(too_long)
+    ran = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
+    out_of_order = F.when(ran & (F.get_json_object("attrs", "$.out_of_order") == "true"), F.lit(1 << OUT_OF_ORDER)).otherwise(F.lit(0))
+    return _bit(F.col("code")).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
 
 
 def attempt_bit(attempt: Column) -> Column:

@@ -15,7 +15,7 @@ from ackwise.stores.protocol.purpose import CLAIMS, INBOX
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["claims_complaints", "inbox_complaints", "require_inbox_rights", "require_rights"]
+__all__ = ["claims_complaints", "inbox_complaints", "may", "require_inbox_rights", "require_rights"]
 
 _MANY = 100_000
 """Forgotten records, from which on a cleanup is overdue."""
@@ -90,11 +90,12 @@ async def require_inbox_rights(connection: Connection, tables: Tables) -> None:
 
 async def _missing_rights(connection: Connection, tables: Tables, *needed: str) -> list[str]:
     """A sentence if the user may do less with the claims than is `needed`, else nothing."""
-    missing = [right for right in needed if not await _may(connection, _ATTEMPTS[right].format(tables.claims))]
+    missing = [right for right in needed if not await may(connection, _ATTEMPTS[right].format(tables.claims))]
     return [f"this user has no right to {', '.join(missing)} on {tables.claims}; grant it"] if missing else []
 
 
-async def _may(connection: Connection, attempt: str) -> bool:
+async def may(connection: Connection, attempt: str) -> bool:
+    """Return whether the user has the rights that the statement `attempt` needs."""
     try:
         await schema.rows(connection, attempt)
     except MySQLError as error:

@@ -1,4 +1,4 @@
-"""`Connections`: the connections of a MariaDB or MySQL claim store or inbox, from a pool of its own or from one that was given."""
+"""`Connections`: the connections of a MariaDB or MySQL claim store, inbox or outbox, from a pool of its own or from one that was given."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Connections:
             raise self._as_store_error(error, timeout) from None
 
     def _as_store_error(self, error: Exception, timeout: float) -> ConfigurationError | StoreUnavailable:
-        return as_store_error(error, self.address, timeout, self._purpose.tables)
+        return as_store_error(error, self.address, timeout, self._purpose.tables, self._purpose.init)
 
     async def _make_pool(self) -> Pool:
         options = self._options(self._session(self.timeout))

@@ -8,8 +8,19 @@ import ssl
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.stores.protocol.purpose import OUTBOX
 
-__all__ = ["FAILURES", "NO_RIGHT", "NO_SUCH_COLUMN", "NO_SUCH_TABLE", "as_store_error", "is_broken", "is_conflict"]
+__all__ = [
+    "DUPLICATE",
+    "FAILURES",
+    "NO_RIGHT",
+    "NO_SUCH_COLUMN",
+    "NO_SUCH_SAVEPOINT",
+    "NO_SUCH_TABLE",
+    "as_store_error",
+    "is_broken",
+    "is_conflict",
+]
 
 #: What asyncmy raises, and what the network below it does. RuntimeError is for a pool that is being closed and for a missing package.
 FAILURES = (MySQLError, OSError, RuntimeError)
@@ -17,6 +28,8 @@ FAILURES = (MySQLError, OSError, RuntimeError)
 NO_RIGHT = (1142, 1143)
 NO_SUCH_COLUMN = 1054
 NO_SUCH_TABLE = 1146
+NO_SUCH_SAVEPOINT = 1305
+DUPLICATE = 1062
 
 _CONFLICT = (1020, 1205, 1213)
 """The record changed, it was locked for too long, or a deadlock: the server undid the statement, and asking again is all it takes."""
@@ -27,13 +40,13 @@ _BROKEN = (0, 1047, 1053, 1158, 1159, 1160, 1161, 1290, 1317, 1792, 1836, 1927, 
 """The connection is lost or was ended, the server stops or starts, left its cluster or became a replica."""
 
 _RIGHTS = (
-    "this user may not do what the {what} needs{command}; let somebody who may create tables run `ackwise store init URL`, "
+    "this user may not do what the {what} needs{command}; let somebody who may create tables run `{init}`, "
     "then grant SELECT, INSERT, UPDATE and DELETE on the tables of the {what}, and SELECT on that of the schema"
 )
 _LET_IN = "the server does not let this user in; check user and password of the URL, and from where the user may come"
 _READ_ONLY = "the server takes no writes, it is a replica or read_only is on; name the primary"
 _SLOW = (
-    "the server did not finish within {timeout:g} s; somebody may hold a claim of this batch in an open transaction, "
+    "the server did not finish within {timeout:g} s; somebody may hold {held} in an open transaction, "
     "or it is overloaded: see information_schema.innodb_trx"
 )
 _LOST = "the connection was lost; it is made anew with the next exchange"
@@ -51,7 +64,7 @@ _YOURS = {
     1130: _LET_IN,
     1142: _RIGHTS,
     1143: _RIGHTS,
-    NO_SUCH_TABLE: "the tables of the {what} are missing; run `ackwise store init URL`",
+    NO_SUCH_TABLE: "the tables of the {what} are missing; run `{init}`",
     1251: _METHOD,
     1665: "its binlog_format is STATEMENT, which can't carry claims; set it to MIXED or ROW",
     1698: _LET_IN,
@@ -74,7 +87,7 @@ _THEIRS = {
     1114: _DISK,
     1153: "the exchange is larger than the server's max_allowed_packet; raise that to 1M or more",
     1203: _CONNECTIONS,
-    1205: "somebody holds a claim of this batch in an open transaction for too long; look for it in information_schema.innodb_trx",
+    1205: "somebody holds {held} in an open transaction for too long; look for it in information_schema.innodb_trx",
     1213: "the server found a deadlock each time it was asked; look at SHOW ENGINE INNODB STATUS",
     1226: _CONNECTIONS,
     1290: _READ_ONLY,
@@ -99,8 +112,10 @@ def is_conflict(error: Exception) -> bool:
     return _code(error) in _CONFLICT
 
 
-def as_store_error(error: Exception, address: str, timeout: float, what: str = "claim store") -> ConfigurationError | StoreUnavailable:
-    """`error` as one of ours; `address` is the store's, without secrets, and `what` its tables belong to."""
+def as_store_error(
+    error: Exception, address: str, timeout: float, what: str = "claim store", init: str = "ackwise store init URL"
+) -> ConfigurationError | StoreUnavailable:
+    """`error` as one of ours; `address` is the store's, without secrets, `what` its tables belong to, and `init` what makes them."""
     code, cause = _code(error), error.__cause__
     if code == _UNREACHABLE and isinstance(cause, OSError):
         return _of_the_network(cause, address, timeout)
@@ -111,7 +126,9 @@ def as_store_error(error: Exception, address: str, timeout: float, what: str = "
         return StoreUnavailable(f"{address}: what answers does not speak MySQL's protocol ({message}); check host and port of the URL")
     for sentences, kind in ((_YOURS, ConfigurationError), (_THEIRS, StoreUnavailable)):
         if code in sentences:
-            return kind(f"{address}: {sentences[code].format(timeout=timeout, command=_command(message), what=what)}")
+            held = f"a row of the {what}" if what == OUTBOX.tables else "a claim of this batch"
+            said = sentences[code].format(timeout=timeout, command=_command(message), what=what, init=init, held=held)
+            return kind(f"{address}: {said}")
     return StoreUnavailable(f"{address}: the server refused ({code}: {_anonymous(message)})")
 
 

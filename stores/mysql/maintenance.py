@@ -11,13 +11,13 @@ from ackwise.stores.serverclock import refuse_jumped
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["clean_claims", "clean_inbox"]
+__all__ = ["believed_now", "clean_claims", "clean_inbox"]
 
 AT_ONCE = 2000
 """Records that one step looks at; an exchange waits for one step at most."""
 
 
-async def _believed_now(connection: Connection, address: str) -> str:
+async def believed_now(connection: Connection, address: str) -> str:
     """Return the server's clock in UTC, as SQL. Raises `StoreUnavailable` if it jumped."""
     now, since_1970 = "UTC_TIMESTAMP(6)", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
     ((text, microseconds),) = await schema.rows(connection, f"SELECT CAST({now} AS CHAR), {since_1970}")
@@ -33,7 +33,7 @@ async def clean_claims(connection: Connection, tables: Tables, address: str) -> 
     Steps follow the primary key, as exchanges do, so that neither waits for the other in a circle. Records are found by looking
     at all of them: an index on `kept_until` would make every exchange pay for what happens once a day.
     """
-    now = await _believed_now(connection, address)
+    now = await believed_now(connection, address)
     deleted = 0
     ((day,),) = await schema.rows(connection, f"SELECT MIN(day) FROM {tables.claims}")
     while day is not None:
@@ -45,7 +45,7 @@ async def clean_claims(connection: Connection, tables: Tables, address: str) -> 
 async def clean_inbox(connection: Connection, tables: Tables, address: str) -> int:
     """Delete what is forgotten, some records at a time, beside running workers; return how many. Raise as `clean_claims`."""
     inbox, after, deleted = tables.named("inbox"), "", 0
-    now = await _believed_now(connection, address)
+    now = await believed_now(connection, address)
     while True:
         found = await schema.rows(connection, f"SELECT k FROM {inbox} WHERE kept_until <= {now} {after} ORDER BY k LIMIT {AT_ONCE}")
         if not found:

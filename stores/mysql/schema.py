@@ -1,9 +1,10 @@
-"""The tables of the claim store and of the inbox, and their versions: looked up, and created."""
+"""The tables of the claim store, of the inbox and of the outbox, and their versions: looked up, and created."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from asyncmy.cursors import Cursor
@@ -24,7 +25,7 @@ TIMEOUT = 60.0
 """Seconds that one statement of `init`, `check` or `cleanup` may take."""
 
 VERSION = 1
-"""Of the claims' table, and of the inbox's."""
+"""Of the claims' table, of the inbox's, and of the outbox's."""
 
 _EARLIEST = {"MariaDB": (10, 5), "MySQL": (8, 0, 19)}
 """The first that answers an INSERT with its rows, and the first in which the inserted row has a name."""
@@ -91,7 +92,7 @@ async def _run(connection: Connection, statement: str) -> tuple[int, list[Any]]:
     return int(count), found
 
 
-def require_server(connection: Connection, address: str) -> None:
+def require_server(connection: Connection, address: str, purpose: Purpose = CLAIMS) -> None:
     """Raise `ConfigurationError` for a server that is too old."""
     said = connection.get_server_info()
     # Old clients take the first number of a version for all of it, and MariaDB shows them one that they know.
@@ -100,7 +101,7 @@ def require_server(connection: Connection, address: str) -> None:
     if found < _EARLIEST[name]:
         needed = ".".join(map(str, _EARLIEST[name]))
         raise ConfigurationError(
-            f"{address}: {name} {'.'.join(map(str, found))} is too old for the claim store; it needs {needed} or later"
+            f"{address}: {name} {'.'.join(map(str, found))} is too old for the {purpose.tables}; it needs {needed} or later"
         )
 
 
@@ -123,20 +124,25 @@ async def require_tables(connection: Connection, tables: Tables, purpose: Purpos
     purpose.require_version(found, VERSION, address)
 
 
-async def create(connection: Connection, tables: Tables, purpose: Purpose, address: str) -> None:
-    """Create what is missing; any number may do so at once. Raise `ConfigurationError` if a newer Ackwise was here."""
-    require_server(connection, address)
+async def create(connection: Connection, tables: Tables, purpose: Purpose, address: str, ddl: Sequence[str] = ()) -> None:
+    """Create what is missing, with the statements `ddl` where they are not those of claims or inbox; any number may do so at once.
+
+    Raise `ConfigurationError` if a newer Ackwise was here.
+    """
+    require_server(connection, address, purpose)
     if (found := await version(connection, tables, purpose)) is not None:
         purpose.require_version(found, VERSION, address)
         return
-    if purpose is CLAIMS:
-        await changed(connection, _CLAIMS.format(tables.claims, _HOLDER))
-    else:
-        await changed(connection, _INBOX.format(tables.named("inbox")))
-        await changed(connection, offsets.TABLE.format(tables.named("offsets")))
-    await changed(connection, _VERSIONS.format(tables.versions))
+    for statement in (*(ddl or _ddl(tables, purpose)), _VERSIONS.format(tables.versions)):
+        await changed(connection, statement)
     insert = f"INSERT INTO {tables.versions} VALUES ('{purpose.part}', {VERSION}) ON DUPLICATE KEY UPDATE version = version"
     await changed(connection, insert)
+
+
+def _ddl(tables: Tables, purpose: Purpose) -> Sequence[str]:
+    if purpose is CLAIMS:
+        return [_CLAIMS.format(tables.claims, _HOLDER)]
+    return [_INBOX.format(tables.named("inbox")), offsets.TABLE.format(tables.named("offsets"))]
 
 
 async def keeps_owners(connection: Connection, tables: Tables) -> bool:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["Tables"]
+__all__ = ["LONGEST", "Tables"]
 
-_LONGEST = 64
+LONGEST = 64
 """Characters of a name."""
-_LONGEST_PREFIX = _LONGEST - len("claims")
+_LONGEST_PREFIX = LONGEST - len("claims")
 
 
 @dataclass(frozen=True, slots=True)

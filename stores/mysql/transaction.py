@@ -14,7 +14,7 @@ from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Permit, Place, Taken, TransactionAnswer
 from ackwise.stores.mysql import offsets
 from ackwise.stores.mysql.exchanging import rows_of
-from ackwise.stores.mysql.failures import FAILURES, as_store_error
+from ackwise.stores.mysql.failures import FAILURES, NO_SUCH_SAVEPOINT, as_store_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,8 +43,6 @@ ON DUPLICATE KEY UPDATE
     origin_partition = VALUES(origin_partition), origin_offset = VALUES(origin_offset), exec_id = VALUES(exec_id),
     kept_until = VALUES(kept_until)
 """
-
-_NO_SUCH_SAVEPOINT = 1305
 
 _ROLLBACK_TIMEOUT = 1.0
 """Seconds; a connection that takes longer is cut, which rolls back as well."""
@@ -86,7 +84,7 @@ class OpenTransaction:
             try:
                 await rows_of(self.connection, f"RELEASE SAVEPOINT ackwise_began; {write}")
             except MySQLError as error:
-                if error.args[0] != _NO_SUCH_SAVEPOINT:
+                if error.args[0] != NO_SUCH_SAVEPOINT:
                     raise
                 raise TransactionAborted(
                     "the handler ended the transaction that it writes in: by a commit, a rollback, a change of a table's definition, or "

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from tests.servers import RawKafka
 
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.wire import retry_copy
+
 APP = """
-from ackwise import App, ConsumeLater
+from ackwise import App, ConsumeLater, RetryInPlace
 
 app = App({group!r}, brokers={brokers!r}, create_topics="never")
 app.use(ConsumeLater(levels="1s 1h"))
 
-@app.agent({topic!r})
+@app.agent({topic!r}, {options})
 async def bill(value: bytes) -> None: ...
 """
 
@@ -30,8 +33,8 @@ class Shop:
         self._raw = raw
         self.group = raw.new_group()
 
-    async def consume(self, topic: str) -> None:
-        source = APP.format(group=self.group, brokers=self._raw.bootstrap, topic=topic)
+    async def consume(self, topic: str, options: str = "") -> None:
+        source = APP.format(group=self.group, brokers=self._raw.bootstrap, topic=topic, options=options)
         (self._folder / "worker.py").write_text(source)
 
     def ackwise(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,11 +57,11 @@ async def test_check_changes_nothing_and_create_makes_what_is_missing_once(shop:
     source = await raw_kafka.new_topic(3)
     await shop.consume(source)
     code, lines = shop.topics("check")
-    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", "create", "create", "create", "create", "create"])
+    assert (code, [line["todo"] for line in lines.values()]) == (1, ["nothing", *["create"] * 6])
     assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
     code, lines = shop.topics("create")
     assert (code, {line["todo"] for line in lines.values()}) == (0, {"nothing"})
-    assert [line["done"] for line in lines.values()] == [None, "created", "created", "created", "created", "created"]
+    assert [line["done"] for line in lines.values()] == [None, *["created"] * 6]
     assert lines[".control"]["found"]["cleanup_policy"] == "compact"
     assert {line["found"]["partitions"] for topic, line in lines.items() if topic not in (".control", ".cancel")} == {3}
     assert shop.topics("check")[0] == 0
@@ -85,6 +88,25 @@ async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: S
     assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
 
 
+async def test_a_copy_from_before_an_order_is_named_and_a_worker_is_not_to_start(shop: Shop, raw_kafka: RawKafka) -> None:
+    source = await raw_kafka.new_topic(1)
+    await shop.consume(source)
+    assert shop.topics("create")[0] == 0
+    origin = Origin(source, 0, 7, 1000)
+    waiting = retry_copy(
+        Delivery(*origin, b"k", b"v", (), origin), topic=f"{shop.group}.delay.1h", partition=0, group=shop.group, handler="bill", due=1,
+        now_ms=0, reason="E",
+    )  # fmt: skip
+    await raw_kafka.produce(waiting.topic, waiting.value, headers=[(name, value or b"") for name, value in waiting.headers])
+    assert shop.topics("check")[0] == 0
+    await shop.consume(source, "order='key', in_place=RetryInPlace(3)")
+    code, lines = shop.topics("check")
+    assert (code, [topic for topic, line in lines.items() if line["todo"] == "mend"]) == (1, [".delay.1h"])
+    assert "has a copy for agent 'bill' from before it had order='key' (partition 0, offset 0)" in lines[".delay.1h"]["faults"][0]
+    refused = shop.ackwise("run", "worker:app")
+    assert (refused.returncode, "from before it had order='key'" in refused.stderr) == (2, True)
+
+
 async def test_a_table_is_whole_when_it_is_piped(shop: Shop, raw_kafka: RawKafka) -> None:
     shop.group = shop.group + "-" + "x" * 120
     source = await raw_kafka.new_topic()
@@ -102,4 +124,4 @@ async def test_the_doctor_finds_no_problem_where_a_worker_can_start(shop: Shop, 
     assert shop.topics("create")[0] == 0
     done = shop.ackwise("doctor", "worker:app")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all 6 are there and fit" in done.stdout
+    assert "all 7 are there and fit" in done.stdout

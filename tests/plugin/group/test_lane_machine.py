@@ -200,7 +200,7 @@ def play(name: str, examples: int, *phases: Phase) -> None:
     """Let Hypothesis play `name`; raises what it finds."""
     chosen = settings(
         max_examples=examples, stateful_step_count=30, deadline=None, database=None, derandomize=True, phases=phases or tuple(Phase),
-        suppress_health_check=[*HealthCheck.__members__.values()], print_blob=False, report_multiple_bugs=False,
+        suppress_health_check=[*HealthCheck], print_blob=False, report_multiple_bugs=False,
     )  # fmt: skip
     run_state_machine_as_test(type("Machine", (Machine,), {"mode": MODES[name]}), settings=chosen)
 

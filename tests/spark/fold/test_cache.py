@@ -22,6 +22,7 @@ from ackwise.middleware.events import Event, EventCode
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import gathered
 from ackwise.spark.fold.cache import opened
+from ackwise.spark.fold.messages import REASONS
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.stores.journal import Journal
 
@@ -212,6 +213,9 @@ def test_a_state_that_does_not_say_whose_it_is_is_refused(tmp_path: Path) -> Non
     ("said", "sentence"),
     [
         ('{"format": 0}', "was written by another version of Ackwise"),
+        (json.dumps({"format": 1}), "was written by another version of Ackwise"),
+        (json.dumps({"format": 1, "reasons": [*REASONS, "of a newer version"]}), "was written by another version of Ackwise"),
+        (json.dumps({"format": 1, "reasons": [*REASONS][1:]}), "was written by another version of Ackwise"),
         ("[]", "is not what Ackwise wrote there"),
         ("{", "is not what Ackwise"),
     ],

@@ -11,10 +11,19 @@ import pytest
 from tests.spark.fuzz import universe
 from tests.spark.histories import write_parquet
 
+from ackwise.middleware.disposition import OUR_REASONS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+def test_each_of_our_reasons_has_a_number_which_is_its_place_in_the_list_that_a_state_notes() -> None:
+    from ackwise.spark.fold.messages import REASONS
+
+    assert set(REASONS) == OUR_REASONS
+    assert [*REASONS.values()] == [*range(1, len(OUR_REASONS) + 1)]
 
 
 def test_parts_that_were_folded_apart_in_any_order_and_some_twice_say_what_the_whole_says(spark: SparkSession, tmp_path: Path) -> None:
