@@ -260,12 +260,19 @@ async def _always() -> bool:
 
 async def write_clocked(outbox: PostgresOutbox, url: str, rows: int) -> None:
     """Commit rows one by one, some twenty in a second; each has the time before its COMMIT as its value."""
+    await outbox.open()  # else it writes rows, and notifies nobody
     connection = await asyncpg.connect(url)
     for number in range(rows):
         async with outbox.transaction(connection) as transaction:
             transaction.send(_TOPIC, b"%d" % time.time_ns(), key=b"key-%d" % number)
         await asyncio.sleep(0.05)
     await connection.close()
+
+
+async def _write(url: str, rows: int) -> None:
+    outbox = PostgresOutbox(url)
+    await write_clocked(outbox, url, rows)
+    await outbox.close()
 
 
 async def measure(bench: Bench, rounds: int) -> Figures:
@@ -337,7 +344,7 @@ def main() -> None:
     options = read_options()
     if options.writer is not None:
         url, rows = options.writer
-        asyncio.run(write_clocked(PostgresOutbox(url), url, int(rows)))
+        asyncio.run(_write(url, int(rows)))
         return
     figures = run(options)
     if options.json:

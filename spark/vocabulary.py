@@ -147,6 +147,8 @@ class Flag(enum.IntFlag):
     """It was cancelled while it waited, and ran all the same."""
     TIMED_OUT = 32768
     """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
+    OUT_OF_ORDER = 65536
+    """A copy of it ran although its handler has an order: behind what came later."""
 
 
 class ExitCode(enum.IntEnum):
@@ -244,6 +246,7 @@ FLAG_MEANINGS: Final = {
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
+    Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {

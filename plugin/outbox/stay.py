@@ -38,8 +38,12 @@ T = TypeVar("T")
 #: Seconds until a relay with less than its share asks for more.
 _HURRY: Final = 1.0
 
-#: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`.
+#: Seconds from the first look at an idle outbox to the next, doubling up to the policy's `poll`, where nobody tells of commits elsewhere.
 _FIRST_PAUSE: Final = 0.02
+
+#: Seconds for rows to gather behind a window that was not large: many small windows cost business and relay the processor. A row that
+#: comes to an idle relay does not wait for it.
+_GATHER: Final = 0.005
 
 #: The longest wait, in seconds, for brokers that are away.
 _LONGEST_REST: Final = 10.0
@@ -77,7 +81,9 @@ class OutboxStay:
         self._lease = float(around.policy.lease)
         self._holding = Holding()
         self._owning = asyncio.Lock()
-        self._pause = _FIRST_PAUSE
+        #: A store that learns of commits in other processes is waited for, and not asked again and again.
+        self._first_pause = float(self._policy.poll) if getattr(store, "notifies", False) else _FIRST_PAUSE
+        self._pause = self._first_pause
         self._outages = 0
         self._under_way: set[int] = set()  #: rows that are being sent or deleted
 
@@ -89,7 +95,8 @@ class OutboxStay:
         while not stop.is_set():
             await self._own_share()
             if await self._sweep(stop):
-                self._pause = _FIRST_PAUSE
+                self._pause = self._first_pause
+                await until(stop, asyncio.sleep(_GATHER), grace=0.0)
             else:
                 await self._rest(stop)
 
@@ -120,7 +127,7 @@ class OutboxStay:
         return self._around.clock() >= self._holding.renew_at
 
     async def _sweep(self, stop: asyncio.Event) -> bool:
-        """Send what is there, until nothing is, shards are to be looked at, or no broker answers; return whether anything was sent.
+        """Send what is there, until little is, shards are to be looked at, or no broker answers; return whether anything was sent.
 
         While a window is being sent, the one before it is deleted and the one behind it is read. A window is sent once the answers to the
         one before it are known, and without the keys that those stopped.
@@ -131,7 +138,7 @@ class OutboxStay:
         has_sent = False
         try:
             while window.rows:
-                goes_on = not self._is_due() and not stop.is_set()
+                goes_on = window.is_large(self._policy.batch) and not self._is_due() and not stop.is_set()
                 reading = _begin(self._read(ruling.stopped), tasks) if goes_on else None
                 ruling = await self._send(window)
                 has_sent |= bool(ruling.sent)

@@ -13,11 +13,15 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ackwise.middleware.outbox import Failed, OutboxRow, retry_delay
 from ackwise.middleware.outgoing import Acked, SendAnswer, SendFailed
 
 __all__ = ["Key", "Ruling", "Window", "key_of", "rule"]
+
+#: Bytes of values: an outbox may hand out fewer rows at a time if they are large.
+_LARGE: Final = 2**20
 
 Key = tuple[str, bytes]
 """Topic and key: what has an order."""
@@ -29,6 +33,10 @@ class Window:
 
     rows: Sequence[OutboxRow] = ()
     tokens: Mapping[int, int] = field(default_factory=dict)
+
+    def is_large(self, batch: int) -> bool:
+        """Whether it is worth reading on while it is sent: there is probably more."""
+        return 2 * len(self.rows) >= batch or sum(len(row.message.value or b"") for row in self.rows) >= _LARGE
 
     def still(self, tokens: Mapping[int, int], stopped: Collection[Key]) -> Window:
         """The same without rows whose shard has gone, or has a new token, since, and without rows of the keys that are `stopped`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pydantic_core
 
@@ -60,8 +60,8 @@ def _text(value: object, what: str) -> bytes | None:
 
 
 def _headers(given: GivenHeaders, topic: str) -> Headers:
-    pairs = given.items() if isinstance(given, Mapping) else given
     try:
+        pairs = cast("Iterable[tuple[str, str | bytes | None]]", given.items() if isinstance(given, Mapping) else given)
         return tuple((name, _text(value, f"a header of a message to {topic!r}")) for name, value in pairs)
     except (TypeError, ValueError):
         raise ConfigurationError(f"headers of a message to {topic!r} are {type(given).__qualname__}; give a dict or pairs") from None

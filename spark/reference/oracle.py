@@ -536,6 +536,7 @@ class _Court:
             Flag.RECREATED: _is_recreated(events),
             Flag.RAN_CANCELLED: E.CANCELLED in of and (_has_succeeded(of) or E.DEAD_LETTERED in of),
             Flag.TIMED_OUT: E.LATE_SUCCESS in of or any(_is_too_long(e) for e in of.get(E.FAILED, [])),
+            Flag.OUT_OF_ORDER: any(_attributes(e).get("out_of_order") is True for c in (E.SUCCEEDED, E.FAILED) for e in of.get(c, [])),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
 

@@ -202,6 +202,9 @@ case("26f cancelled long ago, all topics drained since", verdicts={0: CANCELLED}
 case("26g cancelled, and another record of its key was dropped as stale", verdicts={0: CANCELLED, 1: PHANTOM},
      logical={"k": LogicalVerdict.PHANTOM}).say("w1", "0:CFB 0@2:Z 1:T W=2", key="k")  # fmt: skip
 
+case("26h a copy that ran although its handler has an order", "0:RCFB 1:RCS W=2", {0: ONCE, 1: ONCE}, flags={0: Flag.OUT_OF_ORDER},
+     without={1: Flag.OUT_OF_ORDER}).say("w1", "0@2:CS", attrs='{"out_of_order":true}')  # fmt: skip
+
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
 
 case("28 suppressed, and nobody did it", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})

@@ -64,6 +64,10 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
                 fields |= {"exec_id": draw.choice([None, 1, 2**40, 2**60])}
             if draw.random() < 0.05:
                 fields |= {"dedup_hash": None}
+            if draw.random() < 0.03:
+                fields |= {
+                    "attrs": draw.choice(['{"out_of_order":true}', '{"out_of_order":true,"store":"down"}', '{"out_of_order":false}'])
+                }
             if draw.random() < 0.8:
                 written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
                 fields |= {"record_ts": written}

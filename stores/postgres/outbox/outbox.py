@@ -218,6 +218,11 @@ class PostgresOutbox(Sends):
             return 0
         return await self._run(lambda connection: relaying.failed(connection, self._tables, failures, shards), repeats=False)
 
+    @property
+    def notifies(self) -> bool:
+        """Whether commits of other processes end `wait_for_rows`; through PgBouncer they can't."""
+        return self._listening is not None
+
     async def wait_for_rows(self, at_most: float) -> None:
         """See `RelayStore.wait_for_rows`."""
         waiter = self._wakes.begin(self._seen)
@@ -352,7 +357,7 @@ class PostgresOutbox(Sends):
         if await schema.version(connection, self._tables.all, OUTBOX) is None:
             await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-        await inspecting.require_writer_rights(connection, self._tables, self._address)
+        await inspecting.require_rights(connection, self._tables, self._address)
 
 
 def from_url(url: str) -> PostgresOutbox:

@@ -99,6 +99,13 @@ def test_a_window_that_was_read_ahead_loses_the_rows_of_shards_that_have_gone_an
     assert not window.still({}, ()).rows
 
 
+def test_a_window_is_large_by_its_rows_or_its_bytes() -> None:
+    assert not Window([row(1)], {}).is_large(3)
+    assert Window([row(1), row(2)], {}).is_large(3)
+    assert Window([row(1)._replace(message=Outgoing("orders", bytes(2**20)))], {}).is_large(500)
+    assert Window([row(1)], {}).is_large(1)
+
+
 def test_the_time_to_believe_in_shards_is_counted_from_before_the_question() -> None:
     holding = Holding.renewed({1: 7}, asked_at=100.0, lease=15.0, is_short=False, hurry=1.0)
     assert (holding.until, holding.renew_at) == (115.0, 105.0)

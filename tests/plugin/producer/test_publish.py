@@ -153,10 +153,10 @@ async def test_a_call_that_takes_too_long_publishes_nothing() -> None:
 async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp_path: Path, *, with_outbox: bool) -> None:
     url, app, said = f"sqlite:///{tmp_path}/shop.db", App("billing", brokers="127.0.0.1:1"), list[str]()
     app.use(Transactional(url))
+    outbox = open_outbox(url)
+    await outbox.open()
     if with_outbox:
         app.use(Outbox(url))
-        outbox = open_outbox(url)
-        await outbox.open()
 
     @app.agent("orders")
     async def bill(message: Message[bytes]) -> None:
@@ -176,8 +176,8 @@ async def test_under_transactional_it_is_a_row_of_the_transaction_or_refused(tmp
             status = await outbox.status()
             sent = worker.kafka.records("invoices")
             assert status.waiting + len(sent) == 1
+    await outbox.close()
     if with_outbox:
-        await outbox.close()
         assert kind == "done"
     else:
         assert kind == "later"
