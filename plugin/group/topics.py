@@ -89,7 +89,7 @@ async def read_topics(settings: HostSettings, topics: Collection[str]) -> dict[s
 
 
 async def set_append_time(settings: HostSettings, topics: Collection[str]) -> None:
-    """Let the brokers set the timestamps of `topics`, which exist, from now on.
+    """Let the brokers set the timestamps of `topics`, which exist, from now on. Returns once the brokers say that they do.
 
     A request to alter a topic replaces all that was set for it, so what is there is read and given again. Raises
     `ConfigurationError` if that is not allowed, and `Unavailable` if the brokers do not answer.
@@ -97,12 +97,16 @@ async def set_append_time(settings: HostSettings, topics: Collection[str]) -> No
     if not topics:
         return
     async with connected(settings) as admin, asyncio.timeout(_TIMEOUT):
-        set_before = await _set_of(admin, sorted(topics))
+        set_before = await _await_set(admin, topics, {})
         altered = [
             ConfigResource(ConfigResourceType.TOPIC, topic, configs=configs | {TIMESTAMP_TYPE: APPEND_TIME})
             for topic, configs in set_before.items()
         ]
-        responses: list[Any] = await admin.alter_configs(altered)
+        _check_altered(await admin.alter_configs(altered))
+        await _await_set(admin, topics, {TIMESTAMP_TYPE: APPEND_TIME})
+
+
+def _check_altered(responses: Sequence[Any]) -> None:
     for code, message, _, topic in (resource for response in responses for resource in response.resources):
         if code != _NO_ERROR:
             raise ConfigurationError(
@@ -111,15 +115,20 @@ async def set_append_time(settings: HostSettings, topics: Collection[str]) -> No
             )
 
 
-async def _set_of(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What is set for each of `topics` itself, beside the defaults of its brokers."""
-    responses: list[Any] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
-    return {
-        topic: {name: value for name, value, _, source, *_ in entries if _is_of_topic(response.API_VERSION, source)}
-        for response in responses
-        for code, _, _, topic, entries in response.resources
-        if code == _NO_ERROR
-    }
+async def _await_set(admin: AIOKafkaAdminClient, topics: Collection[str], wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """What is set for each of `topics` itself, beside the defaults of its brokers, once that has what is `wanted`.
+
+    Brokers learn one by one of a topic and of what is set for it: look until the one that is asked knows.
+    """
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in sorted(topics)]
+    while True:
+        found = {
+            topic: {name: value for name, value, _, source, *_ in entries if _is_of_topic(version, source)}
+            for topic, version, entries in await _described(admin, resources)
+        }
+        if all(topic in found and wanted.items() <= found[topic].items() for topic in topics):
+            return found
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 def _is_of_topic(version: int, source: int | bool) -> bool:
@@ -225,12 +234,17 @@ def _topic(partitions: Sequence[Mapping[str, Any]], config: Mapping[str, str]) -
 
 async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict.fromkeys(_SETTINGS)) for topic in topics]
-    found = {}
+    return {topic: {name: value for name, value, *_ in entries} for topic, _, entries in await _described(admin, resources)}
+
+
+async def _described(admin: AIOKafkaAdminClient, resources: list[ConfigResource]) -> list[tuple[str, int, Any]]:
+    """Those of the topics that are there: name, version of the answer, settings. Raises if the settings of one can't be read."""
+    found = []
     responses: list[Any] = await admin.describe_configs(resources)
     for response in responses:
         for code, message, _, topic, entries in response.resources:
             if code == _NO_ERROR:
-                found[topic] = {name: value for name, value, *_ in entries}
+                found.append((topic, response.API_VERSION, entries))
             elif _may_pass(code) and code != _UNKNOWN_TOPIC:
                 raise Unavailable(f"the settings of topic {topic!r} can't be read now ({_why(code, message)})")
             elif code != _UNKNOWN_TOPIC:

@@ -25,6 +25,9 @@ HOWS = st.sampled_from(["acknowledged", "acknowledged", "lost", "unheard"])
 KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", None]), min_size=1, max_size=6)
 ENDS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(["succeed", "succeed", "fail", "later"])), min_size=1, max_size=6)
 
+#: Those that a machine of this size would fail: it is slow, and much is drawn for it.
+HEALTH_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example, HealthCheck.filter_too_much)
+
 #: Rounds of everything that may go on until a partition has come to its end.
 ROUNDS = 400
 
@@ -200,7 +203,7 @@ def play(name: str, examples: int, *phases: Phase) -> None:
     """Let Hypothesis play `name`; raises what it finds."""
     chosen = settings(
         max_examples=examples, stateful_step_count=30, deadline=None, database=None, derandomize=True, phases=phases or tuple(Phase),
-        suppress_health_check=[*HealthCheck], print_blob=False, report_multiple_bugs=False,
+        suppress_health_check=HEALTH_CHECKS, print_blob=False, report_multiple_bugs=False,
     )  # fmt: skip
     run_state_machine_as_test(type("Machine", (Machine,), {"mode": MODES[name]}), settings=chosen)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 
 from ackwise.middleware.agent import Agent
@@ -22,9 +23,10 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.wire import BUDGET
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import Topic, TopicReview, plan_topics, review_topics, waits_in_place
-from ackwise.plugin.group.topics import _create, _extend, _look, ensure_topics, set_append_time
+from ackwise.plugin.group.topics import _create, _described, _extend, _look, ensure_topics, set_append_time
 from ackwise.plugin.local.broker import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.testing import MemoryKafka
 
 LEVELS = DelayLevels("1s 1h")
 NAMES = TopicNames("billing", LEVELS)
@@ -266,9 +268,15 @@ class Group:
         return {topic["topic"].removeprefix(self.settings.group): len(topic["partitions"]) for topic in described}
 
     async def config(self, topic: str) -> dict[str, str]:
-        (response,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        described: Any = response
-        return {name: value for name, value, *_ in described.resources[0][4]}
+        """What holds for a topic, once the broker knows it: it answers whoever creates one before."""
+        while True:
+            (response,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            described: Any = response
+            code, _, _, _, entries = described.resources[0]
+            if code == 0:
+                return {name: value for name, value, *_ in entries}
+            assert code == UnknownTopicOrPartitionError.errno
+            await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -306,6 +314,41 @@ async def test_a_delay_topic_that_exists_gets_the_timestamps_of_its_broker_and_k
     await set_append_time(group.settings, [topic])
     assert await group.config(topic) == before | {"message.timestamp.type": "LogAppendTime"}
     assert (before["max.message.bytes"], before["segment.bytes"]) == ("7000", "20000000")
+
+
+async def test_a_topic_that_a_broker_does_not_know_yet_keeps_what_was_set_for_it() -> None:
+    async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
+        await group.create("billing.delay.1h", retention_ms=DAY)
+        refused = kafka.faults.refuse("DescribeConfigs", UnknownTopicOrPartitionError, times=2)
+        await set_append_time(group.settings, ["billing.delay.1h"])
+        config = await group.config("billing.delay.1h")
+        assert (refused.met, config["message.timestamp.type"], config["retention.ms"]) == (2, "LogAppendTime", str(DAY))
+
+
+async def test_where_a_topic_s_settings_may_not_be_read_its_timestamps_are_not_changed() -> None:
+    async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
+        await group.create("billing.delay.1h", retention_ms=DAY)
+        before = await group.config("billing.delay.1h")
+        refused = kafka.faults.refuse("DescribeConfigs", TopicAuthorizationFailedError, times=None)
+        with pytest.raises(ConfigurationError, match=r"the settings of topic 'billing.delay.1h' can't be read \(.*; allow this client"):
+            await set_append_time(group.settings, ["billing.delay.1h"])
+        refused.end()
+        assert await group.config("billing.delay.1h") == before
+
+
+async def test_timestamps_are_set_once_a_broker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = []
+
+    async def describe(admin: AIOKafkaAdminClient, resources: list[ConfigResource]) -> Any:
+        """The second time as if the broker had not heard yet what the controller did."""
+        answers.append(await _described(admin, resources))
+        return answers[0] if len(answers) == 2 else answers[-1]
+
+    monkeypatch.setattr("ackwise.plugin.group.topics._described", describe)
+    async with MemoryKafka() as kafka, group_on(kafka.bootstrap, "billing") as group:
+        await group.create("billing.delay.1h")
+        await set_append_time(group.settings, ["billing.delay.1h"])
+    assert len(answers) == 3
 
 
 async def test_a_source_that_this_worker_is_making_is_waited_for(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
