@@ -29,10 +29,17 @@ if TYPE_CHECKING:
     from ackwise.middleware.limits import RateLimit as RateLimit
     from ackwise.middleware.message import Message as Message
     from ackwise.middleware.ordering import RetryInPlace as RetryInPlace
+    from ackwise.middleware.outbox import Prepared as Prepared
+    from ackwise.middleware.outbox import TransactionOutcome as TransactionOutcome
+    from ackwise.middleware.outgoing import Acked as Acked
+    from ackwise.middleware.outgoing import Outgoing as Outgoing
+    from ackwise.middleware.outgoing import SendFailed as SendFailed
+    from ackwise.middleware.outgoing import message_id as message_id
     from ackwise.middleware.policies import Broadcasting as Broadcasting
     from ackwise.middleware.policies import DeadLetter as DeadLetter
     from ackwise.middleware.policies import Dedup as Dedup
     from ackwise.middleware.policies import Events as Events
+    from ackwise.middleware.policies import Outbox as Outbox
     from ackwise.middleware.policies import Transactional as Transactional
     from ackwise.middleware.receiving import Answer as Answer
     from ackwise.middleware.retry import ConsumeLater as ConsumeLater
@@ -46,8 +53,12 @@ if TYPE_CHECKING:
     from ackwise.plugin.loop import Reliable as Reliable
     from ackwise.plugin.loop import reliable as reliable
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
+    from ackwise.plugin.producer.producer import Producer as Producer
+    from ackwise.plugin.producer.producer import Saved as Saved
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
+    from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
 __all__ = [
     "App",
@@ -59,6 +70,16 @@ __all__ = [
     "SimpleConsumer",
     "Received",
     "Answer",
+    "Producer",
+    "Outgoing",
+    "Acked",
+    "Saved",
+    "SendFailed",
+    "message_id",
+    "TransactionalProducer",
+    "LocalTransaction",
+    "TransactionOutcome",
+    "Prepared",
     "Batch",
     "Message",
     "ConsumeLater",
@@ -66,6 +87,7 @@ __all__ = [
     "DeadLetter",
     "Dedup",
     "Transactional",
+    "Outbox",
     "Events",
     "Breaker",
     "RateLimit",
@@ -103,6 +125,16 @@ _HOMES = {
     "SimpleConsumer": "ackwise.plugin.simple.consumer",
     "Received": "ackwise.plugin.simple.received",
     "Answer": "ackwise.middleware.receiving",
+    "Producer": "ackwise.plugin.producer.producer",
+    "Outgoing": "ackwise.middleware.outgoing",
+    "Acked": "ackwise.middleware.outgoing",
+    "Saved": "ackwise.plugin.producer.producer",
+    "SendFailed": "ackwise.middleware.outgoing",
+    "message_id": "ackwise.middleware.outgoing",
+    "TransactionalProducer": "ackwise.plugin.transactions.producer",
+    "LocalTransaction": "ackwise.plugin.transactions.localtransaction",
+    "TransactionOutcome": "ackwise.middleware.outbox",
+    "Prepared": "ackwise.middleware.outbox",
     "Batch": "ackwise.middleware.batch",
     "Message": "ackwise.middleware.message",
     "ConsumeLater": "ackwise.middleware.retry",
@@ -114,6 +146,7 @@ _HOMES = {
     "RateLimit": "ackwise.middleware.limits",
     "Broadcasting": "ackwise.middleware.policies",
     "Transactional": "ackwise.middleware.policies",
+    "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",

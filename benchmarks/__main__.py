@@ -1,7 +1,7 @@
 """Runs what `make bench` promises: what a message costs beside others, on Faust, in each store, what the event journal costs, and what the
 reconciliation.
 
-By themselves run the long ones: `python -m benchmarks.two_workers`, `benchmarks.concurrency` and `benchmarks.delays`.
+By themselves run the long ones: `python -m benchmarks.two_workers`, `benchmarks.concurrency`, `benchmarks.delays` and `benchmarks.outbox`.
 """
 
 from __future__ import annotations

@@ -130,12 +130,16 @@ class Batch(Sequence[Message[T_co]], Generic[T_co]):
         """What was ruled on the message at `index` alone, if anything."""
         return (self._rulings[index] or self._as_the_batch) if index in self._rulings else None
 
-    def _set_ruling(self, message: Message[object], disposition: Disposition | None) -> None:
+    def position(self, message: Message[object]) -> int:
+        """The index of `message`, in the time of one look-up. Raises `InvalidRuling` if it is not in the batch."""
         self._index = self._index or {id(message): index for index, message in enumerate(self._messages)}
         index = self._index.get(id(message))
         if index is None:
             raise InvalidRuling(f"{message!r} is not in this batch of {len(self)}; rule on the messages that the batch holds")
-        self._rulings[index] = disposition
+        return index
+
+    def _set_ruling(self, message: Message[object], disposition: Disposition | None) -> None:
+        self._rulings[self.position(message)] = disposition
 
 
 def _level(level: int) -> int:

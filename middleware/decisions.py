@@ -12,7 +12,10 @@ from ackwise.middleware.disposition import DONE, ConsumeStatus, Disposition, Dup
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.log import Log
+from ackwise.middleware.message import Origin
 from ackwise.middleware.ordering import RetryInPlace, nothing_done_behind
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.publishing import Publication, Publications, apart_with_publishes, identified
 from ackwise.middleware.rulings import Raised, Returned, dispositions_of, is_success
 from ackwise.middleware.run import Run, Stage, count, pick
 from ackwise.middleware.worker import Worker
@@ -41,7 +44,7 @@ class Decisions:
         self.log_outcomes(ruled, raised, [error for error in broken if error is not None], batch=len(ruled))
         self._remember(ruled)
 
-    def let_stand(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any]) -> None:
+    def let_stand(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], publications: Publications | None = None) -> None:
         broken: list[Exception] = []
         start = 0
         for run in ready:
@@ -51,27 +54,44 @@ class Decisions:
             for single, ruling in zip(pick(runs, run, ruled), ruled.values(), strict=True):
                 if (raised := self._rule(single, ruling)) is not None:
                     broken.append(raised)
+                if publications and ruling is DONE and single.first in publications:
+                    single.publishes = self._identified(publications[single.first], single.origin)
+                    single.succeeded = False  # not before they are acknowledged
                 self._remember([single])
         log_broken_policy(self._agent.name, broken)
 
-    def decide_and_log(self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised) -> list[Run]:
+    def decide_and_log(
+        self,
+        runs: list[Run],
+        ready: Sequence[Run],
+        batch: Batch[Any],
+        result: Returned | Raised,
+        publications: Publications | None = None,
+    ) -> list[Run]:
         broken: list[Exception] = []
-        fallen, unnamed = self.decide(runs, ready, batch, result, broken)
+        fallen, unnamed = self.decide(runs, ready, batch, result, broken, publications)
         raised = dict.fromkeys(fallen, result.error) if isinstance(result, Raised) else {}
         self.log_outcomes(fallen, raised, broken, batch=len(batch))
         return unnamed
 
     def decide(
-        self, runs: list[Run], ready: Sequence[Run], batch: Batch[Any], result: Returned | Raised, broken: list[Exception]
+        self,
+        runs: list[Run],
+        ready: Sequence[Run],
+        batch: Batch[Any],
+        result: Returned | Raised,
+        broken: list[Exception],
+        publications: Publications | None = None,
     ) -> tuple[list[Run], list[Run]]:
         """Rule on all of `ready`: what is done stays together, everything else falls out. Adds what the retry policy raised.
 
-        Returns what fell out, and of that what the handler said nothing of by itself.
+        What is done publishes what is in `publications` for it. Returns what fell out, and of that what the handler said nothing of by
+        itself.
         """
         fallen: list[Run] = []
         unnamed: list[Run] = []
         if is_success(result) and not batch.is_ruled:
-            self.succeed(runs, ready, result)
+            self.succeed(runs, ready, result, publications)
             return fallen, unnamed
         error = result.error if isinstance(result, Raised) else None
         dispositions = dispositions_of(batch, result, handler=self._agent.name, keep_ack_index_on_error=self._agent.keep_ack_index_on_error)
@@ -84,7 +104,7 @@ class Decisions:
             failed = [place for place in range(size) if dispositions[start + place] is not DONE]
             singles = pick(runs, run, failed)
             if len(failed) < size:
-                self.succeed(runs, [run], result)
+                self.succeed(runs, [run], result, publications)
             for single, place in zip(singles, failed, strict=True):
                 was_named = batch.ruling(start + place) is not None
                 raised = self._rule(single, dispositions[start + place], None if was_named else error)
@@ -110,8 +130,13 @@ class Decisions:
                 offset=ready[0].origin.offset,
             )
 
-    def succeed(self, runs: list[Run], done: Sequence[Run], result: Returned | Raised) -> None:
-        """They are done; with `commit="manual"` not before the handler says so, which may be now."""
+    def succeed(self, runs: list[Run], done: Sequence[Run], result: Returned | Raised, publications: Publications | None = None) -> None:
+        """They are done; with `commit="manual"` not before the handler says so, which may be now.
+
+        What publishes something has not succeeded before that is acknowledged: settling says so.
+        """
+        if publications:
+            done = apart_with_publishes(runs, done, publications, self._identified)
         if self._agent.commit == "manual" and not _has(result, ConsumeStatus.COMMIT):
             for run in done:
                 runs.remove(run)
@@ -119,9 +144,13 @@ class Decisions:
             self._keep_uncommitted(done)
             return
         for run in done:
-            run.succeeded = True
+            run.succeeded = not run.publishes
             run.rule(DONE)
         self._remember(done)
+
+    def _identified(self, publications: Sequence[Publication], origin: Origin) -> list[Outgoing]:
+        worker = self._worker
+        return identified(publications, origin, group=worker.group, handler=self._agent.name, delayed=worker.delayed)
 
     def _keep_uncommitted(self, done: Sequence[Run]) -> None:
         """Say so now and then: without a `COMMIT` the partition fills up to its bounds, and stands still."""
@@ -152,7 +181,7 @@ class Decisions:
         if _has(result, ConsumeStatus.COMMIT):
             for run in concluded:
                 if run.leader is None:
-                    run.succeeded = True
+                    run.succeeded = not run.publishes
                     run.rule(DONE)
                 else:
                     run.rule(Duplicate(leader=str(run.leader.origin)))

@@ -1,7 +1,8 @@
 """Events: their codes and columns, and the sink that the pipeline gives them to.
 
 The Spark half judges by these alone. Codes are stable for ever. Message events carry the coordinates of the *origin*
-record; partition-level events (code >= 20) carry physical ones.
+record; partition-level events (code >= 20) carry physical ones. Events of the producer side (`OUTGOING`) are about a record that
+somebody sends: its own topic and, once the broker has acknowledged it, its own partition and offset.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
     "COLUMNS",
+    "OUTGOING",
     "SCHEMA_VERSION",
     "Column",
     "Durable",
@@ -30,7 +32,7 @@ SCHEMA_VERSION = 2
 
 
 class EventCode(enum.IntEnum):
-    """What happened. Below 20: to one message. From 20: to a partition. From 30: to the writer."""
+    """What happened. Below 20: to one message. From 20: to a partition. From 30: to the writer. From 40: to a row of an outbox."""
 
     RECEIVED = 1
     CLAIMED = 2
@@ -46,6 +48,8 @@ class EventCode(enum.IntEnum):
     STALE = 12
     DROPPED = 13
     CANCELLED = 14
+    PRODUCED = 15
+    PRODUCE_FAILED = 16
     LATE_SUCCESS = 19
     COMMITTED = 20
     ASSIGNED = 21
@@ -59,6 +63,27 @@ class EventCode(enum.IntEnum):
     SESSION_START = 30
     HEARTBEAT = 31
     SESSION_END = 32
+    OUTBOX_STORED = 40
+    OUTBOX_SENT = 41
+    OUTBOX_PARKED = 42
+    OUTBOX_REQUEUED = 43
+    OUTBOX_CHECKED = 44
+    RELAY_POSITION = 45
+
+
+OUTGOING: Final = frozenset(
+    {
+        EventCode.PRODUCED,
+        EventCode.PRODUCE_FAILED,
+        EventCode.OUTBOX_STORED,
+        EventCode.OUTBOX_SENT,
+        EventCode.OUTBOX_PARKED,
+        EventCode.OUTBOX_REQUEUED,
+        EventCode.OUTBOX_CHECKED,
+        EventCode.RELAY_POSITION,
+    }
+)
+"""The codes of the producer side. `dedup_key` is the message id; none of them is about a message that the group consumes."""
 
 
 class Kind(enum.Enum):

@@ -23,6 +23,7 @@ from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Message, Messages, extending
 from ackwise.middleware.overtime import HANG_WARNING, Overtime
+from ackwise.middleware.publishing import Publishing, publishing
 from ackwise.middleware.rulings import Raised, Returned, is_success, stops
 from ackwise.middleware.run import Run, Stage, apart, count, in_order, pick
 from ackwise.middleware.sequence import hold_back
@@ -157,6 +158,7 @@ class Execution:
     async def _handle_batches(self, work: Work, call: HandlerCall) -> None:
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
+        publishing.set(Publishing(self._worker, call))
         until: float | None = None
         while work.queue and work.goes_on(call):
             part: list[Run] = []
@@ -198,10 +200,11 @@ class Execution:
         elif result is not None:
             if self.decisions.conclude_earlier(work.runs, result):
                 return None
-            doomed = [run for run in self.decisions.decide_and_log(work.runs, ready, batch, result) if self._is_doomed(run)]
+            unnamed = self.decisions.decide_and_log(work.runs, ready, batch, result, call.publications)
+            doomed = [run for run in unnamed if self._is_doomed(run)]
             return doomed if len(doomed) > 1 and call.transaction is None else []
         else:  # called off, or undecided: what it ruled on single messages stands
-            self.decisions.let_stand(work.runs, ready, batch)
+            self.decisions.let_stand(work.runs, ready, batch, call.publications)
         return None
 
     @property
@@ -234,6 +237,7 @@ class Execution:
     async def _handle_messages(self, work: Work, call: HandlerCall) -> None:
         current_assignment.set(work.assignment)
         extending.set(partial(self._extend, call))
+        publishing.set(Publishing(self._worker, call))
         slots = self._slots if call.transaction is None else None
         while work.queue and work.goes_on(call):
             if slots is not None:
@@ -283,7 +287,7 @@ class Execution:
         if self.decisions.conclude_earlier(work.runs, result):
             return False
         if is_success(result):
-            self.decisions.succeed(work.runs, [run], result)
+            self.decisions.succeed(work.runs, [run], result, call.publications)
         else:
             self.decisions.decide(work.runs, [run], Batch([message]), result, work.broken)
         return True
@@ -308,7 +312,7 @@ class Execution:
         self, handler: Callable[[Any], Awaitable[object]], argument: object, ready: Sequence[Run], call: HandlerCall
     ) -> Returned | Raised | None:
         """What the handler did; `None` if it was called off before it came to an end, or did not decide."""
-        call.working_on, call.timed_out = ready, False
+        call.working_on, call.timed_out, call.in_hand, call.publications = ready, False, argument, None
         call.deadline = self.overtime.deadline(self._worker.monotonic())
         try:
             return Returned(await handler(argument))
@@ -321,7 +325,7 @@ class Execution:
         except BaseException as error:  # noqa: BLE001  # user code: whatever it raises is a ruling, or stops the app
             return Raised(error)
         finally:
-            call.deadline = None
+            call.deadline = call.in_hand = None
             if call.timed_out:
                 uncancel(call)
 
@@ -337,7 +341,7 @@ class Execution:
         self.end([key_id for run in call.working_on for key_id in run.ids or ()], call)
         result = Raised(self.overtime.error())
         if self._agent.kind == "batch":
-            fallen = self.decisions.decide_and_log(work.runs, call.working_on, cast(Batch[Any], work.batch), result)
+            fallen = self.decisions.decide_and_log(work.runs, call.working_on, cast(Batch[Any], work.batch), result, call.publications)
         else:
             (run,) = fallen = list(call.working_on)
             work.raised[run] = result.error
@@ -349,8 +353,11 @@ class Execution:
         return True
 
     def _take_late(self, call: HandlerCall, batch: Batch[Any], result: Returned | Raised | None) -> None:
-        """A call that was abandoned has ended. If it succeeded this process completes the copies, and does not run them."""
-        if result is not None and is_success(result) and not batch.is_ruled:
+        """A call that was abandoned has ended. If it succeeded this process completes the copies, and does not run them.
+
+        Unless it was to publish something, which the copies do when they run.
+        """
+        if result is not None and is_success(result) and not batch.is_ruled and not call.publications:
             for run in call.working_on:
                 self._worker.record(EventCode.LATE_SUCCESS, self._agent.name, run, with_exec_id=True)
                 if self._leases is not None and run.ids is not None:

@@ -18,8 +18,8 @@ class HandlerCall:
     """
 
     __slots__ = (
-        "__weakref__", "called_off", "deadline", "is_abandoned", "moved", "parts", "raised", "stopped", "task", "timed_out",
-        "transaction", "whole", "working_on",
+        "__weakref__", "called_off", "deadline", "in_hand", "is_abandoned", "moved", "parts", "publications", "raised", "stopped", "task",
+        "timed_out", "transaction", "whole", "working_on",
     )  # fmt: skip
 
     def __init__(self, transaction: Transaction | None = None) -> None:
@@ -32,6 +32,8 @@ class HandlerCall:
         self.whole: HandlerCall | None = None  #: what this is a part of
         self.parts: list[HandlerCall] = []
         self.working_on: Sequence[Any] = ()  #: the runs that the handler has now
+        self.in_hand: object = None  #: the message or batch that the handler has now
+        self.publications: dict[int, list[Any]] | None = None  #: what it publishes for them, by offset
         self.deadline: float | None = None  #: of what it has now, monotonic seconds
         self.timed_out = False  #: cancelled since the deadline is over
         self.is_abandoned = False  #: it did not end when it was cancelled, and nobody waits for it any more

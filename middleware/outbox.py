@@ -272,6 +272,9 @@ class Outbox(Protocol):
 class RelayStore(Protocol):
     """What a relay asks of the outbox. Times are the database's; every write names the shards' tokens, and changes nothing without them.
 
+    A store whose `wait_for_rows` also returns for commits of other processes may have a property `notifies` that is true; any other one is
+    asked more often while rows come.
+
     All methods raise `StoreUnavailable` when no answer came; then whether a write was applied is unknown, and repeating it is safe.
     """
 

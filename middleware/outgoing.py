@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers, Message
 
-__all__ = ["MESSAGE_ID", "Outgoing", "message_id", "new_message_id"]
+__all__ = ["MESSAGE_ID", "Acked", "MessageSender", "Outgoing", "SendAnswer", "SendFailed", "message_id", "new_message_id"]
 
 #: The header with the id of a message. A producer sets it on each send, and on each repetition of a send to the same text.
 MESSAGE_ID: Final = "message-id"
@@ -66,6 +67,44 @@ class Outgoing:
         """The headers as they are sent: the sender's own without an older id, then the id."""
         own = tuple(header for header in self.headers if header[0] != MESSAGE_ID)
         return (*own, (MESSAGE_ID, self.message_id.encode("utf-8", "surrogateescape")))
+
+
+class Acked(NamedTuple):
+    """Every in-sync replica has the message: where it was written."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 if the broker recognised a repetition, and no longer knew where the first one is."""
+    timestamp: int
+    """Of the record, in epoch milliseconds."""
+    message_id: str
+
+
+class SendFailed(NamedTuple):
+    """The message was not acknowledged. Unless it was refused, it may be there all the same: whoever sends it again keeps its id."""
+
+    cause: str
+    """One sentence, without anything of the payload."""
+    retriable: bool
+    """`False`: refused for good, and not written."""
+    error: str = ""
+    """The name of the class of the client's error."""
+
+
+SendAnswer = Acked | SendFailed
+
+
+class MessageSender(Protocol):
+    """Sends messages to Kafka, acknowledged by all in-sync replicas."""
+
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+        """Send all; one answer for each, in order. Raises nothing but cancellation.
+
+        Of a partition the messages are written in the order of the list. Behind one that failed and may be sent again, none is sent;
+        with `stop_keys` none with its key behind one that was refused for good. What was not tried has no `error` in its answer.
+        """
+        ...
 
 
 def _check_partition(given: object, topic: str) -> None:

@@ -12,10 +12,11 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.message import Message
+from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 
-__all__ = ["Broadcasting", "DeadLetter", "Dedup", "Events", "KeyFunction", "Transactional"]
+__all__ = ["Broadcasting", "DeadLetter", "Dedup", "Events", "KeyFunction", "Outbox", "Transactional"]
 
 KeyFunction = Callable[[Message[Any]], str | bytes | None]
 
@@ -160,6 +161,46 @@ class DeadLetter:
     """Messages that can't be consumed go to `topic`."""
 
     topic: Annotated[str | None, "where messages go that can't be consumed; `<group>.dlq` unless set"] = None
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Messages that wait as rows in `store`, a URL or an outbox, until a broker has acknowledged them.
+
+    A relay sends them: any number on PostgreSQL, MariaDB and MySQL, one on SQLite. Rows of a key are sent in the order of their inserts.
+    The other fields say beside them what they mean. Raises `ConfigurationError` for a setting that can't work.
+    """
+
+    store: Annotated[str | OutboxStore, "URL of the database with the outbox, such as `postgresql://host/shop`; turns Outbox on"] = field(
+        repr=False
+    )  # it may hold a password
+    relay: Annotated[
+        Literal["worker", "apart"], "who sends the rows: every `worker` beside its handlers, or `apart`, in `ackwise relay` alone"
+    ] = "worker"
+    on_error: Annotated[
+        Literal["block", "skip"],
+        "a row that is parked: `block` sends no later row of its key until it is requeued, `skip` goes on with them",
+    ] = "block"
+    max_attempts: Annotated[
+        int, "failures of a row until it is parked; they take about 45 minutes, and outages of all brokers are none"
+    ] = 30
+    batch: Annotated[int, "rows that a relay reads and sends side by side"] = 500
+    lease: Annotated[float | str, "time that a crashed relay keeps its shards from others; renewed at a third of it"] = 15.0
+    poll: Annotated[float | str, "longest wait for rows of which no wake-up came"] = 1.0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("relay", ("worker", "apart")), ("on_error", ("block", "skip"))):
+            if (given := getattr(self, name)) not in choices:
+                raise ConfigurationError(f"{name} of Outbox is {given!r}; it is {choices[0]!r} or {choices[1]!r}")
+        for name, most in (("max_attempts", 10_000), ("batch", 10_000)):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+                raise ConfigurationError(f"{name} of Outbox is {number!r}; it must be a whole number from 1 to {most}")
+        for name, least, longest in (("lease", 1.0, 3600.0), ("poll", 0.01, 60.0)):
+            seconds = parse_duration(getattr(self, name), what=f"{name} of Outbox")
+            object.__setattr__(self, name, seconds)
+            if not least <= seconds <= longest:
+                raise ConfigurationError(f"{name} of Outbox is {seconds:g} s; it must be from {least:g} s to {longest:g} s")
 
 
 #: As long as leaves room for a group's name in front of it; the characters are those that are legal in it.

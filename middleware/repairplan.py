@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class Action(enum.StrEnum):
     """The same with a replay id, so that the claim which says "done", though nobody did it, does not suppress the copy."""
     VERIFY = "VERIFY"
     """Events are missing, so the store is asked: what it does not know as done is redelivered."""
+    REQUEUE = "REQUEUE"
+    """Nothing here: rows of an outbox are parked, and its relay sends them once `ackwise outbox requeue` was called."""
     REVIEW = "REVIEW"
     """Nothing: what was done twice, or is nowhere any more, is for people to mend."""
 
@@ -73,6 +76,7 @@ _CLAIMS: Final = {
     Action.RELEASE: "not done, not held",
     Action.REPLAY: "done by nobody",
     Action.VERIFY: "not done, not held",
+    Action.REQUEUE: "any",
     Action.REVIEW: "any",
 }
 
@@ -89,7 +93,10 @@ class Title:
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """What to do with the offsets from `start` to before `end` of one partition. Times are microseconds."""
+    """What to do with the offsets from `start` to before `end` of one partition. Times are microseconds.
+
+    Of a REQUEUE these are ids of rows of `outbox`, and the partition is -1.
+    """
 
     action: Action
     verdict: str
@@ -113,6 +120,15 @@ class RepairStep:
     last_ts: int | None = None
     record_ts: tuple[int, int] | None = None
     """Between which times the records were written, if events say so."""
+    outbox: str | None = None
+    """Of a REQUEUE: the URL of the outbox without user and password, as its events name it."""
+
+    @property
+    def command(self) -> str | None:
+        """The command that carries out a REQUEUE; its URL lacks what only its user knows. `None` for other actions."""
+        if self.action is not Action.REQUEUE:
+            return None
+        return shlex.join(["ackwise", "outbox", "requeue", self.outbox or "URL", *map(str, range(self.start, self.end))])
 
     @property
     def risk(self) -> Risk:
@@ -128,6 +144,7 @@ class RepairStep:
     def idempotency_key(self) -> str:
         """The same for the same step of any run, in hexadecimal digits."""
         parts = [self.action, self.cluster, self.group, self.handler, self.dedup_epoch, self.topic, self.topic_id, self.partition]
+        parts += [] if self.outbox is None else [self.outbox]
         text = json.dumps([*parts, self.start, self.end, self.verdict])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -213,7 +230,9 @@ def _lines(path: Path) -> TextIO:
 
 
 def _written(step: RepairStep) -> dict[str, Any]:
+    requeue = {"outbox": step.outbox, "command": step.command} if step.action is Action.REQUEUE else {}
     return {
+        **requeue,
         "action": step.action,
         "risk": step.risk,
         "verdict": step.verdict,
@@ -255,6 +274,7 @@ def _read(found: Mapping[str, Any]) -> RepairStep:
         first_ts=evidence["first_ts"],
         last_ts=evidence["last_ts"],
         record_ts=None if record_ts is None else (int(record_ts[0]), int(record_ts[1])),
+        outbox=found.get("outbox"),
     )
     if not 0 <= step.start < step.end:
         raise ValueError(f"its offsets are from {step.start} to {step.end}")

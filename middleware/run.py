@@ -20,6 +20,7 @@ from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import Disposition, Failure, Suspended
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.message import Delivery, Message, Origin, TopicPartition, delivery_of
+from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.store import ClaimKey, Outcome
 from ackwise.middleware.wire import Copy
@@ -105,6 +106,7 @@ class Run:
         self.renewed_at = 0.0  #: monotonic seconds when the lease was last asked for
         self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
         self.register: dict[Run, None] | None = None  #: of what is held by this worker; parts of what is in it are in it too
+        self.out_of_order = False  #: a copy for a handler with an order, which others have overtaken
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
         self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
         self.began = False  #: a handler has seen it since it was admitted
@@ -117,6 +119,7 @@ class Run:
         self.succeeded = False  #: the handler succeeded with these very records, in this process
         self.send_back: SendBack | None = None
         self.copy: Copy | None = None
+        self.publishes: list[Outgoing] = []  #: what its handler sends elsewhere, if it is done
         self.recorded = False  #: its outcome is in the sink's buffer
         self.not_before = 0.0  #: monotonic seconds before which it does not come up again
         self.tries = 0
@@ -293,6 +296,7 @@ class Run:
         self.lost_tokens = set()
         self.began = self.recorded = self.unprotected = False
         self.disposition = self.send_back = self.copy = self.leader = None
+        self.publishes = []
 
     def suspend(self, until: float, due_ms: int) -> None:
         """Its attempt failed, and the next one is here: at `until` (monotonic seconds), which is `due_ms` (epoch milliseconds)."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import Column
 from ackwise.middleware.disposition import OUR_REASONS, Dead, Done, Dropped, Duplicate, Failure, Later, Reason, Suspended
-from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, StoreUnavailable
+from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, PublishUnavailable, StoreUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import batch_limit, outcome_of, sent_back_of
 from ackwise.middleware.leases import Leases
@@ -18,6 +18,7 @@ from ackwise.middleware.log import Log
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import SendBack
 from ackwise.middleware.run import Run, Stage, count, pick
+from ackwise.middleware.sending import Sending
 from ackwise.middleware.store import Ack, Outcome
 from ackwise.middleware.wire import Copy, dead_letter, retry_copy, shrink
 from ackwise.middleware.worker import Worker
@@ -60,8 +61,9 @@ class Assignment(Protocol):
         ...
 
 
-#: What the outcome of a message says that ran without a claim, since the store was down.
-_UNPROTECTED: Final = json.dumps({"store": "down"})
+#: What the outcome of a message says: that it ran without a claim, since the store was down, and that it ran out of order.
+_UNPROTECTED: Final = {"store": "down"}
+_OUT_OF_ORDER: Final = {"out_of_order": True}
 
 #: What is said of a copy that no attempt is charged for.
 _UNCHARGED: Final = json.dumps({"charged": False})
@@ -74,6 +76,7 @@ class Settlement:
         self._agent = agent
         self._worker = worker
         self._leases = worker.leases
+        self._send = Sending(agent, worker)
 
     async def __call__(self, runs: list[Run], assignment: Assignment, *, due: float | None = None) -> None:
         """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed.
@@ -99,7 +102,7 @@ class Settlement:
             delay = 0.0 if burials and burials.places(run) else cast(Suspended, run.disposition).delay
             duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
             due_ms = round((wall + delay) * 1000)
-            attrs = json.dumps({"in_place": run.in_place + 1, "due": due_ms})
+            attrs = json.dumps({"in_place": run.in_place + 1, "due": due_ms} | (_OUT_OF_ORDER if run.out_of_order else {}))
             self._worker.record(
                 EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=attrs
             )
@@ -115,7 +118,7 @@ class Settlement:
         doubtful = [
             run
             for run in ruled
-            if isinstance(run.disposition, _COPIED)
+            if (run.publishes or isinstance(run.disposition, _COPIED))
             and run.stage is Stage.RULED
             and run.tokens
             and not run.unprotected
@@ -137,12 +140,12 @@ class Settlement:
             run.postpone(self._worker.monotonic(), "its claim was lost")
 
     async def publish(self, ruled: Sequence[Run], assignment: Assignment) -> None:
-        """Publish what needs a copy; what needs none, or is acknowledged, is PUBLISHED, the rest is held."""
+        """Publish copies, and what handlers publish; what needs none, or has all acknowledged, is PUBLISHED, the rest is held."""
         outgoing, passed = [], []
         for run in ruled:
             if run.stage is not Stage.RULED or isinstance(run.disposition, Suspended):
                 continue
-            if not isinstance(run.disposition, _COPIED):
+            if not run.publishes and not isinstance(run.disposition, _COPIED):
                 run.stage = Stage.PUBLISHED
                 passed.append(run)
             elif assignment.cut_off or not run.claim_lost:
@@ -153,22 +156,30 @@ class Settlement:
                 for run in outgoing:
                     self._abandon(run)
                 return
-            for run in outgoing:
-                run.copy = run.copy or self._copy(run)
-            answers = await self._worker.publisher.publish([run.copy for run in outgoing if run.copy is not None])
-            refused, unanswered = [], []
-            for run, answer in zip(outgoing, answers, strict=True):
-                if answer is None:
-                    run.stage, run.tries = Stage.PUBLISHED, 0
-                elif isinstance(answer, PublishRefused):
-                    if self._shrink(run, answer):
-                        refused.append(run)
-                else:
-                    unanswered.append((run, answer))
-            if unanswered:
-                self._worker.postpone([run for run, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
-            self._log_dead_letters([run for run in outgoing if run.stage is Stage.PUBLISHED])
-            outgoing = refused
+            if publishing := [run for run in outgoing if run.publishes]:
+                await self._send(publishing)  # a copy is published of those that have failed by that
+                outgoing = [run for run in outgoing if run.stage is Stage.RULED and isinstance(run.disposition, _COPIED)]
+                continue
+            outgoing = await self._publish_copies(outgoing)
+
+    async def _publish_copies(self, outgoing: Sequence[Run]) -> list[Run]:
+        """Publish a copy of each; returns those whose copy is another one now, since it was refused."""
+        for run in outgoing:
+            run.copy = run.copy or self._copy(run)
+        answers = await self._worker.publisher.publish([run.copy for run in outgoing if run.copy is not None])
+        refused, unanswered = [], []
+        for run, answer in zip(outgoing, answers, strict=True):
+            if answer is None:
+                run.stage, run.tries = Stage.PUBLISHED, 0
+            elif isinstance(answer, PublishRefused):
+                if self._shrink(run, answer):
+                    refused.append(run)
+            else:
+                unanswered.append((run, answer))
+        if unanswered:
+            self._worker.postpone([run for run, _ in unanswered], "copies are not acknowledged", unanswered[0][1], wait=PUBLISH_AGAIN)
+        self._log_dead_letters([run for run in outgoing if run.stage is Stage.PUBLISHED])
+        return refused
 
     def _log_suppressed(self, passed: Sequence[Run]) -> None:
         """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
@@ -239,7 +250,8 @@ class Settlement:
 
     def _abandon(self, run: Run) -> None:
         """After the cut-off: the failure is told, the claim given back, nothing else."""
-        self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=run.error)
+        error = run.error or PublishUnavailable.__name__  # done, and what it publishes is not acknowledged
+        self._worker.record(EventCode.FAILED, self._agent.name, run, with_exec_id=True, error=error)
         if self._leases is not None:
             self._leases.give_back(run)
         run.forget_claim()
@@ -266,7 +278,7 @@ class Settlement:
     def _record_outcome(self, run: Run, now: float) -> None:
         record, handler = self._worker.record, self._agent.name
         duration = round((now - run.started_at) * 1e6) if run.exec_ids is not None else None
-        how = _UNPROTECTED if run.unprotected else None
+        how = _how(run)
         if run.exec_ids is not None and isinstance(run.disposition, _FAILED):
             record(EventCode.FAILED, handler, run, with_exec_id=True, error=run.error, duration_us=duration, attrs=how)
         match run.disposition:
@@ -364,3 +376,10 @@ class Settlement:
         run.forget_claim()
         run.recorded = recorded
         run.postpone(self._worker.monotonic(), "done, but its claim was lost")
+
+
+def _how(run: Run) -> str | None:
+    """What its outcome says of the way that it ran, as JSON; `None` for the usual one."""
+    if not (run.unprotected or run.out_of_order):
+        return None
+    return json.dumps((_UNPROTECTED if run.unprotected else {}) | (_OUT_OF_ORDER if run.out_of_order else {}))

@@ -2,10 +2,11 @@
 
 What the handler writes and "done" come true together, or not at all.
 
-    begin → claim the keys → run the handler → publish copies → mark what is finished → commit → settle
+    begin → claim the keys → run the handler → publish copies → mark what is finished → write its outbox → commit → settle
 
 Where the handler fails, everything is rolled back and run again in halves, until the culprit is alone. The events of
 success follow the commit; where it is not known whether the commit came through, the keys tell when they are claimed again.
+What the handler publishes are rows of the outbox in the same transaction: a relay sends them once it has committed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ackwise.middleware.errors import StoreUnavailable, TransactionAborted
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
+from ackwise.middleware.outboxrows import OutboxRows
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.run import Run, Stage, apart
 from ackwise.middleware.settlement import Assignment
@@ -76,7 +78,10 @@ class TransactionalPipeline(Pipeline):
                 call = await self._execution.run(mine, assignment, HandlerCall(transaction))
                 if call.raised is not None or any(run.stage is Stage.ADMITTED for run in mine):
                     raise RollBack
+                rows = OutboxRows(self._worker, self.agent.name, mine)
                 await self._publish_and_mark(transaction, mine, assignment)
+                await rows.write(transaction.connection)
+            rows.tell()
         except RollBack:
             self._roll_back(mine, call, alone=len(fetched) == 1)
         except TransactionAborted as error:

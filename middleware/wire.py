@@ -28,6 +28,7 @@ __all__ = [
     "dead_letter",
     "due_ms",
     "parse_copy",
+    "reason_of",
     "retry_copy",
     "shrink",
     "waiting_copy",
@@ -173,6 +174,11 @@ def due_ms(headers: Headers, group: str) -> int:
         return block.number(_DUE)
     except (KeyError, ValueError) as error:
         raise ForeignCopy(f"its due time can't be read ({type(error).__name__}: {error})") from None
+
+
+def reason_of(headers: Headers, group: str) -> str:
+    """Why `group` sent this copy, in the words of its header; empty without one. Raises `ForeignCopy` or `NewerWire`."""
+    return _block_of(group, headers).fields.get("ackwise-reason", b"").decode("utf-8", "replace")
 
 
 def waiting_copy(headers: Headers, group: str) -> tuple[int, bytes]:

@@ -15,6 +15,8 @@ from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.isolation import Isolation
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.outbox import Outbox
+from ackwise.middleware.outgoing import MessageSender, Outgoing
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.retry import ConsumeLater
@@ -65,6 +67,10 @@ class Worker:
     dedup: Dedup | Transactional | None = None
     leases: Leases | None = None
     sink: EventSink | None = None
+    outbox: Outbox | None = None  #: in the database of `Transactional`: takes what handlers publish into their transaction
+    outbox_name: str = ""  #: in events
+    sender: MessageSender | None = None  #: of what handlers publish
+    delayed: Callable[[Outgoing, int], Outgoing] | None = None  #: what is sent now of a message for later, due at epoch milliseconds
     dropping: Dropping | None = None  #: what fails is dropped; without it, it is published
     clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less
     isolation: Isolation = field(default_factory=Isolation)

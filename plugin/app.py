@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import difflib
+import functools
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -20,6 +22,7 @@ from ackwise.middleware.message import Message
 from ackwise.middleware.messagecommand import MessageCommand
 from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
+from ackwise.middleware.publishing import publish
 from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage, message_at
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
@@ -29,6 +32,8 @@ from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
+from ackwise.plugin.producer.delaying import due_of
+from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
 from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings
 from ackwise.plugin.slots import Policy, Slots
@@ -259,6 +264,37 @@ class App:
     def _target(self, what: str) -> Target:
         topics = {topic for agent in self._agents for topic in agent.topics}
         return target_of(what, handlers=[agent.name for agent in self._agents], topics={*topics, f"{self.settings.group}.retry"})
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        headers: GivenHeaders = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+        for_: Message[Any] | None = None,
+        delay: float | str | None = None,
+        at: datetime.datetime | float | None = None,
+    ) -> None:
+        """In a handler: send a message once the one that it has is done. Nothing is sent if that fails, comes later, or dies.
+
+        It is kept with the message in hand and sent when that is settled, with acks=all; the message counts as done only then. So a kill
+        in between sends it again, under the same id: consumers that use `Dedup(key=message_id)` run it once. The id is `message_id`, or
+        made of group, handler, origin and content. A handler of batches names its message with `for_`.
+
+        `value` is bytes, str, `None`, or what JSON can hold, such as a pydantic model. Without a `partition` the key decides, as Kafka's
+        own clients do. `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) sends it then, never
+        early, by topics of the group: see `delayed_sends`. Under `Transactional` it needs `Outbox` in the same database, and is a row
+        of the same transaction.
+
+        Raises `ConfigurationError` outside of a handler (use `Producer`), and for what can't be sent; `InvalidRuling` if the message
+        that it is for is not in hand.
+        """
+        message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
+        due = None if delay is None and at is None else functools.partial(due_of, delay, at)
+        publish(message, for_, has_id=message_id is not None, due=due)
 
     def waiting(self) -> list[WaitingMessage]:
         """The messages that failed and wait in place in this process, by partition and offset; none while it does not run."""

@@ -17,15 +17,16 @@ from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.journey import longest_delay
 from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.log import Log
+from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.pausing import Pausing
-from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.share import Share
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.around import Around, inspect_middleware
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
-from ackwise.plugin.registry import open_inbox, open_sink, open_store
+from ackwise.plugin.registry import open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -39,10 +40,10 @@ __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Events | Breaker | RateLimit | Broadcasting | Share
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting, Share)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Events, Breaker, RateLimit, Broadcasting, Share)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share)
 
 #: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
 _BACK: Final = (ConsumeLater, DeadLetter)
@@ -51,8 +52,8 @@ _BACK: Final = (ConsumeLater, DeadLetter)
 _NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
-    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Events(…), Breaker(…), RateLimit(…), Broadcasting(…), "
-    "Share(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
+    "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Outbox(…), Events(…), Breaker(…), RateLimit(…), "
+    "Broadcasting(…), Share(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -117,6 +118,11 @@ class Slots:
         return policy
 
     @property
+    def outbox(self) -> Outbox | None:
+        """Where messages wait until a broker has acknowledged them; off unless used or set."""
+        return self._config.outbox(self._get(Outbox))
+
+    @property
     def events(self) -> Events | None:
         """What is exported; off unless used or set."""
         return self._config.events(self._get(Events))
@@ -176,6 +182,13 @@ class Slots:
             if policy.mode == "offsets" and not hasattr(inbox, "take_over"):
                 raise ConfigurationError(f"{type(inbox).__name__} keeps no offsets; use Transactional with mode='inbox'")
             return inbox
+
+    def open_outbox(self) -> OutboxStore | None:
+        """The outbox of `Outbox`, not yet connected. Raises `ConfigurationError`."""
+        if (policy := self.outbox) is None:
+            return None
+        with self._config.sourced("outbox"):
+            return open_outbox(policy.store) if isinstance(policy.store, str) else policy.store
 
     def check(self, agents: Sequence[Agent]) -> None:
         """Refuse agents that can't go together with what was used. Raises `ConfigurationError`."""
@@ -263,6 +276,8 @@ class Slots:
             dedup=self.dedup or self.transactional,
             store=store,
             inbox=inbox,
+            outbox=self.open_outbox(),
+            outbox_policy=self.outbox,
             sink=self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics]),
             flow=self.flow_control(),
             consumer=consumer,

@@ -68,7 +68,7 @@ def reconcile(
             folded.keep_open(found.judged)
     finally:
         found.release()
-    production = None if produced is None else production_of(found, counts, str(produced))
+    production = production_of(found, counts, "" if produced is None else str(produced))
     report = report_of(found, counts, books, evidence, run_id, str(out), config)
     report = replace(report, produced=production, plan=plan, details=details, claims=compared)
     _write_text(out / PAGE, render(report_data(report)))

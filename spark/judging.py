@@ -97,9 +97,11 @@ def conclude(
     keyed = keys(judged).persist()
     known = mark_provisional(settle_suppressed(judged, keyed, facts.as_of), facts.as_of, micros(config.lateness))
     expected, produced, evidence = domains(facts, commits), None, list[DataFrame]()
-    if produced_rows is not None:
+    sent = folded.outgoing if facts.sending else None
+    if produced_rows is not None or sent is not None:
         progress("counting what was produced")
-        produced = Produced.survey(produced_rows, facts.as_of, grace)
+        blind_clusters = {cluster for cluster, _ in facts.sending & blind.groups}
+        produced = Produced.survey(produced_rows, sent, facts.as_of, grace, blind_clusters)
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
     seen = folded.seen if since is not None else seen_by_messages(judged)

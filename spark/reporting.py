@@ -9,7 +9,7 @@ from typing import Final
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import micros
 from ackwise.spark.events.sources import Evidence
-from ackwise.spark.fold.facts import Facts
+from ackwise.spark.fold.facts import Facts, GroupName
 from ackwise.spark.judge.accounts import Orphans, Production, keep_produced
 from ackwise.spark.judge.books import Book
 from ackwise.spark.judging import Judgement
@@ -55,7 +55,7 @@ def report_of(
 
 
 def production_of(found: Judgement, counts: Counts, path: str) -> Production | None:
-    """Return the books of what was produced, or None if no table of it was given."""
+    """Return the books of what was produced, or None if nothing says so. `path` is that of the table, empty without one."""
     if found.produced is None:
         return None
     return Production(
@@ -64,6 +64,7 @@ def production_of(found: Judgement, counts: Counts, path: str) -> Production | N
         unpublished=found.produced.unpublished,
         unread=found.produced.unread(found.facts),
         orphans=[Orphans(row["group_id"], row["topic"], row["partition"], row["start"], row["end"]) for row in counts.orphans],
+        unsent=found.produced.unsent_counts,
     )
 
 
@@ -112,8 +113,16 @@ def _unproved_sentence(facts: Facts, unproved: Sequence[tuple[int, int, int]]) -
 
 
 def _unbounded(found: Judgement) -> list[str]:
-    """Return the groups whose sources have no commits by which a record that nobody received would be missed."""
-    return [] if found.produced is not None else sorted(group.name[1] for group in found.facts.groups.values() if group.shares)
+    """Return the groups whose sources have no commits by which a record that nobody received would be missed.
+
+    A table says what was produced, and so do events, if they are about one of these sources.
+    """
+    told = set[GroupName]()
+    if found.produced is not None:
+        if any(extent.is_listed for extent in found.produced.extents):
+            return []
+        told = {found.facts.partitions[pk].group for pk in found.produced.partitions(found.facts)}
+    return sorted(group.name[1] for group in found.facts.groups.values() if group.shares and group.name not in told)
 
 
 def _missing_events(found: Judgement) -> int:

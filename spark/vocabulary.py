@@ -71,6 +71,12 @@ class ProducedVerdict(enum.IntEnum):
     """To be produced, and still without coordinates."""
     ORPHAN_CONSUMED = 2
     """Consumed by a group, and in no table of produced records."""
+    PARKED = 3
+    """A row of an outbox that waits for somebody to decide, and is sent once it is requeued."""
+    PRODUCE_FAILED = 4
+    """Not sent, and whoever sent it was told."""
+    PUBLISH_UNKNOWN = 5
+    """To be produced, and events of somebody who sends are missing."""
 
 
 class Account(enum.StrEnum):
@@ -141,6 +147,8 @@ class Flag(enum.IntFlag):
     """It was cancelled while it waited, and ran all the same."""
     TIMED_OUT = 32768
     """A run of it took longer than its consume timeout. It may have succeeded after that, which counts as any success."""
+    OUT_OF_ORDER = 65536
+    """A copy of it ran although its handler has an order: behind what came later."""
 
 
 class ExitCode(enum.IntEnum):
@@ -238,6 +246,7 @@ FLAG_MEANINGS: Final = {
     Flag.RECREATED: "two records had its coordinates: the topic was made anew",
     Flag.RAN_CANCELLED: "cancelled, and ran all the same",
     Flag.TIMED_OUT: "a run of it took longer than its consume timeout",
+    Flag.OUT_OF_ORDER: "a copy of it ran although its handler has an order",
 }
 #: The action for each verdict. Members of different enumerations may be equal, so each has a table of its own.
 ACTIONS: Final = {
@@ -273,9 +282,16 @@ LOGICAL_ACTIONS: Final = {
 PRODUCED_MEANINGS: Final = {
     ProducedVerdict.NOT_PUBLISHED: "to be produced, and long without coordinates",
     ProducedVerdict.ORPHAN_CONSUMED: "consumed, though nobody says that they were produced",
+    ProducedVerdict.PARKED: "parked in an outbox, to be requeued by somebody",
+    ProducedVerdict.PRODUCE_FAILED: "not sent, and their sender was told",
+    ProducedVerdict.PUBLISH_UNKNOWN: "to be produced, and the events are missing that would say whether they were",
 }
 PRODUCED_ACTIONS: Final = {
-    ProducedVerdict.NOT_PUBLISHED: "See whether the relay of the outbox runs. The table “produced” has the records.",
+    ProducedVerdict.NOT_PUBLISHED: "See whether the relay of the outbox runs, and whether its events are among these. The table “produced” "
+    "has the records.",
     ProducedVerdict.ORPHAN_CONSUMED: "Their transactions were rolled back, or another producer writes to the topic: undo their effects, if "
     "they should not be. The table “produced” has their offsets.",
+    ProducedVerdict.PARKED: "Mend the cause that “ackwise outbox show” names, then requeue them with the commands of the plan.",
+    ProducedVerdict.PRODUCE_FAILED: "Their senders had an error and decided what to do. The table “produced” has their ids.",
+    ProducedVerdict.PUBLISH_UNKNOWN: "Find the missing files or logs that are named under “Evidence”, and run reconcile again.",
 }

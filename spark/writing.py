@@ -23,7 +23,7 @@ from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.report import DeadLetters, Tally
 from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.results.joins import sized
-from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
+from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, of_parked, steps
 from ackwise.spark.results.tables import (
     MISSING,
     copy_tallies,
@@ -37,10 +37,11 @@ from ackwise.spark.results.tables import (
     offsets,
     orphan_rows,
     tallies,
+    unsent_rows,
     verdict_rows,
 )
 from ackwise.spark.results.values import dead_letters_of, delays_of, tallies_of
-from ackwise.spark.vocabulary import Account, Flag, Verdict
+from ackwise.spark.vocabulary import Account, Flag, ProducedVerdict, Verdict
 
 __all__ = ["Counts", "plan_repair", "write_tables"]
 
@@ -151,7 +152,10 @@ def _write_produced(found: Judgement, named: DataFrame, out: Path, config: Recon
         return []
     orphans = orphan_rows(stretches(found.words, {Account.ORPHAN: accounts()[Account.ORPHAN]}), named)
     late = late_rows(unpublished_rows(found.produced.rows, found.facts.as_of, micros(config.grace)))
-    _write(orphans.unionByName(late, allowMissingColumns=True), out / "produced")
+    rows = orphans.unionByName(late, allowMissingColumns=True)
+    if found.produced.unsent is not None:
+        rows = rows.unionByName(unsent_rows(found.produced.unsent), allowMissingColumns=True)
+    _write(rows, out / "produced")
     return orphans.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
 
 
@@ -165,6 +169,8 @@ def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path
         frames.append(of_keys(found.settled, sized(found.failed, _number(counts.logical)), named))
     if counts.missing:
         frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
+    if found.produced is not None and found.produced.number_of(ProducedVerdict.PARKED):
+        frames.append(of_parked(spark.read.parquet(str(out / "produced"))))
     path = out / PLAN
     planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames) if frames else iter(()))
     left_out = sum(kind.messages for kind in counts.tallies if Flag.PROVISIONAL in kind.flags and not config.plan_provisional)

@@ -222,6 +222,8 @@ class MemoryOutbox(Sends):
 
     async def database_id(self, connection: MemoryConnection | None = None) -> str:
         """See `BarrierStore.database_id`."""
+        if connection is not None and not isinstance(connection, MemoryConnection):
+            raise ConfigurationError(f"a connection of type {type(connection).__name__} leads to no outbox in memory")
         return self._id
 
     async def barrier(self, connection: MemoryConnection, tx_id: str) -> None:

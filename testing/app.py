@@ -264,6 +264,8 @@ class TestApp:
             dedup=group.dedup,
             store=None if self._store is None else MortalStore(self._store, life),
             inbox=None if inbox is None else cast(TransactionalStore, MortalInbox(inbox, life)),
+            outbox=slots.open_outbox(),
+            outbox_policy=slots.outbox,
             flow=slots.flow_control(first_wait=_FIRST_WAIT),
             sink=Observed([*slots.observers, take], None),
             model=model_of(group.settings, slots.broadcasting),

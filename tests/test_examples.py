@@ -161,6 +161,25 @@ async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_ka
 
 
 @pytest.mark.kafka
+async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    for topic in ("orders", "invoices", "reminders"):
+        await create(raw_kafka, topic)
+    async with running("publish.py", tmp_path, raw_kafka) as worker:
+        environment = {**os.environ, "ACKWISE_BROKERS": raw_kafka.bootstrap}
+        command = [sys.executable, "publish.py", "ann", "bob"]
+        ordering = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE)
+        said, _ = await ordering.communicate()
+        assert [line.split()[:2] for line in said.decode().splitlines()] == [["ordered", "orders"]] * 2
+        lines = await worker.lines(4)
+        assert await worker.stop() == ""
+    assert sorted(lines) == ["invoice ann 12", "invoice bob 12", "remind ann", "remind bob"]
+    ordered, reminded = await raw_kafka.records("orders"), await raw_kafka.records("reminders")
+    assert min(record.timestamp for record in reminded) >= min(record.timestamp for record in ordered) + 2_000
+    for topic in ("invoices", "reminders"):
+        assert [name for record in await raw_kafka.records(topic) for name, _ in record.headers] == ["message-id"] * 2
+
+
+@pytest.mark.kafka
 async def test_session_commits_with_success_and_leaves_nothing_of_a_failure(raw_kafka: RawKafka, tmp_path: Path) -> None:
     await create(raw_kafka, "payments")
     await write(raw_kafka, "payments", {"account": "a", "amount": -5}, {"account": "b", "amount": 3})
@@ -183,6 +202,31 @@ async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft
         await worker.stop()
     with closing(sqlite3.connect(tmp_path / "bank.db")) as bank:
         assert bank.execute("SELECT * FROM accounts ORDER BY name").fetchall() == [("ann", 80), ("bob", 120)]
+
+
+@pytest.mark.kafka
+async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    await create(raw_kafka, "orders")
+    async with running("outbox.py", tmp_path, raw_kafka, app=False) as shop:
+        told = await shop.lines(5)
+        await shop.process.wait()
+    assert [line.partition(":")[0] for line in told] == [
+        *("ann ordered for 70", "bob ordered for 20", "ann can't pay 50", "ann ordered for 30", "3 messages are in the outbox")
+    ]
+    command = ["-m", "ackwise.plugin.cli", "relay", "--outbox", "sqlite:///shop.db", "--brokers", raw_kafka.bootstrap]
+    relay = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(60):
+            while len(await raw_kafka.records("orders")) < 3:  # noqa: ASYNC110  # a topic tells nobody
+                await asyncio.sleep(0.1)
+            relay.send_signal(signal.SIGINT)
+            _, errors = await relay.communicate()
+        assert relay.returncode == 0, errors.decode()
+    finally:
+        if relay.returncode is None:
+            relay.kill()
+    sent = [(record.key, json.loads(record.value or b"")["amount"]) for record in await raw_kafka.records("orders")]
+    assert sent == [(b"ann", 70), (b"bob", 20), (b"ann", 30)]
 
 
 @pytest.mark.kafka
@@ -377,3 +421,19 @@ async def test_custom_store_is_found_by_its_url_once_it_is_announced(tmp_path: P
 def test_no_example_is_without_a_test() -> None:
     here = Path(__file__).read_text("utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in here] == []
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+async def test_an_order_is_paid_once_and_shipped_once_whoever_is_killed(raw_kafka: RawKafka, tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "order_service.py", tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("order_service.py", "--seconds", "8"),
+        cwd=tmp_path,
+        env={**os.environ, "BROKERS": raw_kafka.bootstrap},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    assert (process.returncode, said.decode().endswith(" workers killed: each paid once and shipped once\n")) == (0, True), said.decode()

@@ -6,8 +6,9 @@ import json
 import math
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,6 +21,8 @@ from ackwise.plugin.cli.target import Target, find_app
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ackwise.middleware.repairplan import RepairStep
     from ackwise.plugin.group.group import Group
     from ackwise.plugin.repair.carrying import Carried
@@ -75,6 +78,7 @@ def show(plan: _Plan, as_json: _AsJson = False) -> None:
             step.action, escape(_place(step)), escape(step.handler or "–"), step.verdict, str(step.attempt), step.last_event or "–"
         )
     console.print(table)
+    _print_commands(console, (step.command for step in first))
     if sum(steps.values()) > len(first):
         console.print(f"[dim]and {sum(steps.values()) - len(first):,} more steps in {escape(str(plan))}[/]", soft_wrap=True)
 
@@ -93,25 +97,31 @@ def apply(
 
     Each record is fetched from its topic, and its key is claimed in the app's store: what was done meanwhile, is being run,
     or is there no longer, is left alone and said. A copy keeps key, value and headers. What was done is noted beside the
-    plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in hand.
+    plan, so a call that was interrupted goes on where it ended. Ctrl-C finishes what is in hand. Rows that are parked in an
+    outbox are left to you: the commands that let them go are shown.
 
     Exit code 0: nothing is left to do. 1: something is, for the reasons shown. 2: it could not be done; one sentence says
     why. 130: interrupted.
     """
     if not 0 < rate < math.inf:
         raise ConfigurationError(f"--rate is {rate:g}; it must be a number above 0, copies per second")
-    from ackwise.plugin.repair.carrying import steps_for
+    from ackwise.middleware.repairplan import read_steps
+    from ackwise.plugin.repair.carrying import Carried, steps_for
 
     group = find_app(target).group()
-    _, _, offsets = steps_for(plan, group.settings.group)
-    carried = wait_for(_carry_out(plan, group, offsets, execute=execute, with_review=with_review, rate=rate))
+    _, steps, offsets = steps_for(plan, group.settings.group)
+    requeues = [step.command for step in read_steps(plan) if step.command]
+    carried = Carried()
+    if steps or not requeues:
+        carried = wait_for(_carry_out(plan, group, offsets, execute=execute, with_review=with_review, rate=rate))
     if as_json:
-        typer.echo(json.dumps(_plain(carried, executed=execute)))
+        typer.echo(json.dumps(_plain(carried, executed=execute) | {"requeue": requeues}))
     else:
         _print(carried, executed=execute)
+        _print_commands(to_stdout(), requeues)
     if carried.stopped:
         raise typer.Exit(128 + signal.SIGINT)
-    raise typer.Exit(int(not carried.is_done))
+    raise typer.Exit(int(not carried.is_done or bool(requeues)))
 
 
 async def _carry_out(plan: Path, group: Group, offsets: int, *, execute: bool, with_review: bool, rate: float) -> Carried:
@@ -164,7 +174,15 @@ def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:5]) + (" …" if len(places) > 5 else "")
 
 
+def _print_commands(console: Console, commands: Iterable[str | None]) -> None:
+    """Rows that are parked are for whoever knows why: the first commands that let them go."""
+    for command in islice(filter(None, commands), _SHOWN):
+        console.print(f"[yellow]for you to call[/] once the cause is mended: {escape(command)}", soft_wrap=True)
+
+
 def _place(step: RepairStep) -> str:
+    if step.outbox is not None:
+        return f"row {step.start}" + (f"–{step.end - 1}" if step.offsets > 1 else "") + f" of {step.outbox or 'an outbox'}"
     return f"{step.topic}/{step.partition}/{step.start}" + (f"–{step.end - 1}" if step.offsets > 1 else "")
 
 

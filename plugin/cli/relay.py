@@ -1,17 +1,24 @@
-"""`ackwise relay module:app`: the delay relay of an app in a process of its own."""
+"""`ackwise relay module:app`: what an app relays, in a process of its own; `--outbox URL`: an outbox without an app."""
 
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
+
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.cli.logs import print_log
 from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
-from ackwise.plugin.cli.target import Target, find_app
+from ackwise.plugin.cli.target import find_app
 from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.process.watchdog import Watchdog
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ackwise.plugin.group.group import Group
 
 __all__ = ["relay"]
@@ -19,28 +26,96 @@ __all__ = ["relay"]
 #: Seconds after the first signal, and after the second, until the process ends, whatever hangs.
 _EXIT_WITHIN: Final = (30.0, 5.0)
 
+_Target = Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="Where the App is, such as [bold]billing.worker:app[/bold].")]
+_Outbox = Annotated[
+    str | None,
+    typer.Option("--outbox", metavar="URL", help="Relay this outbox, such as [bold]postgresql://host/shop[/bold], without an app."),
+]
+_Brokers = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help=f"With --outbox: where its rows are sent. Default: {DEFAULT_BROKERS}.")
+]
+_Events = Annotated[str | None, typer.Option(metavar="FOLDER", help="With --outbox: where events go. Default: nowhere.")]
 
-def relay(target: Target, log_level: LogLevelOption = "info", log_format: LogFormatOption = "text") -> None:
-    """Bring back what is due in the delay topics of an app, and run none of its handlers, until SIGINT or SIGTERM.
 
-    Any number may run, beside workers that relay themselves as well. With relay = apart no worker does, and this must run.
+def relay(
+    target: _Target = None,
+    outbox: _Outbox = None,
+    brokers: _Brokers = None,
+    events: _Events = None,
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = "text",
+) -> None:
+    """Bring back what is due in the delay topics of an app, send the rows of its outbox, and run none of its handlers, until SIGINT or
+    SIGTERM. With --outbox it sends the rows of that outbox and needs no app.
 
-    Exit code 0: it committed and left. 2: it can't start. 128 + n: a second signal n ended it at once.
+    Any number may run, beside workers that relay themselves as well; of an outbox in SQLite only one. With relay = apart no worker does,
+    and this must run.
+
+    Exit code 0: what was sent is acknowledged, and it left. 2: it can't start. 128 + n: a second signal n ended it at once.
     """
     import asyncio
 
+    if outbox is not None and target is not None:
+        raise ConfigurationError(f"both {target} and --outbox were given; an app names its outbox by use(Outbox(…)), so leave one out")
+    if outbox is None and (brokers is not None or events is not None):
+        raise ConfigurationError("--brokers and --events belong to --outbox; an app says both itself")
+    relaying = _of_app(target) if outbox is None else _of_outbox(outbox, brokers, events)
     print_log(log_level, log_format)
     collect_rarely()
-    asyncio.run(_relay_until_signalled(find_app(target).group()))
+    asyncio.run(_relay_until_signalled(relaying))
 
 
-async def _relay_until_signalled(group: Group) -> None:
+_Relaying = Callable[["asyncio.Event"], Coroutine[Any, Any, None]]
+
+
+def _of_app(target: str | None) -> _Relaying:
+    if target is None:
+        raise ConfigurationError("nothing to relay was named; give MODULE:APP, such as billing.worker:app, or --outbox URL")
+    group = find_app(target).group()
+    return lambda stop: _relay_group(group, stop)
+
+
+async def _relay_group(group: Group, stop: asyncio.Event) -> None:
+    from ackwise.plugin.outbox.apart import relay_group
+
+    await relay_group(group, stop)
+
+
+def _of_outbox(url: str, brokers: str | None, events: str | None) -> _Relaying:
+    import dataclasses
+
+    from ackwise.middleware.policies import Outbox
+    from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
+    from ackwise.plugin.registry import open_outbox, open_sink
+    from ackwise.plugin.settings.config import read_config
+
+    config = read_config()
+    options = {name: given.value for name, given in config.of("client_options").items()}
+    given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
+    settings = AloneSettings(str(given), client_options=options)
+    entries: dict[str, Any] = {name: entry.value for name, entry in config.of("outbox").items() if name not in ("store", "relay")}
+    with config.sourced("outbox"):
+        policy = dataclasses.replace(Outbox(url), **entries)
+    store = open_outbox(url)
+    sink = None if events is None else open_sink(events, group="outbox", mode="before_settle", permissions=0o640, facts={})
+
+    async def relaying(stop: asyncio.Event) -> None:
+        from contextlib import AsyncExitStack
+
+        async with AsyncExitStack() as opened:
+            if sink is not None:
+                opened.push_async_callback(sink.close)
+                await sink.open()
+            await relay_outbox_apart(store, policy, settings, stop, sink=sink)
+
+    return relaying
+
+
+async def _relay_until_signalled(relay: _Relaying) -> None:
     import asyncio
 
-    from ackwise.plugin.relay.apart import relay_apart
-
     stop, watchdog = asyncio.Event(), Watchdog()
-    relaying = asyncio.ensure_future(relay_apart(group, stop))
+    relaying = asyncio.ensure_future(relay(stop))
     second: list[int] = []
 
     def on_signal(number: signal.Signals) -> None:

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
+from ackwise.plugin.cli import outbox
 from ackwise.plugin.cli.cancel import cancel
 from ackwise.plugin.cli.console import say_error
 from ackwise.plugin.cli.demo import demo
@@ -108,6 +109,15 @@ def new_app() -> typer.Typer:
     _add(store, "check", check_store)
     _add(store, "cleanup", cleanup)
     app.add_typer(store, name="store")
+    of_outbox = typer.Typer(cls=_Group, help=outbox.HELP, no_args_is_help=True)
+    _add(of_outbox, "init", outbox.init)
+    _add(of_outbox, "check", outbox.check)
+    _add(of_outbox, "status", outbox.status)
+    _add(of_outbox, "list", outbox.show_list)
+    _add(of_outbox, "show", outbox.show)
+    _add(of_outbox, "requeue", outbox.requeue)
+    _add(of_outbox, "cleanup", outbox.cleanup)
+    app.add_typer(of_outbox, name="outbox")
     plan = typer.Typer(cls=_Group, help=PLAN_HELP, no_args_is_help=True)
     _add(plan, "show", show_plan)
     _add(plan, "apply", apply)

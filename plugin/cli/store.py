@@ -19,8 +19,9 @@ from ackwise.plugin.registry import has_inbox, open_inbox, open_store
 
 if TYPE_CHECKING:
     from ackwise.middleware.store import Maintained
+    from ackwise.plugin.inspect.application import Application
 
-__all__ = ["HELP", "check", "cleanup", "init"]
+__all__ = ["HELP", "app_of", "as_maintained", "check", "cleanup", "init"]
 
 HELP: Final = "What a store keeps: set it up, examine it, clean it."
 
@@ -79,15 +80,20 @@ def cleanup(url: _Url, only: _Only = None, as_json: _AsJson = False) -> None:
     _show(said, {name: {"deleted": count} for name, count in deleted.items()}, parts, as_json)
 
 
+def app_of(url: str) -> Application | None:
+    """The app that is named where a URL may stand too; `None` for anything else. Raises `ConfigurationError`."""
+    return find_app(url) if _APP.fullmatch(url) else None
+
+
 def _parts(url: str, only: str | None) -> dict[str, Maintained]:
     """What is to be looked after, by name. Raises `ConfigurationError`."""
     if _APP.fullmatch(url):
         name, opened = _of_app(url)
         if only not in (None, name):
             raise ConfigurationError(f"the app {url} keeps no {only}, only its {name}; leave out --only")
-        return {name: _maintained(opened)}
+        return {name: as_maintained(opened)}
     wanted = [only] if only else ["claims", "inbox"] if has_inbox(url) else ["claims"]
-    return {name: _maintained(_opened(name, url, alone=len(wanted) == 1)) for name in wanted}
+    return {name: as_maintained(_opened(name, url, alone=len(wanted) == 1)) for name in wanted}
 
 
 def _of_app(target: str) -> tuple[str, object]:
@@ -110,7 +116,8 @@ def _opened(name: str, url: str, *, alone: bool) -> object:
         raise ConfigurationError(f"{error}; --only claims leaves the inbox out") from None
 
 
-def _maintained(opened: object) -> Maintained:
+def as_maintained(opened: object) -> Maintained:
+    """What can be set up and kept tidy. Raises `ConfigurationError` for anything else."""
     from ackwise.middleware.store import Maintained
 
     if isinstance(opened, Maintained):

@@ -17,6 +17,7 @@ from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
     from ackwise.plugin.group.group import Group
+    from ackwise.plugin.group.leftovers import Leftovers
     from ackwise.plugin.group.topicplan import TopicReview
 
 __all__ = ["HELP", "check", "create"]
@@ -29,8 +30,8 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object ins
 def check(target: Target, as_json: _AsJson = False) -> None:
     """Hold every topic that the group needs against what it must be. Changes nothing.
 
-    Exit code 0: a worker can start. 1: a topic is missing, too narrow, too small, or deletes messages too early. 2: the
-    brokers do not answer, or there is no such app.
+    Exit code 0: a worker can start. 1: a topic is missing, too narrow, too small, deletes messages too early, or has copies that
+    would run out of order, since their handler has an order now. 2: the brokers do not answer, or there is no such app.
     """
     reviews = wait_for(_review(_group(target)))
     _show(reviews, {}, as_json)
@@ -56,11 +57,26 @@ def _group(target: str) -> Group:
 
 
 async def _review(group: Group) -> list[TopicReview]:
+    from ackwise.plugin.group.leftovers import find_leftovers
     from ackwise.plugin.group.topicplan import review_topics
     from ackwise.plugin.group.topics import read_topics
 
     found = await read_topics(group.settings, {*group.sources, *group.names.all, group.names.control})
-    return review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
+    reviews = review_topics(group.names, group.expected(found), found, longest_delay=group.levels.seconds[-1], in_place=group.in_place)
+    return _with_leftovers(reviews, await find_leftovers(group.settings, group.names, group.agents))
+
+
+def _with_leftovers(reviews: Sequence[TopicReview], leftovers: Leftovers) -> list[TopicReview]:
+    """`reviews` with the copies that would run out of order, each at its topic; at the retry topic, why nobody knows of any."""
+    faults = {leftover.topic: leftover.sentence for leftover in leftovers.found}
+    reviewed = [
+        review._replace(todo="mend", faults=(*review.faults, faults[review.topic])) if review.topic in faults else review
+        for review in reviews
+    ]
+    if leftovers.unread is None or faults:
+        return reviewed
+    advice = f"nobody knows whether copies wait from before a handler had its order ({leftovers.unread}); those that come run out of order"
+    return [review._replace(advice=advice) if review.role == "retry" else review for review in reviewed]
 
 
 async def _create(group: Group) -> tuple[list[TopicReview], dict[str, str]]:

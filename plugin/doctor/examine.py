@@ -34,7 +34,7 @@ async def examine(app: Application | None = None, brokers: str | None = None) ->
     """
     before = machine.read_clocks()
     group, about_the_app = _group(app)
-    packages = extras(needs(group.dedup, group.events, group.slots.share) if group is not None else {})
+    packages = extras(needs(group.dedup, group.events, group.slots.share, group.slots.outbox) if group is not None else {})
     findings = []
     for subject, one in _MACHINE.items():
         findings += await look(subject, one)
@@ -42,6 +42,8 @@ async def examine(app: Application | None = None, brokers: str | None = None) ->
     if group is not None:
         if not any(finding.verdict == "problem" for finding in packages):  # the store would say the same again
             findings += await look("claims", partial(places.claims, group.dedup))
+            if (policy := group.slots.outbox) is not None:
+                findings += await look("outbox", partial(places.outbox, policy))
         if group.dedup is not None:
             findings += await look("identity", partial(places.identity, group.dedup))
         findings += await look("events", partial(places.events, group.events))

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from ackwise.middleware.policies import Dedup, Events, Transactional
+from ackwise.middleware.policies import Dedup, Events, Outbox, Transactional
 from ackwise.middleware.share import Share
 from ackwise.plugin.doctor.finding import Finding
 
@@ -42,15 +42,18 @@ _OF_SCHEME: Final = {
 }  # fmt: skip
 
 
-def needs(dedup: Dedup | Transactional | None, events: Events | None, share: Share | None = None) -> dict[str, str]:
+def needs(
+    dedup: Dedup | Transactional | None, events: Events | None, share: Share | None = None, outbox: Outbox | None = None
+) -> dict[str, str]:
     """The extras that an app with these policies uses, each with what for. A store given as an object has what it needs."""
     found = {}
     if share is not None:
         found["share"] = "Share of this app is its client"
-    if dedup is not None and isinstance(dedup.store, str):
-        scheme = dedup.store.partition("://")[0]
-        if (extra := _OF_SCHEME.get(scheme.partition("+")[0])) is not None:
-            found[extra] = f"{type(dedup).__name__} of this app is given {scheme}://"
+    for policy in (dedup, outbox):
+        if policy is not None and isinstance(policy.store, str):
+            scheme = policy.store.partition("://")[0]
+            if (extra := _OF_SCHEME.get(scheme.partition("+")[0])) is not None:
+                found[extra] = f"{type(policy).__name__} of this app is given {scheme}://"
     if events is not None and isinstance(events.sink, str | os.PathLike):
         scheme, separator, _ = os.fspath(events.sink).partition("://")
         if not separator or scheme == "file":

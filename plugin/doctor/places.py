@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ackwise.middleware.policies import Dedup, Events, Transactional
+from ackwise.middleware.policies import Dedup, Events, Outbox, Transactional
 from ackwise.plugin.doctor.finding import Finding
 from ackwise.plugin.doctor.machine import space
-from ackwise.plugin.registry import open_inbox, open_store
+from ackwise.plugin.registry import open_inbox, open_outbox, open_store
 
-__all__ = ["claims", "events", "identity"]
+__all__ = ["claims", "events", "identity", "outbox"]
 
 
 async def claims(dedup: Dedup | Transactional | None) -> Finding:
@@ -31,6 +31,29 @@ async def claims(dedup: Dedup | Transactional | None) -> Finding:
     await store.open()
     await store.close()
     return Finding(subject, "ok", f"the {type(store).__name__} can be opened")
+
+
+async def outbox(policy: Outbox) -> Finding:
+    """Whether the outbox can be used, whether rows are parked in it, and whether somebody sends those that wait."""
+    if isinstance(policy.store, str) and (file := _file(policy.store)) is not None and not file.exists():
+        if not file.parent.exists():
+            return Finding("outbox", "problem", f"the folder of {file} does not exist", "create it, or name another")
+        return _writable("outbox", file.parent, file)
+    store = open_outbox(policy.store) if isinstance(policy.store, str) else policy.store
+    await store.open()
+    try:
+        found = await store.status()
+    finally:
+        await store.close()
+    kind = type(store).__name__
+    if found.parked:
+        return Finding(
+            "outbox", "warning", f"{found.parked} rows of the {kind} are parked and not sent", "ackwise outbox list MODULE:APP says why"
+        )
+    if found.waiting and not found.owners:
+        wait = f"{found.waiting} rows of the {kind} wait, and no relay runs"
+        return Finding("outbox", "warning", wait, "start a worker, or ackwise relay MODULE:APP")
+    return Finding("outbox", "ok", f"the {kind} can be opened, {found.waiting} rows wait, none is parked")
 
 
 def identity(dedup: Dedup | Transactional) -> Finding:

@@ -48,7 +48,9 @@ from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.positions import Position, Positions
 from ackwise.plugin.inspect.explain import Explanation, explain
+from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.inspect.state import State, look
+from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.config import Config
@@ -237,6 +239,8 @@ class FaustHost:
             dead_letter=self.slots.dead_letter,
             dedup=self.slots.dedup,
             store=store,
+            outbox=self.slots.open_outbox(),
+            outbox_policy=self.slots.outbox,
             sink=sink,
             flow=self.slots.flow_control(),
         )
@@ -293,13 +297,12 @@ class FaustHost:
     def _begin_relay(self, member: Member) -> None:
         """From now on, since its topics are there."""
         self._is_relaying = True
-        if not relays_here(member.settings):
-            return
         stop = asyncio.Event()
-        relay = DelayRelay.of(member)
-        relaying = member.spawn(relay.run(stop), "relay")
-        if self._opened is not None:
-            self._opened.push_async_callback(_end_relay, stop, relaying, member.settings.drain_timeout)
+        relaying = {outbox} if (outbox := relay_outbox(member, stop)) is not None else set()
+        if relays_here(member.settings):
+            relaying.add(member.spawn(DelayRelay.of(member).run(stop), "relay"))
+        if self._opened is not None and relaying:
+            self._opened.push_async_callback(_end_relays, stop, relaying, member.settings.drain_timeout)
 
     def _require_copartitioned(self, counts: Mapping[str, int]) -> None:
         """A copy comes back on the partition number of its origin. Only where all topics have the same is that where the table is."""
@@ -319,7 +322,8 @@ class FaustHost:
     async def look(self) -> State:
         """The state of this worker. Raises `AckwiseError` before it is open."""
         member = self._opened_member()
-        return look(member, await member.ends(), chain=self._explained.chain, settings=self._explained.settings)
+        ends, outbox = await asyncio.gather(member.ends(), look_at_outbox(member))
+        return look(member, ends, chain=self._explained.chain, settings=self._explained.settings, outbox=outbox)
 
     @functools.cached_property
     def _explained(self) -> Explanation:
@@ -519,9 +523,9 @@ async def _partition_counts(consumer: Any, topics: Sequence[str]) -> dict[str, i
     return {topic: len(found) for topic in topics if (found := metadata.partitions_for_topic(topic))}
 
 
-async def _end_relay(stop: asyncio.Event, relaying: asyncio.Task[None], timeout: float) -> None:
+async def _end_relays(stop: asyncio.Event, relaying: set[asyncio.Task[None]], timeout: float) -> None:
     stop.set()
-    await asyncio.wait({relaying}, timeout=timeout)
+    await asyncio.wait(relaying, timeout=timeout)
 
 
 def _equipped(transport: Any, host: FaustHost) -> Any:

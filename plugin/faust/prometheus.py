@@ -21,7 +21,9 @@ from prometheus_client.registry import Collector
 from ackwise.middleware.columns import ColumnExchange, ColumnResult, in_columns
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.group.member import Member
+from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.inspect.state import by_agent
 from ackwise.plugin.observers import Observed
 
@@ -101,6 +103,26 @@ class Numbers(Collector):
             yield gauge
         if member.leases is not None:
             yield GaugeMetricFamily(f"{self._prefix}_claims", "Claims held in the store", value=len(member.leases))
+        if member.outbox is not None:
+            yield from self._of_outbox(member.outbox_counts, member.check_counts)
+
+    def _of_outbox(self, counts: OutboxCounts, checks: CheckCounts) -> Iterator[Metric]:
+        answers = CounterMetricFamily(f"{self._prefix}_outbox_checks", "Check-backs of half messages, by their answer", labels=["answer"])
+        for answer in ("committed", "rolled_back", "unknown", "unanswered", "parked"):
+            answers.add_metric([answer], getattr(checks, answer))
+        yield answers
+        for name, about, value in (
+            ("sent", "Rows of the outbox that were acknowledged and deleted here", counts.sent),
+            ("failed", "Failures of rows of the outbox that are tried again", counts.failed),
+            ("parked", "Rows of the outbox that were parked here", counts.parked),
+        ):
+            yield CounterMetricFamily(f"{self._prefix}_outbox_{name}", about, value=value)
+        for name, about, number in (
+            ("shards", "Shards of the outbox that this worker owns", float(counts.shards)),
+            ("lag_seconds", "Age of the oldest row of the outbox when it was last read", counts.lag),
+            ("brokers_away", "1 while no broker takes the rows of the outbox", float(counts.brokers_away)),
+        ):
+            yield GaugeMetricFamily(f"{self._prefix}_outbox_{name}", about, value=number)
 
     def _see(self, event: Event) -> None:
         if (outcome := _OUTCOMES.get(event.code)) is not None:

@@ -121,6 +121,7 @@ class Lane:
         self._burials = flow.burials
         self._in_order = in_order
         self.uncommitted: list[Run] = []  #: what succeeded, and is done once its handler says so (`commit="manual"`)
+        self._has_said_stalled = False
         self._running: list[list[Run]] = []  #: the batches at work, which grow when messages fall out of a run
         self._lent: set[Run] = set()  #: what was taken out of its batch, and is settled or brought back in its own time
         self._full_since: float | None = None
@@ -250,7 +251,27 @@ class Lane:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = self._clock()
+        self._say_if_stalled()
         return self._full_since is not None
+
+    @property
+    def stalled(self) -> str | None:
+        """Why it stands still for good, and what to do: its handler never said that what it consumed is done, and nothing else is left."""
+        if not self.uncommitted or self._full_since is None or self._running or len(self._backlog):
+            return None
+        number, (capacity, most_bytes, most_span) = count(self.uncommitted), self._bounds
+        if 2 * number <= capacity and 2 * self.bytes <= most_bytes and 2 * self.watermark.span <= most_span:
+            return None  # others have spent the budget, or its handler is paused
+        return (
+            f"it is full with {number} messages that its handler has consumed and not committed (commit='manual'), so nothing is fetched; "
+            "let it return COMMIT after fewer messages and restart the worker, which brings these back"
+        )
+
+    def _say_if_stalled(self) -> None:
+        stalled = self.stalled
+        if stalled is not None and not self._has_said_stalled:
+            log.warning("a partition stands still", topic=self.topic, partition=self.partition, handler=self.handler, why=stalled)
+        self._has_said_stalled = stalled is not None
 
     @property
     def _bounds(self) -> tuple[int, int, int]:

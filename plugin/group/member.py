@@ -23,7 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.dropping import Dropping
-from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable, Unavailable
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
@@ -32,15 +32,19 @@ from ackwise.middleware.limits import Thresholds, share_of
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import TopicPartition as Place
 from ackwise.middleware.offsets import CopiesPipeline, OffsetsPipeline
+from ackwise.middleware.outbox import OutboxStore
+from ackwise.middleware.outgoing import Outgoing
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
+from ackwise.middleware.policies import DeadLetter, Dedup, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Run
+from ackwise.middleware.sendlater import send_later
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.tracebacks import where_raised
 from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
+from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.client.bounded import answer, ended, until
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
@@ -48,6 +52,8 @@ from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
+from ackwise.plugin.group.leftovers import find_leftovers
+from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
@@ -57,7 +63,9 @@ from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.process.lifelock import THIS_PROCESS
+from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.settings.redaction import shown_store
 
 __all__ = ["Client", "Member", "StoppedWhileStarting", "owner_of"]
 
@@ -127,14 +135,16 @@ class Member:
         dedup: Dedup | Transactional | None = None,
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
+        outbox: OutboxStore | None = None,
+        outbox_policy: Outbox | None = None,
         sink: EventSink | None = None,
         flow: FlowControl | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`. `pipeline` makes that of an agent, where it is none of ours.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, the policy.
 
-        `clock`: epoch seconds, by which copies are due.
+        `pipeline` makes that of an agent, where it is none of ours. `clock`: epoch seconds, by which copies are due.
         """
         self.settings = settings
         self.later = later
@@ -150,6 +160,10 @@ class Member:
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
+        self.outbox = outbox
+        self.outbox_policy = outbox_policy
+        self.outbox_counts = OutboxCounts()  #: of the relay of that beside this member
+        self.check_counts = CheckCounts()  #: of its check-back
         self.delay_counts = DelayCounts()  #: of the relay beside this member
         self.share_counts: ShareCounts | None = None  #: of its part in a share group, which its sources are consumed by
         self.budget = Budget(settings.max_buffered_bytes)
@@ -183,18 +197,34 @@ class Member:
         async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
             if sources is not None:
                 await self.insist(lambda: self.ensure_topics(sources))
-            parts = [part for part in (self.sink, self._store, self._inbox) if part is not None]
+                await self.insist(self._refuse_leftovers)
+            parts = [part for part in (self.sink, self._store, self._inbox, self.outbox) if part is not None]
             for behind, part in enumerate(parts, 1):
                 opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
                 await part.open()
+            await self._require_one_database()
+            sender = Sender(self.settings)  # connects with the first message that a handler publishes
+            opened.push_async_callback(self._close, sender.stop, "sender", len(parts) + 2)
             if self.names.all:  # else nothing is ever published
                 opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
                 await self.insist(publisher.start)
-            self._build_pipelines(publisher)
+            self._build_pipelines(publisher, sender)
             yield
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
+
+    async def _require_one_database(self) -> None:
+        """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""
+        if self._inbox is None or self.outbox is None:
+            return
+        async with self._inbox.begin(retention=1.0) as transaction:
+            found = await _id_through(self.outbox, transaction.connection)
+        if found != await self.outbox.database_id():
+            raise ConfigurationError(
+                "Outbox and Transactional are in different databases, so what a handler publishes would not be in its transaction; "
+                "give both the same database and schema"
+            )
 
     def end_by(self, time: float) -> None:
         """Everything has to be closed at `time` of the event loop."""
@@ -246,7 +276,19 @@ class Member:
             self.settings, self.names, sorted(sources), levels=self.later.levels, made=made, in_place=waits_in_place(self._agents)
         )
 
-    def _build_pipelines(self, publisher: KafkaPublisher) -> None:
+    async def _refuse_leftovers(self) -> None:
+        """Refuse an order over copies that would break it. What can't be read is said: should there be any, they are flagged."""
+        found, unread = await find_leftovers(self.settings, self.names, self._agents)
+        for leftover in found:
+            raise ConfigurationError(leftover.sentence)
+        if unread is not None:
+            log.warning(
+                "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
+                group=self.settings.group,
+                error=unread,
+            )
+
+    def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender | None = None) -> None:
         dedup, store = self._dedup, self._store
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
@@ -255,12 +297,16 @@ class Member:
             group=self.settings.group,
             later=self.later,
             publisher=publisher,
+            sender=sender,
+            delayed=self._delayed if self.names.sends else None,
             retry_topic=self.names.retry,
             dead_letter_topic=self.names.dead_letter,
             delay_topics=self.names.delays,
             dedup=dedup,
             leases=self.leases,
             sink=self.sink,
+            outbox=None if self._inbox is None else self.outbox,
+            outbox_name="" if self.outbox_policy is None else shown_store(self.outbox_policy.store),
             flow=self.flow,
             dropping=None if self.names.all else Dropping(),
             clock_skew=self.settings.clock_skew,
@@ -268,6 +314,17 @@ class Member:
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
         self.routes = Routes(self.worker, self.pipelines, self._pipelines_of_copies())
+
+    def _delayed(self, message: Outgoing, due_ms: int) -> Outgoing:
+        return send_later(
+            message,
+            due_ms,
+            now_ms=round(self.clock() * 1000),
+            group=self.settings.group,
+            topics=self.names.sends,
+            levels=self.later.levels,
+            clock_skew=self.settings.clock_skew,
+        )
 
     def _pipeline(self, agent: Agent) -> Pipeline:
         if self._make_pipeline is not None:
@@ -626,6 +683,14 @@ class Member:
             handler = "" if run.pipeline is None else run.pipeline.agent.name
             self.worker.record(EventCode.FAILED, handler, run, error=run.error)
         return bool(letters)
+
+
+async def _id_through(outbox: OutboxStore, connection: Any) -> str | None:
+    """The id of the database that `connection` leads to; `None` if it has no outbox, or if its driver is not that of the outbox."""
+    try:
+        return await outbox.database_id(connection)
+    except (ConfigurationError, AttributeError, TypeError):
+        return None
 
 
 def _unless(value: int, default: int) -> int | None:

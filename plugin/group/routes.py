@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.disposition import Dead, Failure, Reason
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
+from ackwise.middleware.log import Log
 from ackwise.middleware.message import Delivery, TopicPartition, delivery_of
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.run import Run
@@ -16,6 +18,8 @@ from ackwise.middleware.worker import Worker
 
 __all__ = ["Routes"]
 
+log = Log()
+
 
 class Routes:
     """The pipelines of one worker, by the name of their agent: those for records of sources, and those for copies."""
@@ -23,6 +27,7 @@ class Routes:
     def __init__(self, worker: Worker, pipelines: Mapping[str, Pipeline], of_copies: Mapping[str, Pipeline]) -> None:
         self._worker = worker
         self._of_copies = of_copies
+        self.out_of_order: Counter[str] = Counter()  #: copies that came for handlers with an order, by their names
         self._by_topic = {topic: pipeline for pipeline in pipelines.values() for topic in pipeline.agent.topics}
 
     def from_source(self, place: TopicPartition, records: Sequence[Any]) -> list[Run]:
@@ -50,7 +55,24 @@ class Routes:
             )
         run = Run.of(copy, pipeline)
         run.batch_limit = pipeline.batch_limit(run)
+        if pipeline.agent.order != "none":
+            run.out_of_order = True
+            self._tell_out_of_order(copy, pipeline.agent)
         return run
+
+    def _tell_out_of_order(self, copy: Delivery, agent: Agent) -> None:
+        """One line for the first of each handler: its start was refused while it waited, unless somebody sent it since."""
+        self.out_of_order[agent.name] += 1
+        if self.out_of_order[agent.name] == 1:
+            log.warning(
+                "a copy came for a handler with an order, it runs out of order, as do others that come",
+                handler=agent.name,
+                order=agent.order,
+                topic=copy.origin.topic,
+                partition=copy.origin.partition,
+                offset=copy.origin.offset,
+                attempt=copy.attempt,
+            )
 
     def _undeliverable(self, delivery: Delivery, reason: str, error: AckwiseError) -> Run:
         run = Run.of(delivery, Pipeline(Agent(delivery.handler or "-", (), "message", _never, _never), self._worker))

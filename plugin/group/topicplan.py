@@ -121,7 +121,7 @@ def plan_topics(
         extend=tuple(review.topic for review in reviews if review.todo == "extend"),
         like=_like([found[source] for source in sources], longest_delay),
         dead_letter=names.dead_letter,
-        delays=names.delays,
+        delays=(*names.delays, *names.sends),
         control=next((review.topic for review in reviews if review.todo == "create" and review.role == "control"), None),
         cancel=names.cancel,
     )

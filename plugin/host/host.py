@@ -21,8 +21,9 @@ from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.flowcontrol import FlowControl
 from ackwise.middleware.log import Log, said
+from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.pipeline import Pipeline
-from ackwise.middleware.policies import DeadLetter, Dedup, Transactional
+from ackwise.middleware.policies import DeadLetter, Dedup, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
@@ -36,6 +37,7 @@ from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
@@ -79,6 +81,8 @@ class AiokafkaHost:
         dedup: Dedup | Transactional | None = None,
         store: ClaimStore | None = None,
         inbox: TransactionalStore | None = None,
+        outbox: OutboxStore | None = None,
+        outbox_policy: Outbox | None = None,
         sink: EventSink | None = None,
         flow: FlowControl | None = None,
         consumer: AIOKafkaConsumer | None = None,
@@ -87,7 +91,7 @@ class AiokafkaHost:
         sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `flow` what is paused and limited.
+        """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, `flow` what is paused and limited.
 
         `pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
 
@@ -103,6 +107,8 @@ class AiokafkaHost:
             dedup=dedup,
             store=store,
             inbox=inbox,
+            outbox=outbox,
+            outbox_policy=outbox_policy,
             sink=sink,
             flow=flow,
             pipeline=pipeline,
@@ -258,16 +264,17 @@ class AiokafkaHost:
 
     @asynccontextmanager
     async def _relaying(self) -> AsyncIterator[None]:
-        """With the relay, which ends beside the drain, and not after it."""
+        """With the relays, which end beside the drain, and not after it."""
         member = self._member
-        if not member.names.all or not relays_here(member.settings):
+        relaying = {outbox} if (outbox := relay_outbox(member, member.stop)) is not None else set()
+        if member.names.all and relays_here(member.settings):
+            relaying.add(member.spawn(DelayRelay.of(member).run(member.stop), "relay"))
+        if not relaying:
             yield
             return
-        relay = DelayRelay.of(member)
-        relaying = member.spawn(relay.run(member.stop), "relay")
         try:
             yield
         finally:
             member.stop.set()
             left = member.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
-            await asyncio.wait({relaying}, timeout=max(_LEAVE_TIMEOUT, left))
+            await asyncio.wait(relaying, timeout=max(_LEAVE_TIMEOUT, left))

@@ -21,6 +21,7 @@ from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.handler import name_of
 from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
 from ackwise.plugin.inspect.instance import failures_of_instance
+from ackwise.plugin.inspect.outboxfailures import failures_of_outbox
 from ackwise.plugin.inspect.sharefailures import failures_of_share
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.config import Config
@@ -89,6 +90,7 @@ def explain(
             *failures(settings, slots, agents, names),
             *failures_of_instance(settings, slots),
             *(() if slots.share is None else failures_of_share(settings, slots.share)),
+            *(() if slots.outbox is None else failures_of_outbox(slots.outbox)),
         ),
         warnings=tuple(_warnings(settings, slots)),
         refusals=tuple(_refusals(slots, agents, config)),
@@ -124,6 +126,9 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("settle", "failures", "dropped, with an event and a count; nothing is sent back")
     if transactional is not None:
         yield ChainLink("settle", "transaction", "commits what the handler wrote and what is done")
+    if (outbox := slots.outbox) is not None:
+        who = "every worker sends its rows" if outbox.relay == "worker" else "ackwise relay sends its rows, no worker does"
+        yield ChainLink("settle", "outbox", f"{_text(outbox.store)}; {who}")
     events = slots.events
     yield ChainLink(
         "settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}"
@@ -202,6 +207,8 @@ def _settings(
         if policy_of_keys is not None:
             yield from _of_table((table,), policy_of_keys, config)
             yield Setting(f"{table}.key", _key(policy_of_keys), "default" if policy_of_keys.key is None else "code")
+    if slots.outbox is not None:
+        yield from _of_table(("outbox",), slots.outbox, config)
     if slots.events is not None:
         yield from _of_table(("events",), slots.events, config)
     yield from _of_table(("breaker",), slots.breaker, config)
@@ -277,6 +284,8 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
     yield TopicUse(names.retry, "copies that are due, read beside the sources")
     for topic in names.delays:
         yield TopicUse(topic, f"copies that wait, read by the relay in group {names.relay_group}")
+    for topic in names.sends:
+        yield TopicUse(topic, f"messages that are sent later, read by the relay in group {names.relay_group}")
     yield TopicUse(names.cancel, "messages that are cancelled while they wait, read by the relay")
     yield TopicUse(names.dead_letter, "dead letters")
     yield TopicUse(names.control, "what ackwise pause and resume say, read by every worker")
@@ -285,6 +294,11 @@ def _topics(names: TopicNames, agents: Sequence[Agent]) -> Iterator[TopicUse]:
 def _warnings(settings: HostSettings, slots: Slots) -> Iterator[str]:
     if settings.relay == "apart":
         yield "no worker moves copies, they wait until ackwise relay runs"
+    if (outbox := slots.outbox) is not None:
+        if outbox.relay == "apart":
+            yield "no worker sends the rows of the outbox, they wait until ackwise relay runs"
+        if outbox.on_error == "skip":
+            yield "with on_error of Outbox = skip, later messages of a key are sent although an earlier one is parked"
     if slots.share is not None:
         yield "share groups are experimental here, as the client calls its own part a preview"
     keyed = slots.dedup or slots.transactional
@@ -301,7 +315,7 @@ def _warnings(settings: HostSettings, slots: Slots) -> Iterator[str]:
 
 
 def _refusals(slots: Slots, agents: Sequence[Agent], config: Config) -> Iterator[str]:
-    for check in (lambda: _check_store(slots, config), slots.open_inbox, lambda: slots.check(agents)):
+    for check in (lambda: _check_store(slots, config), slots.open_inbox, slots.open_outbox, lambda: slots.check(agents)):
         try:
             check()
         except ConfigurationError as error:

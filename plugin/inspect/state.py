@@ -14,6 +14,7 @@ from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.inspect.explain import ChainLink, Setting
+from ackwise.plugin.inspect.outboxstate import OutboxState
 
 __all__ = ["AgentState", "GroupTopics", "HeldMessages", "LaneState", "State", "by_agent", "look"]
 
@@ -33,7 +34,8 @@ class LaneState:
     """How far one agent is with one partition. `agent` is `None` where a lane is not one agent's.
 
     `position` is fetched next and `watermark` would be committed now; `lag` is how far that is from `end`. Offsets are
-    `None` while they are unknown. `unreadable` is why nothing can be read from `position` on, where that is so.
+    `None` while they are unknown. `unreadable` is why nothing can be read from `position` on, where that is so; `stalled` why it
+    stands still, and what to do.
     """
 
     topic: str
@@ -49,13 +51,15 @@ class LaneState:
     running: int
     held: tuple[HeldMessages, ...]
     unreadable: str | None = None
+    stalled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
     """What one agent has in all partitions: messages in hand, and of those the ones that wait for it, that it has taken, that are held.
 
-    `undeduplicated` ran without a claim since their key was empty, `unprotected` since the store was down; both since the start.
+    `undeduplicated` ran without a claim since their key was empty, `unprotected` since the store was down; `out_of_order` are copies
+    that came although the agent has an order. All three since the start.
     """
 
     agent: str
@@ -66,6 +70,7 @@ class AgentState:
     held: int
     undeduplicated: int
     unprotected: int
+    out_of_order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +102,17 @@ class State:
     settings: tuple[Setting, ...]
     share: ShareCounts | None = None
     """What it has of a share group, if its sources are consumed by one; `lanes` are those of its copies then."""
+    outbox: OutboxState | None = None
+    """Its outbox, if it has one."""
 
 
 def look(
-    member: Member, ends: Mapping[TopicPartition, int], *, chain: tuple[ChainLink, ...] = (), settings: tuple[Setting, ...] = ()
+    member: Member,
+    ends: Mapping[TopicPartition, int],
+    *,
+    chain: tuple[ChainLink, ...] = (),
+    settings: tuple[Setting, ...] = (),
+    outbox: OutboxState | None = None,
 ) -> State:
     """The state of `member`, which is open; `ends` are where the logs end, as far as that is known."""
     leases, worker, names = member.leases, member.worker, member.names
@@ -117,6 +129,7 @@ def look(
         chain=chain,
         settings=settings,
         share=None if member.share_counts is None else replace(member.share_counts),
+        outbox=outbox,
     )
 
 
@@ -144,6 +157,7 @@ def _agents(member: Member) -> Iterator[AgentState]:
             held=held[name],
             undeduplicated=pipeline.undeduplicated,
             unprotected=pipeline.unprotected,
+            out_of_order=member.routes.out_of_order[name],
         )
 
 
@@ -178,6 +192,7 @@ def _lane(lane: Lane, end: int | None, now: float) -> LaneState:
         running=count(lane.running),
         held=tuple(_held(lane.held, now)),
         unreadable=lane.unreadable,
+        stalled=lane.stalled,
     )
 
 

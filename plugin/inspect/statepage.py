@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from html import escape
-from typing import Final
+from typing import Any, Final
 
-from ackwise.plugin.inspect.state import LaneState, State
+from ackwise.plugin.inspect.state import AgentState, LaneState, State
 
 __all__ = ["state_page"]
 
@@ -29,15 +29,15 @@ def state_page(state: State) -> str:
         _table("Worker", ("what", "now"), _worker(state)),
         _table(
             "Agents",
-            ("agent", "topics", "in hand", "waiting", "taken", "held", "undeduplicated", "unprotected"),
-            [
-                (one.agent, ", ".join(one.topics), one.in_hand, one.waiting, one.taken, one.held, one.undeduplicated, one.unprotected)
-                for one in state.agents
-            ],
+            ("agent", "topics", "in hand", "waiting", "taken", "held", "undeduplicated", "unprotected", "out of order"),
+            [_agent(one) for one in state.agents],
         ),
         _table(
             "Partitions",
-            ("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "in hand", "running", "held", "unreadable"),
+            (
+                *("topic", "partition", "agent", "position", "committed", "watermark", "end", "lag", "in hand", "running", "held"),
+                *("unreadable", "stalled"),
+            ),
             [_partition(lane) for lane in state.lanes],
         ),
         _table(
@@ -73,13 +73,26 @@ def _worker(state: State) -> list[tuple[_Cell, ...]]:
             (f"share group: {name.replace('_', ' ')}", number)
             for name, number in ({} if state.share is None else asdict(state.share)).items()
         ),
+        *(() if state.outbox is None else _outbox(asdict(state.outbox))),
     ]
+
+
+def _agent(one: AgentState) -> tuple[_Cell, ...]:
+    return (
+        one.agent, ", ".join(one.topics), one.in_hand, one.waiting, one.taken, one.held, one.undeduplicated, one.unprotected,
+        one.out_of_order,
+    )  # fmt: skip
+
+
+def _outbox(facts: dict[str, Any]) -> list[tuple[_Cell, ...]]:
+    checks = {f"checks {name}": number for name, number in facts.pop("checks").items()}
+    return [(f"outbox: {name.replace('_', ' ')}", value) for name, value in (facts | checks).items()]
 
 
 def _partition(lane: LaneState) -> tuple[_Cell, ...]:
     return (
         lane.topic, lane.partition, lane.agent, lane.position, lane.committed, lane.watermark, lane.end, lane.lag, lane.in_hand,
-        lane.running, sum(held.messages for held in lane.held), lane.unreadable,
+        lane.running, sum(held.messages for held in lane.held), lane.unreadable, lane.stalled,
     )  # fmt: skip
 
 

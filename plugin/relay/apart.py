@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 from ackwise.middleware.errors import Unavailable
+from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.group.group import Group
@@ -17,7 +18,7 @@ from ackwise.plugin.relay.cancel import refuse_without_delays
 from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.relay import DelayRelay
 
-__all__ = ["relay_apart"]
+__all__ = ["relay_apart", "relay_delays"]
 
 log = Log()
 
@@ -32,7 +33,6 @@ async def relay_apart(group: Group, stop: asyncio.Event) -> None:
     another `AckwiseError` if the events can't be opened.
     """
     refuse_without_delays(group)
-    log.info("starting the delay relay", group=group.settings.group, brokers=group.settings.brokers)
     if not await _await_topics(group, stop):
         return
     sink = group.slots.open_sink(group.settings.group, group.sources)
@@ -40,21 +40,32 @@ async def relay_apart(group: Group, stop: asyncio.Event) -> None:
         if sink is not None:
             opened.push_async_callback(sink.close)
             await sink.open()
-        relay = DelayRelay(
-            group.settings,
-            group.names,
-            group.levels,
-            RecordBatches(group.settings),
-            max_delay=group.slots.later.max_delay,
-            sink=sink,
-            cancellations=CancelTopic(group.settings, group.names.cancel),
-        )
-        await relay.run(stop)
+        await _relay(group, stop, sink)
     log.info("stopped", group=group.settings.group)
+
+
+async def relay_delays(group: Group, stop: asyncio.Event, sink: EventSink | None) -> None:
+    """`relay_apart` with a `sink` that is open, and stays so, beside something else of the group that is relayed."""
+    if await _await_topics(group, stop):
+        await _relay(group, stop, sink)
+
+
+async def _relay(group: Group, stop: asyncio.Event, sink: EventSink | None) -> None:
+    relay = DelayRelay(
+        group.settings,
+        group.names,
+        group.levels,
+        RecordBatches(group.settings),
+        max_delay=group.slots.later.max_delay,
+        sink=sink,
+        cancellations=CancelTopic(group.settings, group.names.cancel),
+    )
+    await relay.run(stop)
 
 
 async def _await_topics(group: Group, stop: asyncio.Event) -> bool:
     """Whether the topics of the group are there before `stop` is set."""
+    log.info("starting the delay relay", group=group.settings.group, brokers=group.settings.brokers)
     limit, throttle, begun = group.settings.start_timeout, LogThrottle(), time.monotonic()
     while not stop.is_set():
         try:

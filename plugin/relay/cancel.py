@@ -6,31 +6,22 @@ reads the cancel topic to its end first.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import (
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    KafkaError,
-    NotCoordinatorForGroupError,
-)
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from ackwise.middleware.errors import AckwiseError, ConfigurationError, Unavailable
 from ackwise.middleware.log import said
-from ackwise.middleware.message import Delivery, delivery_of
+from ackwise.middleware.message import Delivery
 from ackwise.middleware.wire import Copy, ForeignCopy, NewerWire, parse_copy, waiting_copy
-from ackwise.plugin.client.opening import opened
-from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.group.copyreader import CopyReader, reading
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.group.publisher import KafkaPublisher
-from ackwise.plugin.group.topics import connected
 from ackwise.plugin.relay.cancellations import PARTITION
 from ackwise.plugin.relay.hop import latest_due
 
@@ -43,14 +34,6 @@ _MESSAGE_ID: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d{1,
 
 #: What a cancellation says besides its key; whoever takes it back writes no value.
 _CANCELLED: Final = b'{"version": 1}'
-
-_APPEND_TIME: Final = 1
-
-#: Milliseconds of one look for what was fetched, and how much of it is taken.
-_FETCH_MS, _FETCH = 200, 5000
-
-#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
-_PATIENCE, _ASK_AGAIN = 15.0, 0.2
 
 
 class _Waiting(NamedTuple):
@@ -81,8 +64,8 @@ async def cancel(group: Group, message_ids: Collection[str], *, clock: Callable[
     partitions = {message_id: _partition_of(message_id) for message_id in message_ids}
     skew = group.settings.clock_skew
     publisher = KafkaPublisher(group.settings)
-    async with connected(group.settings) as admin, _reader(group) as consumer:
-        found = await _Search(admin, consumer, group, partitions).waiting()
+    async with _reader(group) as reader:
+        found = await _Search(reader, group, partitions).waiting()
         answers: dict[str, CancelAnswer] = dict.fromkeys(message_ids, "unknown")
         answers |= dict.fromkeys(found.returned, "too late")
         in_time = _in_time(found.waiting, clock() + skew)
@@ -120,16 +103,15 @@ async def _write(publisher: KafkaPublisher, group: Group, waiting: Mapping[str, 
 
 
 @asynccontextmanager
-async def _reader(group: Group) -> AsyncIterator[Any]:
-    """A consumer that is in no group. What the brokers do not answer is said in one sentence."""
-    settings = group.settings
-    options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, auto_offset_reset="none", **options)
-    try:
-        async with opened(consumer):
-            yield consumer
-    except KafkaError as error:
-        raise AckwiseError(f"the brokers do not let messages of group {settings.group!r} be cancelled: {said(error)}; try again") from error
+async def _reader(group: Group) -> AsyncIterator[CopyReader]:
+    """What the brokers do not answer is said in one sentence."""
+    async with reading(group.settings, group.names) as reader:
+        try:
+            yield reader
+        except KafkaError as error:
+            raise AckwiseError(
+                f"the brokers do not let messages of group {group.settings.group!r} be cancelled: {said(error)}; try again"
+            ) from error
 
 
 class _Found(NamedTuple):
@@ -140,17 +122,16 @@ class _Found(NamedTuple):
 class _Search:
     """Looks for messages in what the relay and the group have not committed: `wanted` has their partitions, by their ids."""
 
-    def __init__(self, admin: AIOKafkaAdminClient, consumer: Any, group: Group, wanted: Mapping[str, int]) -> None:
-        self._admin = admin
-        self._consumer = consumer
+    def __init__(self, reader: CopyReader, group: Group, wanted: Mapping[str, int]) -> None:
+        self._reader = reader
         self._group = group
         self._wanted = wanted
 
     async def waiting(self) -> _Found:
         """What is found. How far relay and group are is asked first: what moves on meanwhile is seen where it was, or where it is."""
-        names = self._group.names
-        committed = await self._committed(names.relay_group) | await self._committed(names.group)
-        delays, retries = await self._partitions(names.delays), await self._partitions([names.retry])
+        names, reader = self._group.names, self._reader
+        committed = await reader.committed()
+        delays, retries = await reader.partitions(names.delays), await reader.partitions([names.retry])
         found: dict[str, _Copies] = {}
         for near in (True, False):  # a copy is where its first record was, unless its topic was narrower then
             for partition in self._chosen(delays, found, near=near):
@@ -161,27 +142,6 @@ class _Search:
             async for record, _ in self._records(partition, committed):
                 self._take(record, returned, is_append_time=False)
         return _Found(found, returned.keys() - found.keys())
-
-    async def _committed(self, group: str) -> dict[TopicPartition, int]:
-        offsets: Any = await self._offsets(group)
-        return {partition: found.offset for partition, found in offsets.items() if found.offset >= 0}
-
-    async def _offsets(self, group: str) -> Any:
-        """A cluster that has just started knows no groups yet, and learns of them when it is asked."""
-        give_up_at = asyncio.get_running_loop().time() + _PATIENCE
-        while True:
-            try:
-                return await self._admin.list_consumer_group_offsets(group)
-            except (GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError, GroupLoadInProgressError):
-                if asyncio.get_running_loop().time() > give_up_at:
-                    raise
-            await asyncio.sleep(_ASK_AGAIN)
-
-    async def _partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
-        """Those that are there. Asks for the list first: asking for a topic by its name may create it."""
-        there = sorted(set(await self._admin.list_topics()) & set(topics))
-        described: Any = await self._admin.describe_topics(there) if there else []
-        return [TopicPartition(topic["topic"], each["partition"]) for topic in described for each in topic["partitions"]]
 
     def _chosen(self, partitions: Sequence[TopicPartition], found: Mapping[str, object], *, near: bool) -> Iterator[TopicPartition]:
         """Where what is not found yet should be, or the rest."""
@@ -194,27 +154,11 @@ class _Search:
             if near == (partition.partition in {number % widths[partition.topic] for number in missing}):
                 yield partition
 
-    async def _records(self, partition: TopicPartition, committed: Mapping[TopicPartition, int]) -> AsyncIterator[tuple[Delivery, bool]]:
+    async def _records(self, partition: TopicPartition, committed: Mapping[TopicPartition, Any]) -> AsyncIterator[tuple[Delivery, bool]]:
         """What is behind the commit, up to the end as it is now, and whether the broker set its time."""
-        consumer = self._consumer
-        start, end = (await consumer.beginning_offsets([partition]))[partition], (await consumer.end_offsets([partition]))[partition]
-        position = committed.get(partition, start)
-        if not start <= position <= end:
-            position = start
-        consumer.assign([partition])
-        consumer.seek(partition, position)
-        while position < end:
-            try:
-                records = (await consumer.getmany(partition, timeout_ms=_FETCH_MS, max_records=_FETCH)).get(partition, [])
-                position = await consumer.position(partition)
-            except Exception as error:
-                if not is_about_a_header(error):
-                    raise
-                raw = await read_raw(consumer, partition, position)
-                records, position = raw.records, raw.goes_on_at
-                consumer.seek(partition, position)
-            for record in records:
-                yield delivery_of(partition, record), record.timestamp_type == _APPEND_TIME
+        left = (await self._reader.left([partition], committed))[partition]
+        async for record in self._reader.records(partition, left):
+            yield record
 
     def _take(self, record: Delivery, found: dict[str, _Copies], *, is_append_time: bool) -> None:
         settings = self._group.settings

@@ -40,7 +40,7 @@ from ackwise.plugin.relay.hop import Wait, comes_back_from_here, latest_due, nex
 from ackwise.plugin.relay.parcel import BatchPublisher, Parcel, Parcels
 from ackwise.plugin.relay.single import Single, bytes_of, cancelled, letter, opened
 
-__all__ = ["LONGEST_REST", "DelayLine"]
+__all__ = ["LONGEST_REST", "DelayLine", "WaitingRecord"]
 
 log = Log()
 
@@ -64,7 +64,7 @@ _ALARM = 60.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 
 
-class _WaitingRecord(NamedTuple):
+class WaitingRecord(NamedTuple):
     """A record that waits; `written` and `latest_due` are epoch milliseconds."""
 
     record: Delivery
@@ -116,7 +116,7 @@ class DelayLine:
         self._sink = sink
         self._parcels = Parcels(publisher, names.retry, budget or Budget(0)) if isinstance(publisher, BatchPublisher) else None
         self._cut_since_alarm = 0
-        self._waiting: deque[_WaitingRecord] = deque()  #: what comes behind all parcels
+        self._waiting: deque[WaitingRecord] = deque()  #: what comes behind all parcels
         self._moving: list[Single | Parcel] = []
         self._is_checked = False  #: whether what is moving was held against the cancellations
         self._bytes = 0  #: of records that are in no parcel
@@ -151,7 +151,7 @@ class DelayLine:
             self.position = end = record.offset + 1
             at = record.timestamp_ms
             latest = latest_due(at, seen, self._max_delay, self._clock_skew, is_append_time=is_append_time)
-            self._waiting.append(_WaitingRecord(record, written_at(at, seen), latest))
+            self._waiting.append(WaitingRecord(record, written_at(at, seen), latest))
             self._bytes += bytes_of(record)
         self._track(first, end)
         self._pack(seen)
@@ -289,7 +289,7 @@ class DelayLine:
         self._bytes += sum(bytes_of(single.record) for single in singles)
         return singles
 
-    def _next_copy(self, held: _WaitingRecord) -> Copy | float:
+    def _next_copy(self, held: WaitingRecord) -> Copy | float:
         """What to publish for `held` now, or the seconds for which it stays."""
         now_ms, record = int(self._clock() * 1000), held.record
         try:

@@ -84,7 +84,7 @@ class DelayMember(ConsumerRebalanceListener):
 
     async def relay(self) -> None:
         """Join, and feed the lines. Ends with an error only, whatever it is."""
-        self._consumer.subscribe(list(self._names.delays), listener=self)
+        self._consumer.subscribe([*self._names.delays, *self._names.sends], listener=self)
         await self._start()
         while True:
             await self._open_lines()

@@ -27,9 +27,11 @@ from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.recordbatches import RecordBatches
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.topics import TopicNames
+from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.relay.cancellations import CancelTopic
 from ackwise.plugin.relay.line import LONGEST_REST, DelayLine
 from ackwise.plugin.relay.member import DelayMember
+from ackwise.plugin.relay.sendline import SendingPublisher, SendLine
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
 __all__ = ["DelayRelay", "relays_here"]
@@ -79,6 +81,9 @@ class DelayRelay:
         self._longest_rest = longest_rest
         self._cancellations = cancellations
         self._budget = Budget(_PACKED)
+        self._send_names = names.of_sends()
+        self._sender = Sender(settings)  # connects with the first message that is due
+        self._sending = SendingPublisher(self._sender, publisher, self._send_names)
         self._throttle = LogThrottle()
 
     @classmethod
@@ -119,6 +124,7 @@ class DelayRelay:
             stopping.cancel()
             preparing.cancel()
             await asyncio.wait({preparing}, timeout=_CANCEL)
+            await self._sender.stop()
             if isinstance(self._publisher, RecordBatches):
                 await self._publisher.stop()
             if self._cancellations is not None:
@@ -191,19 +197,20 @@ class DelayRelay:
         )
 
     def _line(self, partition: TopicPartition, position: int) -> DelayLine:
-        return DelayLine(
+        sends = partition.topic in self._names.sends
+        return (SendLine if sends else DelayLine)(
             partition.topic,
             partition.partition,
             position,
-            names=self._names,
+            names=self._send_names if sends else self._names,
             levels=self._levels,
-            publisher=self._publisher,
+            publisher=self._sending if sends else self._publisher,
             clock=self._clock,
             max_delay=self._max_delay,
             clock_skew=self._settings.clock_skew,
             counts=self._counts,
             longest_rest=self._longest_rest,
-            cancellations=self._cancellations,
+            cancellations=None if sends else self._cancellations,
             sink=self._sink,
             budget=self._budget,
         )

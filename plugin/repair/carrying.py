@@ -63,6 +63,8 @@ def steps_for(plan: Path, group: str) -> tuple[Title, int, int]:
     """
     title, steps, offsets, others = read_title(plan), 0, 0, set[str]()
     for step in read_steps(plan):
+        if step.action is Action.REQUEUE:  # of no group: an outbox is anybody's
+            continue
         if step.group == group:
             steps, offsets = steps + 1, offsets + step.offsets
         else:

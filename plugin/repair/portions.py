@@ -80,7 +80,7 @@ def _without(step: RepairStep, start: int, end: int, fate: RepairFate) -> Piece:
 
 def _refused(step: RepairStep, agents: Sequence[Agent], group: Group, with_review: bool) -> RepairFate | None:
     """Why nothing of a step is done, if so."""
-    if step.action is Action.REVIEW:
+    if step.action in (Action.REVIEW, Action.REQUEUE):
         return RepairFate.MANUAL
     if step.risk is Risk.REVIEW and not with_review:
         return RepairFate.REVIEWABLE

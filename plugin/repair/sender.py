@@ -18,6 +18,7 @@ from ackwise.middleware.repairplan import Title
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.leftovers import REPAIR
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.topics import ensure_topics
 from ackwise.plugin.repair.candidate import Candidate, RepairFate, open_ones
@@ -114,7 +115,7 @@ class Sender:
         delivery, now = each.run.delivery, round(self._worker.wall() * 1000)
         return retry_copy(
             delivery, topic=self._worker.retry_topic, partition=delivery.partition, group=self._worker.group, handler=each.agent.name,
-            due=now, now_ms=now, reason=f"repair of {each.step.verdict}",
+            due=now, now_ms=now, reason=f"{REPAIR}{each.step.verdict}",
         )  # fmt: skip
 
     def _write_down(self, code: EventCode, each: Candidate) -> None:

@@ -19,7 +19,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.share import Share
 from ackwise.plugin.handler import check_agent
@@ -132,6 +132,10 @@ class Config:
     def events(self, used: Events | None) -> Events | None:
         """`Events` as it holds; an entry `events.sink` turns it on. Raises `ConfigurationError`."""
         return self._optional(Events, used, "events", "sink")
+
+    def outbox(self, used: Outbox | None) -> Outbox | None:
+        """`Outbox` as it holds; an entry `outbox.store` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Outbox, used, "outbox", "store")
 
     def breaker(self, used: Breaker | None) -> Breaker:
         """`Breaker` as it holds."""

@@ -16,7 +16,7 @@ from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.duration import format_duration, parse_duration
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import RateLimit
-from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Transactional
+from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.middleware.share import Share
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
@@ -185,6 +185,7 @@ def _all() -> dict[tuple[str, ...], SettingEntry]:
             *_of_fields(("dedup",), Dedup),
             *_of_fields(("transactional",), Transactional),
             *_of_fields(("events",), Events),
+            *_of_fields(("outbox",), Outbox),
             *_of_fields(("breaker",), Breaker),
             *_of_fields(("rate_limit",), RateLimit),
             *_of_fields(("broadcasting",), Broadcasting),

@@ -51,6 +51,7 @@ class HostSettings:
     start_timeout: Annotated[float, "wait of a start for absent brokers; 0 is for ever"] = 0.0
     session_timeout: Annotated[float, "time that a crashed worker keeps its partitions"] = 10.0
     clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
+    delayed_sends: Annotated[bool, "topics for `app.publish` and `Producer.send` with `delay` or `at`, one per delay level"] = False
     relay: Annotated[_Relay, "delay relay: inside of every worker, or apart, in `ackwise relay` alone"] = "inside"
     max_buffered_bytes: Annotated[int, "bytes of fetched messages in a worker; above it each partition takes at most 1 MiB at a time"] = (
         512 * 2**20
@@ -81,6 +82,10 @@ class HostSettings:
             _check_group(self.group)
         _check_choice("create_topics", self.create_topics, get_args(_CreateTopics))
         _check_choice("start", self.start, get_args(_Start))
+        if not isinstance(self.delayed_sends, bool):
+            raise ConfigurationError(f"delayed_sends is {self.delayed_sends!r}; it is True or False")
+        if self.delayed_sends and self.instance:
+            raise ConfigurationError("delayed_sends needs topics of the group, which an instance that broadcasts has not; use a Producer")
         _check_choice("relay", self.relay, get_args(_Relay))
         _check_client_options(self.client_options)
         _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
@@ -109,6 +114,7 @@ class LoopSettings(TypedDict, total=False):
     drain_timeout: float | str
     start_timeout: float | str
     clock_skew: float | str
+    delayed_sends: bool
     relay: _Relay
     max_buffered_bytes: int
     partition_messages: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["shown_options", "shown_url"]
+__all__ = ["shown_options", "shown_store", "shown_url"]
 
 _HIDDEN: Final = "***"
 
@@ -25,6 +25,11 @@ def shown_url(text: str) -> str:
         return f"{scheme}://{_HIDDEN}"  # an option with an @ in it, or a password that looks like one: nobody can tell where which ends
     address, query, _ = rest.replace("#", "?").partition("?")
     return f"{scheme}://{_HIDDEN + at if at else ''}{address}{query + _HIDDEN if query else ''}"
+
+
+def shown_store(store: object) -> str:
+    """What events and the log call a store: its URL as `shown_url` shows it, or the class of the object."""
+    return shown_url(store) if isinstance(store, str) else type(store).__name__
 
 
 def shown_options(options: Mapping[str, object]) -> dict[str, str]:

@@ -60,7 +60,9 @@ State = Annotated[
 ]
 Produced = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="What was produced, as Parquet or JSON: says what was lost on the way, or never sent."),
+    typer.Option(
+        metavar="PATH", help="What was produced by others than Ackwise, as Parquet or JSON: says what was lost on the way, or never sent."
+    ),
 ]
 Claims = Annotated[
     str | None,
@@ -93,8 +95,8 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, if nobody produced them, or if an "
-        "instance that broadcasts dropped them.",
+        help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, if nobody produced them, if an "
+        "instance that broadcasts dropped them, or if they are parked in an outbox.",
     ),
 ]
 PlanProvisional = Annotated[

@@ -25,7 +25,9 @@ _SLOW = 1.0  # seconds; progress is shown after that
 
 
 def why(
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Its key, or topic/partition/offset.", show_default=False)],
+    message: Annotated[
+        str, typer.Argument(metavar="MESSAGE", help="Its key or message id, or topic/partition/offset.", show_default=False)
+    ],
     events: options.EventFolders,
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="The namespace of Dedup, for a key. Default: what the workers wrote.")
@@ -42,8 +44,9 @@ def why(
 ) -> None:
     """Tell what became of one message: each attempt, by whom and when, its verdict with the reason, and what to do.
 
-    The message is named by where the producer's record is, by where a copy of it is on the retry topic, or by its key for
-    deduplication. Other records of the same key are listed. It is the verdict of [bold]reconcile[/bold], without Spark.
+    The message is named by where the producer's record is, by where a copy of it is on the retry topic, by its key for
+    deduplication, or by the id that its producer or outbox gave it: then its life begins with what was stored and sent.
+    Other records of the same key are listed. It is the verdict of [bold]reconcile[/bold], without Spark.
 
     Exit code 0: nothing is wrong with it. 1: an anomaly. 2: no event is about it, or it could not be done. 3: events are
     missing that would tell.

@@ -19,14 +19,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ackwise.middleware.events import COLUMNS, EventCode, Kind
+from ackwise.middleware.events import COLUMNS, OUTGOING, EventCode, Kind
 
 __all__ = ["EVENT_SCHEMA", "MESSAGE_CODES", "is_about_a_message", "is_any", "is_retention", "micros", "project"]
 
-#: The codes that are about one message.
-MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20)
+#: The codes that are about one message which the group consumes.
+MESSAGE_CODES: Final = tuple(code for code in EventCode if code < 20 and code not in OUTGOING)
 
 _NO_PARTITION = -1
+_PLACES: Final = ("topic", "topic_id", "handler")
 
 _TYPES: dict[Kind, DataType] = {
     Kind.INT8: ByteType(),
@@ -72,23 +73,30 @@ def project(events: DataFrame) -> DataFrame:
 
     `pk` identifies a partition as a group reads it and `mk` a handler's view of it within one dedup epoch. A message
     is (`mk`, `offset`): two longs, which Spark groups by with far less effort than by names. `at_origin`: it was
-    read where the record was first written.
+    read where the record was first written. Events of the producer side have their place in
+    `sent_topic` to `sent_offset` instead: it is where a record was sent to, and need not be read by the group that sent it.
     """
-    names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id", "topic", "topic_id", "handler")]
+    is_outgoing = F.col("event_type").isin([int(code) for code in sorted(OUTGOING)])
+    names = [F.coalesce(F.col(name), F.lit("")).alias(name) for name in ("cluster", "group_id")]
+    places = [F.when(is_outgoing, F.lit("")).otherwise(F.coalesce(F.col(name), F.lit(""))).alias(name) for name in _PLACES]
     known = events.where("writer_id IS NOT NULL AND seq IS NOT NULL AND event_type IS NOT NULL AND event_ts IS NOT NULL")
     named = known.select(
         *names,
+        *places,
         "writer_id",
         "seq",
         F.col("event_type").cast("int").alias("code"),
         F.unix_micros("event_ts").alias("ts"),
         "client",
-        F.coalesce(F.col("partition"), F.lit(_NO_PARTITION)).cast("long").alias("partition"),
-        "offset",
+        F.coalesce(F.when(~is_outgoing, F.col("partition")), F.lit(_NO_PARTITION)).cast("long").alias("partition"),
+        F.when(~is_outgoing, F.col("offset")).alias("offset"),
         "range_end",
         F.unix_micros("record_ts").alias("record_ts"),
         F.col("phys_topic").isNull().alias("at_origin"),
         *("phys_topic", "phys_partition", "phys_offset", "duration_us"),
+        *(F.coalesce(F.col(name), F.lit("")).alias(f"sent_{name}") for name in ("topic", "topic_id")),
+        *(F.col(name).alias(f"sent_{name}") for name in ("partition", "offset")),
+        F.col("dedup_key").alias("message_id"),
         F.greatest(F.coalesce(F.col("attempt"), F.lit(1)), F.lit(1)).cast("long").alias("attempt"),
         F.col("level").cast("int").alias("level"),
         F.unix_micros("due_ts").alias("due"),

@@ -186,6 +186,10 @@ class FoldedState:
     def copies(self) -> DataFrame:
         return self._all.copies
 
+    @property
+    def outgoing(self) -> DataFrame:
+        return self._all.outgoing
+
     def keep_open(self, judged: DataFrame) -> None:
         """Write down which messages are open, once all are judged.
 

@@ -85,6 +85,8 @@ class SurveyRow(NamedTuple):
     """The largest position that it committed, or found committed."""
     drained_ts: int | None
     """Time at which the group had last read the partition to its end."""
+    outgoing: int | None = 0
+    """Number of events of the producer side; None in states of earlier versions."""
 
 
 class Committed(NamedTuple):
@@ -198,6 +200,11 @@ class Facts:
                 passed = found[row.writer_id]
                 passed[row.pk] = max(passed.get(row.pk, 0), row.settled_to or 0)
         return found
+
+    @cached_property
+    def sending(self) -> frozenset[GroupName]:
+        """The groups that have events of the producer side."""
+        return frozenset((row.cluster, row.group_id) for row in self.rows if row.outgoing)
 
     @cached_property
     def strange(self) -> int:

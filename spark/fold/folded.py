@@ -16,6 +16,7 @@ from ackwise.spark.fold import survey, tracks
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold, outcomes
+from ackwise.spark.fold.outgoing import outgoing
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
 
@@ -71,6 +72,11 @@ class Folded(Protocol):
         """Places at which copies were read, as `messages.copies` returns them."""
         ...
 
+    @property
+    def outgoing(self) -> DataFrame:
+        """The events of the producer side, see `outgoing`; one may be there several times."""
+        ...
+
 
 class FoldedEvents:
     """Projected events, folded on demand."""
@@ -115,3 +121,7 @@ class FoldedEvents:
     @property
     def copies(self) -> DataFrame:
         return copies(self._events)
+
+    @property
+    def outgoing(self) -> DataFrame:
+        return outgoing(self._events)

@@ -21,6 +21,7 @@ from ackwise.spark.events.schema import is_about_a_message, is_any
 __all__ = [
     "FAILED_FOR_GOOD",
     "HIGHEST_BIT",
+    "OUT_OF_ORDER",
     "OTHER_REASON",
     "RANKS",
     "RANK_BASE",
@@ -68,6 +69,8 @@ OTHER_REASON: Final = 0
 #: Bits of `bits` beyond those of the codes: a run failed, and its writer did not try again in place; a run took too long.
 FAILED_FOR_GOOD: Final = 20
 TIMED_OUT: Final = 21
+#: And that a copy ran although its handler has an order.
+OUT_OF_ORDER: Final = 22
 
 #: A run succeeded. A late one did, too, though nobody waited for it any more.
 SUCCESSES: Final = (EventCode.SUCCEEDED, EventCode.LATE_SUCCESS)
@@ -234,7 +237,9 @@ def _state() -> list[Column]:
 def _bits() -> Column:
     for_good = F.when(is_any(EventCode.FAILED) & _in_place().isNull(), F.lit(1 << FAILED_FOR_GOOD)).otherwise(F.lit(0))
     too_long = F.when(_has_timed_out(), F.lit(1 << TIMED_OUT)).otherwise(F.lit(0))
-    return _bit(F.col("code")).bitwiseOR(for_good).bitwiseOR(too_long)
+    ran = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
+    out_of_order = F.when(ran & (F.get_json_object("attrs", "$.out_of_order") == "true"), F.lit(1 << OUT_OF_ORDER)).otherwise(F.lit(0))
+    return _bit(F.col("code")).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
 
 
 def attempt_bit(attempt: Column) -> Column:

@@ -19,13 +19,14 @@ from ackwise.spark.fold.facts import SurveyRow, Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold_by_writer, merge, outcomes_of
+from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.survey import holes, steps, survey
 from ackwise.spark.fold.tracks import SeqRun, around, holes_between, runs, seen, tracks
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
 #: The frames of a delta, by name.
-FRAMES: Final = ("survey", "runs", "steps", "tracks", "messages", "copies")
+FRAMES: Final = ("survey", "runs", "steps", "tracks", "messages", "copies", "outgoing")
 
 _KEY: Final = (
     "writer_id",
@@ -42,7 +43,7 @@ _KEY: Final = (
     "mk",
 )
 _SMALLEST: Final = {"first_ts", "first_seq", "start"}
-_COUNTED: Final = {"strange", "message_events"}
+_COUNTED: Final = {"strange", "message_events", "outgoing"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Delta:
     """Rows of `fold_by_writer`."""
     copies: DataFrame
     """Rows of `messages.copies`."""
+    outgoing: DataFrame
+    """The events of the producer side, see `outgoing`."""
 
 
 def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
@@ -87,6 +90,7 @@ def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: S
         tracks=tracks(spark, events, there),
         messages=fold_by_writer(events),
         copies=copies(events),
+        outgoing=outgoing(events),
     )
 
 
@@ -135,6 +139,10 @@ class FoldedDeltas:
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes_of(self._delta.messages, writers)
+
+    @property
+    def outgoing(self) -> DataFrame:
+        return self._delta.outgoing
 
     @property
     def copies(self) -> DataFrame:

@@ -12,6 +12,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
 from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 from ackwise.spark.fold.facts import ROLES, Committed, SurveyRow
+from ackwise.spark.fold.outgoing import is_outgoing
 
 __all__ = [
     "committed",
@@ -57,6 +58,7 @@ def survey(events: DataFrame) -> DataFrame:
             F.max(reached()).alias("reached"),
             F.max(committed_position()).alias("settled_to"),
             F.max(F.when(is_drained(), ts)).alias("drained_ts"),
+            F.count_if(is_outgoing()).alias("outgoing"),
         )
     )
     return rows.select(*SurveyRow._fields)

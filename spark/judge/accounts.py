@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from ackwise.spark.fold.facts import Partition
 from ackwise.spark.judge.books import UnbalancedBooks
-from ackwise.spark.vocabulary import Account
+from ackwise.spark.vocabulary import Account, ProducedVerdict
 
-__all__ = ["ALL_PRODUCED", "Orphans", "ProducedBook", "Production", "Unpublished", "keep_produced"]
+__all__ = ["ALL_PRODUCED", "Orphans", "ProducedBook", "Production", "Unpublished", "Unsent", "keep_produced"]
 
 #: The name of the number of all records, beside that of each `Account`.
 ALL_PRODUCED: Final = "all_produced"
@@ -22,6 +22,14 @@ class Unpublished(NamedTuple):
     topic: str
     rows: int
     late: int
+
+
+class Unsent(NamedTuple):
+    """Messages of the producer side to one topic that are not sent, by the events; `verdict` is None while they are under way."""
+
+    topic: str
+    verdict: ProducedVerdict | None
+    messages: int
 
 
 class Orphans(NamedTuple):
@@ -59,12 +67,14 @@ class Production:
     """A table of produced records, compared with the events."""
 
     path: str
+    """Of the table; empty if only events say what was produced."""
     books: Sequence[ProducedBook]
     unpublished: Sequence[Unpublished]
     unread: int
     """Rows of partitions that no group has read."""
     orphans: Sequence[Orphans]
     """The first."""
+    unsent: Sequence[Unsent] = ()
 
     @property
     def lost_before_start(self) -> int:
@@ -74,7 +84,24 @@ class Production:
     @property
     def not_published(self) -> int:
         """The number of records that are late to get coordinates."""
-        return sum(each.late for each in self.unpublished)
+        return sum(each.late for each in self.unpublished) + self.number_of(ProducedVerdict.NOT_PUBLISHED)
+
+    @property
+    def under_way(self) -> int:
+        """The number of records without coordinates that are not late."""
+        return sum(each.rows - each.late for each in self.unpublished) + self.number_of(None)
+
+    @property
+    def numbers(self) -> Mapping[ProducedVerdict, int]:
+        """The number of records of each verdict."""
+        return {verdict: self.number_of(verdict) for verdict in ProducedVerdict} | {
+            ProducedVerdict.NOT_PUBLISHED: self.not_published,
+            ProducedVerdict.ORPHAN_CONSUMED: self.orphaned,
+        }
+
+    def number_of(self, verdict: ProducedVerdict | None) -> int:
+        """Return the number of messages with this verdict, by the events of the producer side."""
+        return sum(each.messages for each in self.unsent if each.verdict is verdict)
 
     @property
     def orphaned(self) -> int:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
-from ackwise.spark.fold.messages import HIGHEST_BIT, RANK_BASE, RANKS, SUCCESSES, TIMED_OUT, attempt_bit
+from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, TIMED_OUT, attempt_bit
 from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
@@ -196,6 +196,7 @@ def _flags() -> Column:
         Flag.RECREATED: _is_recreated(),
         Flag.RAN_CANCELLED: _has(EventCode.CANCELLED) & _has(*SUCCESSES, EventCode.DEAD_LETTERED),
         Flag.TIMED_OUT: _has(TIMED_OUT, EventCode.LATE_SUCCESS),
+        Flag.OUT_OF_ORDER: _has(OUT_OF_ORDER),
     }
     bits = [F.when(condition, F.lit(int(flag))).otherwise(F.lit(0)) for flag, condition in found.items()]
     return reduce(Column.__add__, bits)

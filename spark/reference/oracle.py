@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Event", "Known", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -50,7 +51,9 @@ class Ruling:
     copies: dict[tuple[Partition, str, int], dict[tuple[int, CopyFate], int]] = field(default_factory=dict)
     """By partition, handler and dedup epoch: what became of the copies, by the attempt that was sent back."""
     unpublished: dict[str, int] = field(default_factory=dict)
-    """By topic, the records that are late to get coordinates."""
+    """By topic, the records of the table that are late to get coordinates."""
+    unsent: dict[tuple[str, str], ProducedVerdict | None] = field(default_factory=dict)
+    """By cluster and message id, those that were to be sent and are not, by the events; None: under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +108,16 @@ class _Court:
         known: Known | None,
     ) -> None:
         self.events = events
-        self.produced = _grouped((row for row in produced if _is_published(row)), lambda row: _place(row))
+        sent = [row for e in events if (row := _acknowledged(e)) is not None]
+        listed = [{**row, "is_listed": True} for row in produced]
+        self.produced = _grouped((row for row in listed + sent if _is_published(row)), lambda row: _place(row))
         self.unpublished = [row for row in produced if not _is_published(row) and not row.get("aborted")]
         self.still_written = still_written
         self.config = config
         self.grace = round(config.grace * 1e6)
         self.now = max(e["event_ts"] for e in events) if config.as_of is None else round(config.as_of * 1e6)
         self.by_writer: dict[int, list[Event]] = _grouped(events, lambda e: e["writer_id"])
-        self.by_partition: dict[Partition, list[Event]] = _grouped((e for e in events if e.get("topic")), _partition)
+        self.by_partition: dict[Partition, list[Event]] = _grouped(filter(_is_read, events), _partition)
         self.by_group: dict[tuple[str, str], list[Event]] = _grouped(events, _group)
         self.began = {group: min(e["event_ts"] for e in of) for group, of in self.by_group.items()}
         self.unread: dict[Partition, set[tuple[int, int]]] = defaultdict(set)
@@ -169,7 +174,7 @@ class _Court:
                 ruling.absent[partition] = {o: found for o in asked if o not in seen and (found := self._absent(partition, o))}
                 if loose := {o for o, found in ruling.absent[partition].items() if found == "GAP" and not self._gap(partition, o)[0]}:
                     ruling.unproved[partition] = loose
-            if partition[2:] in self.produced and self._is_source(partition):
+            if self._rows_of(partition) and self._is_source(partition):
                 ruling.produced[partition] = self._accounts(partition, domain, {m[3] for m in about if m[0] == partition})
             if self._falls([e for m, events in about.items() if m[0] == partition for e in events]):
                 ruling.fallen.add(partition)
@@ -181,7 +186,37 @@ class _Court:
             if row.get("timestamp") is None or row["timestamp"] < self.as_of - self.grace:
                 topic = row.get("topic") or ""
                 ruling.unpublished[topic] = ruling.unpublished.get(topic, 0) + 1
+        ruling.unsent = self._unsent()
         return ruling
+
+    def _unsent(self) -> dict[tuple[str, str], ProducedVerdict | None]:
+        """Return what was to be sent and is not; None: under way."""
+        found: dict[tuple[str, str], ProducedVerdict | None] = {}
+        mine = (e for e in self.events if e["event_type"] in OUTGOING and e.get("dedup_key") is not None)
+        sending = {_group(e) for e in self.events if e["event_type"] in OUTGOING}
+        blind = {cluster for cluster, group in sending if (cluster, group) in self.blind}
+        for (cluster, message_id), events in _grouped(mine, lambda e: (e.get("cluster") or "", e["dedup_key"])).items():
+            of = _grouped(events, lambda e: e["event_type"])
+            commits = [e["event_ts"] for e in of.get(E.OUTBOX_CHECKED, []) if _attributes(e).get("answer") == "commit"]
+            stored = [e["event_ts"] for e in of.get(E.OUTBOX_STORED, [])] + commits
+            requeued = [e["event_ts"] for e in of.get(E.OUTBOX_REQUEUED, [])]
+            parked = [e["event_ts"] for e in of.get(E.OUTBOX_PARKED, [])]
+            if E.PRODUCED in of or E.OUTBOX_SENT in of:
+                continue
+            if parked and max(parked) >= max(requeued, default=0):
+                found[cluster, message_id] = ProducedVerdict.PARKED
+            elif stored or requeued:
+                due = max(max(requeued, default=0), min(stored, default=0))
+                late = ProducedVerdict.PUBLISH_UNKNOWN if cluster in blind else ProducedVerdict.NOT_PUBLISHED
+                found[cluster, message_id] = late if due < self.as_of - self.grace else None
+            elif E.PRODUCE_FAILED in of:
+                found[cluster, message_id] = ProducedVerdict.PRODUCE_FAILED
+        return found
+
+    def _rows_of(self, partition: Partition) -> list[Mapping[str, Any]]:
+        """Return what was produced there: a table names no cluster."""
+        rows: list[Mapping[str, Any]] = self.produced.get(partition[2:], [])
+        return [row for row in rows if row.get("cluster") in (None, partition[0])]
 
     def _last_ts(self, writer: int) -> int:
         return max(int(e["event_ts"]) for e in self.by_writer[writer])
@@ -217,7 +252,7 @@ class _Court:
         return writer not in self.live and not self._has_ended(writer) and not any("lease" not in s for s in keyed)
 
     def _passed_by(self, writer: int) -> dict[Partition, int]:
-        at_partition = _grouped((e for e in self.by_writer[writer] if e.get("topic")), _partition)
+        at_partition = _grouped(filter(_is_read, self.by_writer[writer]), _partition)
         return {p: _max(map(_position, events)) or 0 for p, events in at_partition.items()}
 
     def _left(self) -> dict[Partition, list[tuple[int, int, int]]]:
@@ -257,7 +292,7 @@ class _Court:
         there = {e["seq"] for e in mine}
         missing = [seq for seq in range(max(there) + 1) if seq not in there]
         holes = [(a, next(b for b in range(a, max(there) + 2) if b in there)) for a in missing if a - 1 not in missing]
-        for partition, events in _grouped((e for e in mine if e.get("topic")), _partition).items():
+        for partition, events in _grouped(filter(_is_read, mine), _partition).items():
             read = [e for e in events if _reached(e) is not None or _position(e) is not None]
             for first, after in holes:
                 before, later = [e for e in read if e["seq"] < first], [e for e in read if e["seq"] >= after]
@@ -342,16 +377,17 @@ class _Court:
 
     def _produced_at(self, partition: Partition) -> dict[int, list[int]]:
         """Return the times at which each offset was produced."""
-        rows = [row for row in self.produced.get(partition[2:], []) if not row.get("aborted")]
+        rows = [row for row in self._rows_of(partition) if not row.get("aborted")]
         return {
             offset: [row["timestamp"] for row in of if row.get("timestamp") is not None]
             for offset, of in _grouped(rows, lambda row: row["offset"]).items()
         }
 
     def _accounts(self, partition: Partition, domain: tuple[int, int] | None, seen: set[int]) -> dict[int, Account]:
-        produced_at, every = self._produced_at(partition), [row["offset"] for row in self.produced[partition[2:]]]
+        """Only a table says what was not produced."""
+        produced_at, every = self._produced_at(partition), [row["offset"] for row in self._rows_of(partition) if row.get("is_listed")]
         accounts = {offset: self._account(partition, offset, times, domain, seen) for offset, times in produced_at.items()}
-        orphans = (offset for offset in seen if min(every) <= offset <= max(every) and offset not in produced_at)
+        orphans = (offset for offset in seen if every and min(every) <= offset <= max(every) and offset not in produced_at)
         return accounts | dict.fromkeys(orphans, Account.ORPHAN)
 
     def _account(self, partition: Partition, offset: int, times: list[int], domain: tuple[int, int] | None, seen: set[int]) -> Account:
@@ -500,6 +536,7 @@ class _Court:
             Flag.RECREATED: _is_recreated(events),
             Flag.RAN_CANCELLED: E.CANCELLED in of and (_has_succeeded(of) or E.DEAD_LETTERED in of),
             Flag.TIMED_OUT: E.LATE_SUCCESS in of or any(_is_too_long(e) for e in of.get(E.FAILED, [])),
+            Flag.OUT_OF_ORDER: any(_attributes(e).get("out_of_order") is True for c in (E.SUCCEEDED, E.FAILED) for e in of.get(c, [])),
         }
         return Flag(sum(flag for flag, is_set in found.items() if is_set))
 
@@ -576,7 +613,13 @@ def _scope(message: Message) -> Scope:
 
 
 def _is_message(e: Event) -> bool:
-    return e["event_type"] in set(E) and e["event_type"] < 20 and e.get("offset") is not None and e.get("partition") is not None
+    is_known = e["event_type"] in set(E) and e["event_type"] < 20 and e["event_type"] not in OUTGOING
+    return is_known and e.get("offset") is not None and e.get("partition") is not None
+
+
+def _is_read(e: Event) -> bool:
+    """Whether it is about a partition as its group reads it. Where a record is sent to need not be one."""
+    return bool(e.get("topic")) and e["event_type"] not in OUTGOING
 
 
 def _attempt(e: Event) -> int:
@@ -589,6 +632,14 @@ def _hash(events: list[Event]) -> int | None:
 
 def _place(row: Mapping[str, Any]) -> tuple[str, str, int]:
     return row["topic"], row.get("topic_id") or "", row["partition"]
+
+
+def _acknowledged(e: Event) -> Mapping[str, Any] | None:
+    """The row of a table that says the same."""
+    if e["event_type"] not in (E.PRODUCED, E.OUTBOX_SENT):
+        return None
+    known = {"cluster": e.get("cluster") or "", "timestamp": e["event_ts"] if e.get("record_ts") is None else e["record_ts"]}
+    return {name: e.get(name) for name in ("topic", "topic_id", "partition", "offset")} | known
 
 
 def _is_published(row: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.details import NO_DETAILS, Details
 from ackwise.spark.report.details_json import details_as_json
 from ackwise.spark.report.timeline import Timeline
-from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, INCONCLUSIVE, MEANINGS, ExitCode, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["OWN_REASON", "PAGE", "SCHEMA_VERSION", "DeadLetters", "Finding", "LogicalFinding", "Missing", "RunReport", "Tally", "to_json"]
 
@@ -142,7 +142,7 @@ class RunReport:
     output: str
     config: ReconcileConfig
     produced: Production | None = None
-    """None if no table of it was given."""
+    """None if neither a table nor an event says what was produced."""
     retry_books: Sequence[RetryBook] = ()
     plan: Summary | None = None
     """The summary of the repair plan; None in reports without a plan."""
@@ -202,6 +202,11 @@ class RunReport:
         return 0 if self.produced is None else self.produced.orphaned
 
     @property
+    def parked(self) -> int:
+        """The number of messages that are parked in an outbox."""
+        return 0 if self.produced is None else self.produced.number_of(ProducedVerdict.PARKED)
+
+    @property
     def unlisted(self) -> int:
         """The number of further messages like those in `doubtful`."""
         return sum(tally.messages for tally in self.tallies if tally.is_doubtful) - len(self.doubtful)
@@ -246,13 +251,15 @@ class RunReport:
     def _is_unknown(self) -> bool:
         if self.unreadable or self.unbounded or self.is_past_events or (self.claims is not None and self.claims.without_claims):
             return True
+        if self.produced is not None and self.produced.number_of(ProducedVerdict.PUBLISH_UNKNOWN):
+            return True
         return any(number for verdict, number in self.verdicts.items() if verdict in INCONCLUSIVE)
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code: anomalies come before missing events; with `strict`, a doubt and a dropped message are anomalies."""
+        """The exit code: anomalies come before missing events; with `strict`, a doubt and a dropped or parked message are anomalies."""
         if self.anomalies or (
-            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.verdicts.get(Verdict.DROPPED))
+            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.parked or self.verdicts.get(Verdict.DROPPED))
         ):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN
@@ -376,6 +383,10 @@ def _produced(production: Production) -> dict[str, Any]:
         "unpublished": [each._asdict() for each in production.unpublished],
         "unread": production.unread,
         "orphans": [each._asdict() for each in production.orphans],
+        "unsent": [
+            {"topic": each.topic, "verdict": None if each.verdict is None else each.verdict.name, "messages": each.messages}
+            for each in production.unsent
+        ],
     }
 
 

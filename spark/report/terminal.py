@@ -59,10 +59,7 @@ def show(report: RunReport, console: Console) -> None:
         name = f"[red]{finding.verdict.name}[/]"
         console.print(f"{name}: {finding.hashes:,} dedup hashes of {escape(finding.handler)} in {escape(finding.group)}", soft_wrap=True)
     if report.produced is not None:
-        for kind, number in (
-            (ProducedVerdict.NOT_PUBLISHED, report.produced.not_published),
-            (ProducedVerdict.ORPHAN_CONSUMED, report.orphaned),
-        ):
+        for kind, number in report.produced.numbers.items():
             if number:
                 colour = "red" if kind is ProducedVerdict.NOT_PUBLISHED else "yellow"
                 console.print(f"[{colour}]{kind.name}[/]: {number:,} records {PRODUCED_MEANINGS[kind]}", soft_wrap=True)

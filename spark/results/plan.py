@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from ackwise.middleware.repairplan import Action, RepairStep
 from ackwise.spark.fold.messages import RANK_BASE
 from ackwise.spark.results.tables import is_anomaly, last_event, name_of, with_names
-from ackwise.spark.vocabulary import Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["ACTIONS", "of_keys", "of_messages", "of_offsets", "steps"]
+__all__ = ["ACTIONS", "of_keys", "of_messages", "of_offsets", "of_parked", "steps"]
 
 #: The action for each verdict, by its name; the other verdicts need none.
 ACTIONS: Final = {
@@ -28,6 +28,7 @@ ACTIONS: Final = {
     Verdict.IN_FLIGHT.name: Action.REDELIVER,  # committed past: nobody will deliver it again
     Verdict.UNKNOWN_EXPORT_GAP.name: Action.VERIFY,
     LogicalVerdict.LOGICAL_DUPLICATE.name: Action.REVIEW,
+    ProducedVerdict.PARKED.name: Action.REQUEUE,
 }
 
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
@@ -58,7 +59,33 @@ def of_offsets(missing: DataFrame) -> DataFrame:
     """The steps for offsets without events, from `missing_rows`; they have no handler, attempt 0 and no evidence."""
     wanted = missing.where(F.col("verdict").isin(*ACTIONS))
     unknown_columns = (F.lit(None).alias(name) for name in _UNKNOWN_COLUMNS)
-    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unknown_columns)
+    no_outbox = F.lit(None).cast("string").alias("outbox")
+    return wanted.select(*_PARTITION, F.lit(0).cast("long").alias("attempt"), "verdict", "start", "end", *unknown_columns, no_outbox)
+
+
+def of_parked(produced: DataFrame) -> DataFrame:
+    """The steps for parked rows of outboxes, from the table `produced`: ranges of row ids, where others have offsets."""
+    parked = produced.where((F.col("verdict") == ProducedVerdict.PARKED.name) & F.col("row").isNotNull())
+    named = parked.select(
+        F.lit("").alias("cluster"),
+        F.lit("").alias("group_id"),
+        "topic",
+        F.lit("").alias("topic_id"),
+        F.lit(-1).cast("long").alias("partition"),
+        F.coalesce("outbox", F.lit("")).alias("outbox"),
+        "row",
+        "verdict",
+    )
+    alike = [name for name in named.columns if name != "row"]
+    place = F.row_number().over(Window.partitionBy(*alike).orderBy("row"))
+    ranges = (
+        named.withColumn("stretch", F.col("row") - place)
+        .groupBy(*alike, "stretch")
+        .agg(F.min("row").alias("start"), (F.max("row") + 1).alias("end"))
+        .drop("stretch")
+    )
+    unknown_columns = (F.lit(None).alias(name) for name in _UNKNOWN_COLUMNS)
+    return ranges.select("*", F.lit(0).cast("long").alias("attempt"), *unknown_columns)
 
 
 def steps(frames: list[DataFrame]) -> Iterator[RepairStep]:
@@ -95,6 +122,7 @@ def _merged(messages: DataFrame) -> DataFrame:
             F.struct(F.max("state.last").alias("last"), F.bit_or("state.bits").alias("bits")).alias("state"),
         )
         .withColumn("last_event", F.nullif(last_event(), F.lit("")))
+        .withColumn("outbox", F.lit(None).cast("string"))
         .drop("stretch", "state")
     )
 
@@ -120,4 +148,5 @@ def _step(row: Row) -> RepairStep:
         first_ts=row["first_ts"],
         last_ts=row["last_ts"],
         record_ts=written,
+        outbox=row["outbox"],
     )

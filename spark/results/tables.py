@@ -32,6 +32,7 @@ __all__ = [
     "offsets",
     "orphan_rows",
     "tallies",
+    "unsent_rows",
     "verdict_rows",
     "with_names",
 ]
@@ -103,6 +104,12 @@ def late_rows(unpublished: DataFrame) -> DataFrame:
     """One row per record that should have coordinates by now, from `unpublished_rows`."""
     late = unpublished.where("is_late")
     return late.select("topic", "topic_id", "key", "timestamp", F.lit(ProducedVerdict.NOT_PUBLISHED.name).alias("verdict"))
+
+
+def unsent_rows(not_sent: DataFrame) -> DataFrame:
+    """One row per message of the producer side that is not sent, from `judge.unsent`; `key` is its id. Those under way are left out."""
+    columns = ("topic", "topic_id", F.col("message_id").alias("key"), "timestamp", "outbox", "row", "error", "verdict")
+    return not_sent.where("verdict IS NOT NULL").select(*columns)
 
 
 def tallies(settled: DataFrame, time: Buckets) -> DataFrame:

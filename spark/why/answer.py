@@ -18,6 +18,7 @@ from ackwise.spark.reference.oracle import Event, Message, message_of, rule
 from ackwise.spark.vocabulary import ExitCode
 from ackwise.spark.why.events import EventFiles, Excerpt
 from ackwise.spark.why.place import Place, place_of
+from ackwise.spark.why.sent import SentMessage, acknowledged_at, sent_messages
 from ackwise.spark.why.story import Story, Workers, stories, stories_of_offset
 
 __all__ = ["Answer", "NoSuchRecord", "inquire"]
@@ -50,18 +51,20 @@ class Answer:
     """The path from the question to these records, and the assumptions: a sentence each."""
     missing: Sequence[str]
     """The missing events, a sentence each."""
+    sent: Sequence[SentMessage] = ()
+    """What the producer side says of it."""
 
     @property
     def exit_code(self) -> ExitCode:
         """The exit code of the worst story: an anomaly comes before an unknown."""
-        codes = {story.exit_code for story in self.stories}
+        codes = {story.exit_code for story in self.stories} | {message.exit_code for message in self.sent}
         return next((code for code in (ExitCode.ANOMALIES, ExitCode.INCONCLUSIVE) if code in codes), ExitCode.CLEAN)
 
 
 def inquire(
     asked: str, evidence: Evidence, config: ReconcileConfig, *, namespace: str | None = None, progress: Progress = lambda step: None
 ) -> Answer:
-    """Answer for `asked`: `topic/partition/offset` or a key.
+    """Answer for `asked`: `topic/partition/offset`, a key, or the message id of a producer.
 
     `namespace` is that of `Dedup`; without it that of the sessions. Raises `NoSuchRecord`, whose message names what there is
     instead, and what pyarrow raises for an unreadable file.
@@ -69,14 +72,19 @@ def inquire(
     files = EventFiles(evidence.files)
     place, found = place_of(asked), list[str]()
     origins = [] if place is None else _of_place(files, place, found, progress)
-    if not origins:
+    sent = [] if place is None else files.sent_to([place, *_places(origins)])
+    if not (origins or sent):
         progress("looking for it as a key")
         origins, tried = _of_key(files, asked, namespace, found)
-        if not origins and place is not None:
+        if sent := files.sent_as([asked]):
+            found.append(_as_message_id(asked, sent))
+            origins += files.at(acknowledged_at(sent))
+        if not (origins or sent) and place is not None:
             progress("reading what is around that offset")
             return _of_nothing(files, place, evidence, config)
-        if not origins:
+        if not (origins or sent):
             raise NoSuchRecord(tried)
+    sent = files.sent_as({event["dedup_key"] for event in (*sent, *files.sent_to(_places(origins)))})
     wanted = {message_of(event) for event in origins}
     progress("looking for other records of its key")
     messages = _with_mates(files, origins, wanted, found)
@@ -86,16 +94,28 @@ def inquire(
         for e in messages
         if message_of(e) in wanted and e["phys_offset"] is not None
     }
-    around = files.around(_places(messages) | read_at, _open_since(messages))
-    offsets = {event["offset"] for event in origins}
-    ruling = rule(around.renumbered(messages), config, evidence.logs.unreadable, still_written=evidence.logs.still_written, offsets=offsets)
-    workers = _workers(around, messages, evidence, config)
+    asked_at = _places(origins) | acknowledged_at(sent)
+    around = files.around(_places(messages) | read_at | asked_at, _open_since(messages))
+    ruling = rule(
+        around.renumbered([*messages, *sent]),
+        config,
+        evidence.logs.unreadable,
+        still_written=evidence.logs.still_written,
+        offsets={each.offset for each in asked_at},
+    )
+    workers = _workers(around, [*messages, *sent], evidence, config)
     found_stories = stories(_first(wanted, messages, found), messages, around.events, ruling, workers)
-    if place is not None:
+    if place is not None or sent:
         found_stories += (
-            story for origin in sorted(_places(origins)) for story in stories_of_offset(origin, wanted, around.events, ruling, workers)
+            story for origin in sorted(asked_at) for story in stories_of_offset(origin, wanted, around.events, ruling, workers)
         )
-    return Answer(asked, ruling.as_of, found_stories, found, _missing(around, evidence))
+    return Answer(asked, ruling.as_of, found_stories, found, _missing(around, evidence), sent_messages(sent, ruling, workers))
+
+
+def _as_message_id(asked: str, sent: Iterable[Event]) -> str:
+    """Return a sentence on where the message with this id was sent."""
+    where = _some(sorted(acknowledged_at(sent)))
+    return f"{asked!r} is a message id of the producer side, {f'sent to {where}' if where else 'and no event says where it was sent'}"
 
 
 def _of_place(files: EventFiles, place: Place, found: list[str], progress: Progress) -> list[Event]:

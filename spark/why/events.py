@@ -21,6 +21,7 @@ from pyarrow.compute import SetLookupOptions
 from pyarrow.compute import call_function as call
 from pyarrow.dataset import field
 
+from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
@@ -39,8 +40,12 @@ _COLUMNS: Final = [
 _JUMPS: Final = (E.GAP, E.SEEK, E.TX_SETTLED, E.ACCEPT_REFUSED)
 #: Codes that we don't know are passed over, as the oracle does.
 _MESSAGES: Final = (
-    field("event_type").isin([int(code) for code in E if code < 20]) & field("partition").is_valid() & field("offset").is_valid()
+    field("event_type").isin([int(code) for code in E if code < 20 and code not in OUTGOING])
+    & field("partition").is_valid()
+    & field("offset").is_valid()
 )
+
+_SENDING: Final = field("event_type").isin([int(code) for code in OUTGOING])
 
 Span = tuple[int, int]
 """From the first to before the second."""
@@ -97,6 +102,18 @@ class EventFiles:
             rows = self._files.to_table(columns=names, filter=_MESSAGES & field("dedup_hash").isin(list(hashes)))
             for *place, code in zip(*(rows[name].to_pylist() for name in names), strict=True):
                 found[Place(*place)].add(code)
+        return found
+
+    def sent_as(self, message_ids: Collection[str]) -> list[Event]:
+        """Return the events of the producer side about these message ids."""
+        return self._where(_SENDING & field("dedup_key").isin(list(message_ids))) if message_ids else []
+
+    def sent_to(self, places: Collection[Place]) -> list[Event]:
+        """Return the events that say that a record at one of these places was acknowledged."""
+        found: list[Event] = []
+        for (topic, partition), offsets in _by_partition(places).items():
+            here = (field("partition") == partition) & field("offset").isin(offsets) & (field("topic") == topic)
+            found += self._where(_SENDING & here & field("dedup_key").is_valid())
         return found
 
     def sessions(self) -> list[Event]:
@@ -171,7 +188,7 @@ def _read(
         numbers[writer] = _spans(mine["seq"])
         kept += _of_writer(mine, since)
         for (topic, partition), offsets in places.items():
-            here = _only(_only(mine, "partition", partition), "topic", topic)
+            here = _without(_only(_only(mine, "partition", partition), "topic", topic), *OUTGOING)
             if here.num_rows:
                 kept += _of_partition(here.filter(call("or", [_is_from(here, 20), call("is_null", [here["phys_topic"]])])), offsets)
     return [event for part in kept for event in _rows(part)], numbers
@@ -216,6 +233,11 @@ def _any(table: pa.Table, *codes: E) -> pa.Table:
     return table.filter(call("is_in", [table["event_type"]], SetLookupOptions(pa.array(list(map(int, codes)), pa.int8()))))
 
 
+def _without(table: pa.Table, *codes: E) -> pa.Table:
+    is_one = call("is_in", [table["event_type"]], SetLookupOptions(pa.array(list(map(int, codes)), pa.int8())))
+    return table.filter(call("invert", [is_one]))
+
+
 def _is_from(table: pa.Table, code: int) -> Any:
     return call("greater_equal", [table["event_type"], pa.scalar(code, pa.int8())])
 
@@ -251,7 +273,7 @@ def _holes(spans: Iterable[Span]) -> list[Span]:
 
 def _without_message(event: Event) -> Event:
     """Return an event without its message, for what else it shows: its writer lived, and had read up to there."""
-    if event["event_type"] >= E.COMMITTED:
+    if event["event_type"] >= E.COMMITTED or event["event_type"] in OUTGOING:
         return event
     is_message = event["event_type"] in set(E) and None not in (event["topic"], event["partition"], event["offset"])
     if not is_message or event["phys_topic"] is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.text import Text
 from ackwise.plugin.cli.console import new_table
 from ackwise.spark.vocabulary import FLAG_MEANINGS, ExitCode
 from ackwise.spark.why.answer import Answer
+from ackwise.spark.why.sent import SentMessage
 from ackwise.spark.why.story import OtherRecord, Step, Story
 
 __all__ = ["show", "to_json"]
@@ -24,6 +26,9 @@ def show(answer: Answer, console: Console) -> None:
     """Print the answer: of each message the verdict, the reason and what to do first, then its steps."""
     for sentence in answer.found:
         console.print(Text(sentence, style="dim"), soft_wrap=True)
+    for message in answer.sent:
+        console.print(Text(f"\n{message.message_id}: to {message.topic}", style="bold"), soft_wrap=True)
+        _show_sent(message, console)
     for story in answer.stories:
         console.print(Text(f"\n{_title(story)}", style="bold"), soft_wrap=True)
         _show_story(story, console)
@@ -41,9 +46,17 @@ def to_json(answer: Answer) -> str:
         "exit_code": int(answer.exit_code),
         "found": list(answer.found),
         "missing": list(answer.missing),
+        "sent": [_sent(message) for message in answer.sent],
         "messages": [_facts(story) for story in answer.stories],
     }
     return json.dumps(facts, indent=2, ensure_ascii=False)
+
+
+def _show_sent(message: SentMessage, console: Console) -> None:
+    console.print(Text.assemble((message.state, _STYLES[message.exit_code]), f": {message.meaning}"), soft_wrap=True)
+    for sentence in message.advice:
+        console.print(Text(f"to do: {sentence}"), soft_wrap=True)
+    console.print(_steps(message.steps))
 
 
 def _show_story(story: Story, console: Console) -> None:
@@ -55,15 +68,15 @@ def _show_story(story: Story, console: Console) -> None:
     for sentence in story.advice:
         console.print(Text(f"to do: {sentence}"), soft_wrap=True)
     if story.steps:
-        console.print(_steps(story))
+        console.print(_steps(story.steps))
     if story.others:
         console.print(Text("\nother records of its key"), soft_wrap=True)
         console.print(_others(story))
 
 
-def _steps(story: Story) -> Table:
+def _steps(steps: Sequence[Step]) -> Table:
     table = new_table("time (UTC)", "worker", "attempt", "what")
-    for step in story.steps:
+    for step in steps:
         table.add_row(*(Text(cell) for cell in (_time(step.at), step.worker, "" if step.attempt is None else str(step.attempt), step.what)))
     return table
 
@@ -101,6 +114,19 @@ def _facts(story: Story) -> dict[str, Any]:
         "to_do": story.advice,
         "steps": [_step(step) for step in story.steps],
         "others": [_other(other) for other in story.others],
+    }
+
+
+def _sent(message: SentMessage) -> dict[str, Any]:
+    return {
+        "cluster": message.cluster,
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "places": [place._asdict() for place in message.places],
+        "state": message.state,
+        "meaning": message.meaning,
+        "to_do": message.advice,
+        "steps": [_step(step) for step in message.steps],
     }
 
 

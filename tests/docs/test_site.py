@@ -36,8 +36,11 @@ GUARANTEES = [
     "docs/how-to/delays.md",
     "docs/how-to/limits.md",
     "docs/how-to/order.md",
+    "docs/how-to/outbox.md",
+    "docs/how-to/producing.md",
     "docs/how-to/share-groups.md",
     "docs/how-to/simple-consumer.md",
+    "docs/how-to/transactional-messages.md",
     "docs/how-to/transactional.md",
     "docs/reconcile.md",
 ]

@@ -22,6 +22,7 @@ from ackwise.plugin.faust.prometheus import Numbers, numbers_of
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.stores.memory import MemoryStore
+from ackwise.stores.memory_outbox import MemoryOutbox
 
 _names = itertools.count(1)
 
@@ -101,6 +102,21 @@ def test_commits_are_counted_and_what_is_in_hand_is_shown_for_agents_that_have_n
     assert {name: shown[name] for name in ("commits_total", "claims", 'in_hand{agent="bill"}', 'held{agent="bill"}')} == {
         "commits_total": 1, "claims": 0, 'in_hand{agent="bill"}': 0, 'held{agent="bill"}': 0,
     }  # fmt: skip
+
+
+def test_the_relay_of_an_outbox_is_shown_where_there_is_one() -> None:
+    app, registry = make_app(), CollectorRegistry()
+    setup_prometheus_sensors(app, registry=registry, name_prefix="counted")
+    numbers, member = numbers_of(app), make_member()
+    assert numbers is not None
+    with numbers.shown(member):
+        assert not [name for name in samples(registry, "counted") if name.startswith("outbox")]
+        member.outbox = MemoryOutbox()
+        member.outbox_counts.sent, member.outbox_counts.lag, member.outbox_counts.brokers_away = 7, 2.5, True
+        member.check_counts.unknown = 3
+        shown = samples(registry, "counted")
+    assert (shown["outbox_sent_total"], shown["outbox_lag_seconds"], shown["outbox_brokers_away"]) == (7, 2.5, 1)
+    assert shown['outbox_checks_total{answer="unknown"}'] == 3
 
 
 def test_events_still_go_to_the_sink_that_is_used() -> None:

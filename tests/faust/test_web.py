@@ -76,6 +76,7 @@ async def test_a_program_gets_the_state_as_json(accept: str) -> None:
             "chain": [],
             "settings": [],
             "share": None,
+            "outbox": None,
         }
 
 

@@ -15,6 +15,7 @@ from ackwise.middleware.errors import EventLogUnavailable, PublishRefused, Publi
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.leases import Leases
 from ackwise.middleware.message import Delivery, Origin, TopicPartition
+from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
 from ackwise.middleware.pipeline import Pipeline
 from ackwise.middleware.policies import Dedup
 from ackwise.middleware.retry import ConsumeLater
@@ -46,6 +47,24 @@ class Publisher:
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
         answers = [self.answer(copy) for copy in copies]
         self.sent += [copy for copy, answer in zip(copies, answers, strict=True) if answer is None]
+        return answers
+
+
+class Sender:
+    """Keeps what handlers published; `answer` may refuse."""
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing] = []
+        self.answer: Callable[[Outgoing], SendFailed | None] = lambda message: None
+
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+        await asyncio.sleep(0)
+        answers: list[SendAnswer] = []
+        for message in messages:
+            failed = self.answer(message)
+            if failed is None:
+                self.sent.append(message)
+            answers.append(failed or Acked(message.topic, 0, len(self.sent) - 1, 0, message.message_id))
         return answers
 
 
@@ -132,6 +151,7 @@ class Spine:
     ) -> None:
         self.clock = clock or Clock()
         self.publisher = Publisher()
+        self.sender = Sender()
         self.sink = Sink()
         self.store = store or Store(self.clock)
         self.watermark = Watermark(100)
@@ -151,6 +171,7 @@ class Spine:
             dedup=policy,
             leases=self.leases,
             sink=self.sink,
+            sender=self.sender,
             monotonic=self.clock,
             wall=self.clock,
         )

@@ -15,7 +15,7 @@ from ackwise.middleware.message import Delivery, Origin
 from ackwise.middleware.wire import BUDGET, Copy, dead_letter, retry_copy, shrink
 
 REPOSITORY = Path(__file__).parents[2]
-ROW = re.compile(r"(?<![A-Za-z0-9])[ABDFKOPSTVW]\d\d(?![A-Za-z0-9])")
+ROW = re.compile(r"(?<![A-Za-z0-9])[ABDFHKOPSTVW]\d\d(?![A-Za-z0-9])")
 
 #: Rows of parts that Ackwise does not have: arbitrary timers, renewal policies.
 ELSEWHERE = {"D11", "D12", "D13", "P10"}

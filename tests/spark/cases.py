@@ -15,8 +15,9 @@ from typing import Any, Final
 from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History
 
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.events import EventCode as E
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["CASES", "CONFIG", "Case"]
 
@@ -53,6 +54,8 @@ class Case:
     accounts: dict[int, Account] = field(default_factory=dict)
     """Of what was produced, by offset."""
     unpublished: int = 0
+    unsent: dict[str, ProducedVerdict | None] = field(default_factory=dict)
+    """By message id, those that were to be sent and are not."""
     copies: dict[tuple[int, CopyFate], int] = field(default_factory=dict)
     """Of copies that were sent back, by attempt; compared if given."""
 
@@ -199,6 +202,9 @@ case("26f cancelled long ago, all topics drained since", verdicts={0: CANCELLED}
 case("26g cancelled, and another record of its key was dropped as stale", verdicts={0: CANCELLED, 1: PHANTOM},
      logical={"k": LogicalVerdict.PHANTOM}).say("w1", "0:CFB 0@2:Z 1:T W=2", key="k")  # fmt: skip
 
+case("26h a copy that ran although its handler has an order", "0:RCFB 1:RCS W=2", {0: ONCE, 1: ONCE}, flags={0: Flag.OUT_OF_ORDER},
+     without={1: Flag.OUT_OF_ORDER}).say("w1", "0@2:CS", attrs='{"out_of_order":true}')  # fmt: skip
+
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
 
 case("28 suppressed, and nobody did it", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})
@@ -342,6 +348,58 @@ unpublished.produce(None, ago=600).produce(None, ago=601, aborted=True)
 
 told("46 consumed without a row of the outbox", "0:CS 1:CS 2:CS 3:CS W=4", 0, 2, verdicts=dict.fromkeys(range(4), ONCE),
      accounts={0: HANDLED, 1: ORPHAN, 2: HANDLED})  # fmt: skip
+
+
+def sending(name: str, words: str = "0:CS W=1", **expected: Any) -> History:
+    """A case with a topic and a cluster of its own: what is sent in a cluster has its ids there."""
+    history = case(name, words, topic=name, **expected)
+    history.cluster = name
+    for event in history.events:
+        event["cluster"] = name
+    return history
+
+
+STORED, SENT, PARKED, REQUEUED = E.OUTBOX_STORED, E.OUTBOX_SENT, E.OUTBOX_PARKED, E.OUTBOX_REQUEUED
+CHECKED, PRODUCED, NOT_SENT = E.OUTBOX_CHECKED, E.PRODUCED, E.PRODUCE_FAILED
+LATE_ROW, PARKED_ROW, TOLD, BLIND_ROW = (
+    ProducedVerdict.NOT_PUBLISHED, ProducedVerdict.PARKED, ProducedVerdict.PRODUCE_FAILED, ProducedVerdict.PUBLISH_UNKNOWN,
+)  # fmt: skip
+
+sending("46b sent, by events alone, and passed by", "0:CS 2:CS W=4", verdicts={0: ONCE, 2: ONCE},
+     absent={1: "LOST_PRODUCED", 3: "NEVER_SEEN"}, accounts={0: HANDLED, 1: MISSED}
+).send("p", PRODUCED, "a", 0, ago=100).send("p", SENT, "b", 1, ago=100)  # fmt: skip
+
+sending("46c others may send as well: what no event says was sent is no orphan", "0:CS 1:CS 2:CS W=3",
+     verdicts=dict.fromkeys(range(3), ONCE), accounts={0: HANDLED, 2: HANDLED}
+).send("p", PRODUCED, "a", 0, ago=100).send("p", PRODUCED, "b", 2, ago=100)  # fmt: skip
+
+sending("46d stored and sent", verdicts={0: ONCE}, accounts={0: HANDLED}).send("p", STORED, "a", ago=900).send("r", SENT, "a", 0, ago=800)
+
+sending("46e stored, and never sent", verdicts={0: ONCE}, unsent={"a": LATE_ROW, "b": None}
+).send("p", STORED, "a", ago=601).send("p", STORED, "b", ago=600)  # fmt: skip
+
+sending("46f sent, and nobody knows where", verdicts={0: ONCE}).send("p", STORED, "a", ago=900).send("r", SENT, "a", ago=800)
+
+sending("46g parked; parked and requeued", verdicts={0: ONCE}, unsent={"a": PARKED_ROW, "b": None, "c": LATE_ROW, "d": PARKED_ROW}
+).send("p", STORED, "a", ago=5000).send("r", PARKED, "a", ago=4000).send("r", PARKED, "b", ago=4000).send("o", REQUEUED, "b", ago=500
+).send("r", PARKED, "c", ago=4000).send("o", REQUEUED, "c", ago=3000).send("r", PARKED, "d", ago=4000).send("o", REQUEUED, "d", ago=3000
+).send("r", PARKED, "d", ago=2000)  # fmt: skip
+
+sending("46h parked once, and sent in the end", verdicts={0: ONCE}, accounts={0: HANDLED}
+).send("r", PARKED, "a", ago=4000).send("r", SENT, "a", 0, ago=20)  # fmt: skip
+
+sending("46i not sent, and told", verdicts={0: ONCE}, unsent={"a": TOLD, "b": LATE_ROW}
+).send("p", NOT_SENT, "a", ago=4000).send("p", NOT_SENT, "b", ago=4000).send("p", STORED, "b", ago=4000)  # fmt: skip
+
+sending("46j half messages", verdicts={0: ONCE}, unsent={"a": LATE_ROW}
+).send("r", CHECKED, "a", ago=4000, answer="unknown").send("r", CHECKED, "a", ago=3900, answer="commit"
+).send("r", CHECKED, "b", ago=3900, answer="rollback").send("r", CHECKED, "c", ago=3900, answer="unknown")  # fmt: skip
+
+sending("46k stored, and events of a sender are missing", verdicts={0: ONCE}, unsent={"a": BLIND_ROW, "b": PARKED_ROW}
+).send("p", STORED, "a", ago=5000).send("r", PARKED, "b", ago=4000).skip("r", 3).send("r", SENT, "c", ago=20)  # fmt: skip
+
+sending("46l sent to another cluster", "0:CS W=2", verdicts={0: ONCE}, absent={1: "NEVER_SEEN"}
+).add("p", PRODUCED, at=NOW - SECOND, cluster="another", topic="46l sent to another cluster", partition=0, offset=1)  # fmt: skip
 
 case("47 a topic made anew", apart={("a", "bill", 0, 0): ONCE, ("b", "bill", 0, 0): ONCE}).say("w1", "0:CS", key="x", topic_id="a").say(
     "w1", "0:CS W=1", topic_id="b"

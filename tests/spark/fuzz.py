@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.spark.histories import DAY, NOW, SECOND, TOPIC, History, hash_of
 
-from ackwise.middleware.events import EventCode
+from ackwise.middleware.events import OUTGOING, EventCode
 
 __all__ = ["universe"]
 
@@ -20,7 +20,8 @@ def universe(number: int) -> History:
     draw = random.Random(number)
     mode = draw.choice(["before_settle", "before_settle", "async"])
     topic = f"orders {number}" if draw.random() < 0.4 else TOPIC
-    history = History(f"universe {number}", topic=topic, session={"levels": [1, 10, 60], "lease": draw.choice([30, 600])})
+    cluster = f"cluster {number}" if topic != TOPIC else "c"
+    history = History(f"universe {number}", topic=topic, cluster=cluster, session={"levels": [1, 10, 60], "lease": draw.choice([30, 600])})
     if draw.random() < 0.2:
         history.events.clear()  # nobody says when it began
     base = draw.choice([0, 58, 120])
@@ -32,6 +33,8 @@ def universe(number: int) -> History:
     for _ in range(draw.randint(5, 40)):
         _happen(history, draw, draw.choice(writers), base)
     if topic != TOPIC:
+        for _ in range(draw.choice([0, 0, 6, 25])):
+            _send(history, draw, draw.choice(writers), base)
         for _ in range(draw.randint(1, 30)):
             offset = draw.choice([None, *range(max(0, base - 5), base + 20)])
             history.produce(
@@ -61,6 +64,10 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
                 fields |= {"exec_id": draw.choice([None, 1, 2**40, 2**60])}
             if draw.random() < 0.05:
                 fields |= {"dedup_hash": None}
+            if draw.random() < 0.03:
+                fields |= {
+                    "attrs": draw.choice(['{"out_of_order":true}', '{"out_of_order":true,"store":"down"}', '{"out_of_order":false}'])
+                }
             if draw.random() < 0.8:
                 written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
                 fields |= {"record_ts": written}
@@ -95,7 +102,16 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             odd: dict[str, Any] = draw.choice(
                 [{"partition": 0, "offset": None}, {"partition": None, "offset": 3}, {"attrs": json.dumps({"committed": 3})}]
             )
-            history.add(writer, draw.choice([3, 17, 20, 26, 30, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
+            history.add(writer, draw.choice([3, 15, 17, 20, 26, 30, 41, 99]), topic=history.topic, dedup_hash=hash_of("a"), **odd)
+
+
+def _send(history: History, draw: random.Random, writer: str, base: int) -> None:
+    code, answers = draw.choice(sorted(OUTGOING)), ["commit", "rollback", "unknown", None]
+    offset = draw.choice([None, base + draw.randrange(20)]) if code in (EventCode.PRODUCED, EventCode.OUTBOX_SENT) else None
+    message_id = draw.choice([None, *(f"{history.group}-{n}" for n in range(9))])
+    history.send(
+        writer, code, message_id, offset, ago=draw.choice([600, 601, draw.uniform(0, 5000), 12 * 86400]), answer=draw.choice(answers)
+    )
 
 
 def _time(draw: random.Random) -> int:

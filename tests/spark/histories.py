@@ -48,8 +48,9 @@ _RANGE = re.compile(r"(?P<code>RECEIVED_RANGE|GAP|SEEK|TX_SETTLED)\[(?P<start>\d
 class History:
     """What happened in one group. Its first event lies ten days back, further than its store remembers."""
 
-    def __init__(self, group: str, *, topic: str = TOPIC, session: Mapping[str, object] | None = None) -> None:
+    def __init__(self, group: str, *, topic: str = TOPIC, cluster: str = "c", session: Mapping[str, object] | None = None) -> None:
         self.group = group
+        self.cluster = cluster
         self.topic = topic
         self.produced: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
@@ -95,7 +96,7 @@ class History:
             "seq": seq,
             "event_type": int(code),
         }
-        event |= {"event_ts": self._clock if at is None else at, "cluster": "c", "group_id": self.group, "client": writer}
+        event |= {"event_ts": self._clock if at is None else at, "cluster": self.cluster, "group_id": self.group, "client": writer}
         self.events.append(event | fields)
         return self
 
@@ -130,6 +131,21 @@ class History:
             row = {"topic": self.topic, "partition": partition, "offset": offset, "timestamp": timestamp, "aborted": aborted, "key": "k"}
             self.produced.append(row)
         return self
+
+    def send(
+        self, writer: str, code: EventCode, message_id: str | None, offset: int | None = None, *, ago: float, **attrs: object
+    ) -> History:
+        """An event of the producer side about a message to the history's topic, `ago` seconds before `NOW`."""
+        known = {} if offset is None else {"partition": 0, "offset": offset, "record_ts": NOW - round(ago * SECOND)}
+        return self.add(
+            writer,
+            code,
+            at=NOW - round(ago * SECOND),
+            topic=self.topic,
+            dedup_key=message_id,
+            attrs=json.dumps(attrs) if attrs else None,
+            **known,
+        )
 
     def look(self, writer: str, role: str, committed: int | None, end: int, *, ago: float) -> History:
         """The writer looks at the ends of partition 0 of the group's topic of this role."""

@@ -21,7 +21,7 @@ from ackwise.spark.judge.produced import read_produced
 from ackwise.spark.judging import Judgement, weigh
 from ackwise.spark.reference.oracle import Ruling
 from ackwise.spark.results.tables import copy_tallies, offsets
-from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Answer", "answer", "run"]
 
@@ -92,6 +92,11 @@ def _account(found: Judgement, rulings: Mapping[str, Ruling], partitions: Mappin
     for topic, _, late in found.produced.unpublished:
         if late:
             rulings[groups[topic]].unpublished[topic] = late
+    in_clusters = dict(found.facts.groups)  # those that send have a cluster of their own
+    for row in [] if found.produced.unsent is None else found.produced.unsent.collect():
+        verdict = None if row["verdict"] is None else ProducedVerdict[row["verdict"]]
+        group = next(group for cluster, group in in_clusters if cluster == row["cluster"])
+        rulings[group].unsent[row["cluster"], row["message_id"]] = verdict
 
 
 def _produced(found: Judgement) -> list[ProducedBook]:

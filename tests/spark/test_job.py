@@ -17,7 +17,7 @@ from tests.spark.reference.test_oracle import check
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.reference.oracle import rule
-from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +99,8 @@ def test_the_universes_have_every_verdict_and_every_flag(bulk: Answer) -> None:
     flags = {flag for ruling in rulings for _, each in (*ruling.messages.values(), *ruling.logical.values()) for flag in each}
     assert flags == set(Flag)
     assert {account for ruling in rulings for each in ruling.produced.values() for account in each.values()} == set(Account)
+    unsent = {verdict for ruling in rulings for verdict in ruling.unsent.values()}
+    assert unsent == {None, *ProducedVerdict} - {ProducedVerdict.ORPHAN_CONSUMED}
     fates = {fate for ruling in rulings for each in ruling.copies.values() for _, fate in each}
     assert fates == set(CopyFate)
     assert any(ruling.fallen for ruling in rulings)
@@ -111,10 +113,16 @@ def test_the_books_of_every_universe_balance(bulk: Answer) -> None:
 
 def test_what_was_produced_is_accounted_for_in_every_universe(bulk: Answer) -> None:
     """That the books add up is checked where they are kept: `keep_produced` refuses any that do not."""
-    produced = {history.group: history.produced for history in (universe(number) for number in range(UNIVERSES)) if history.produced}
+    histories = {history.group: history for history in map(universe, range(UNIVERSES))}
     books = {book.partition.group[1]: book for book in bulk.produced}
     assert len(books) > UNIVERSES / 4
     for group, book in books.items():
-        told = produced.get(group) or CASES[group].history.produced
-        published = {row["offset"] for row in told if row["offset"] is not None and row["partition"] == 0 and not row["aborted"]}
+        history = histories.get(group) or CASES[group].history
+        published = {
+            row["offset"] for row in history.produced if row["offset"] is not None and row["partition"] == 0 and not row["aborted"]
+        }
+        acknowledged = (e for e in history.events if e["event_type"] in (EventCode.PRODUCED, EventCode.OUTBOX_SENT))
+        published |= {
+            e["offset"] for e in acknowledged if (e.get("partition"), e["cluster"]) == (0, history.cluster) and e.get("offset") is not None
+        }
         assert (group, book.produced) == (group, len(published))

@@ -128,7 +128,7 @@ def actions(report: RunReport) -> list[Action]:
     found += [_action(flag, flags.get(flag, 0), "message", FLAG_MEANINGS[flag], action) for flag, action in FLAG_ACTIONS.items()]
     meaning = "more than one record of the key was run with success"
     found += [_action(verdict, _keys(report), "key", meaning, action) for verdict, action in LOGICAL_ACTIONS.items()]
-    beside = {ProducedVerdict.NOT_PUBLISHED: _late(report), ProducedVerdict.ORPHAN_CONSUMED: report.orphaned}
+    beside = {} if report.produced is None else report.produced.numbers
     found += [_action(kind, number, "record", PRODUCED_MEANINGS[kind], PRODUCED_ACTIONS[kind]) for kind, number in beside.items()]
     if report.claims is not None:
         found += [_of_claims(kind, number) for kind, number in report.claims.counts.items()]

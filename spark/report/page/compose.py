@@ -38,7 +38,17 @@ from ackwise.spark.report.page.tone import Tone, tone_of
 from ackwise.spark.report.page.words import clock, counted, date, duration, instant, were
 from ackwise.spark.report.ranges import alike_offsets
 from ackwise.spark.report.report import RunReport
-from ackwise.spark.vocabulary import ANOMALIES, FLAG_MEANINGS, MEANINGS, Account, CopyFate, Flag, Verdict
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    FLAG_MEANINGS,
+    MEANINGS,
+    PRODUCED_MEANINGS,
+    Account,
+    CopyFate,
+    Flag,
+    ProducedVerdict,
+    Verdict,
+)
 
 __all__ = ["report_data"]
 
@@ -156,7 +166,9 @@ def _produced(production: Production) -> ProducedData:
         for book in production.books
     ]
     lost, late = sum(row.lost for row in rows), production.not_published
-    tone: Tone = "bad" if lost or late else "doubt" if production.orphaned or production.unread else "good"
+    number_of = production.number_of
+    doubtful = production.orphaned + production.unread + number_of(ProducedVerdict.PARKED) + number_of(ProducedVerdict.PUBLISH_UNKNOWN)
+    tone: Tone = "bad" if lost or late else "doubt" if doubtful else "good"
     return ProducedData(_produced_sentences(production, lost), tone, rows[:_MOST_ROWS], max(0, len(rows) - _MOST_ROWS))
 
 
@@ -165,13 +177,19 @@ def _produced_sentences(production: Production, lost: int) -> list[str]:
     found = [
         f"Of {counted(produced, 'record')} that {were(produced)} produced, {lost:,} {were(lost)} passed by without having been received."
     ]
-    unpublished = sum(each.rows for each in production.unpublished)
+    unpublished = production.under_way + production.not_published
     if unpublished:
         late = f"{production.not_published:,} of them for longer than the grace (NOT_PUBLISHED)"
         found.append(f"{counted(unpublished, 'record')} {were(unpublished)} not published yet, {late}.")
     if production.orphaned:
         where = ", ".join(f"{each.topic}/{each.partition} {each.start}–{each.end - 1}" for each in production.orphans[:_NAMED])
         found.append(f"{counted(production.orphaned, 'record')} {were(production.orphaned)} consumed and not produced: {where}.")
+    beside = (ProducedVerdict.PARKED, ProducedVerdict.PRODUCE_FAILED, ProducedVerdict.PUBLISH_UNKNOWN)
+    found += [
+        f"{counted(number, 'message')} {were(number)} {PRODUCED_MEANINGS[verdict]} ({verdict.name})."
+        for verdict in beside
+        if (number := production.number_of(verdict))
+    ]
     return found
 
 
@@ -266,7 +284,7 @@ def _read(report: RunReport) -> list[tuple[str, str]]:
         ("Events", _events(report)),
         ("Judged as of", instant(report.as_of) if report.as_of else "no event"),
         ("Tolerances", f"{tolerances}; configuration {config.fingerprint}"),
-        *([] if report.produced is None else [("Produced", report.produced.path)]),
+        *([] if report.produced is None else [("Produced", report.produced.path or "by the events")]),
         ("Run", report.run_id),
         ("Tables", report.output),
     ]

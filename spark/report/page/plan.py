@@ -16,6 +16,7 @@ _MEANINGS: Final = {
     Action.RELEASE: "a copy goes to the retry topic, once the dead worker’s claim is taken from it; one whose lease runs is left alone",
     Action.REPLAY: "a copy goes to the retry topic with a replay id, past a claim that says “done” though nobody did it",
     Action.VERIFY: "the store is asked, and what it does not know as done is sent again",
+    Action.REQUEUE: "the command in the step lets the relay send parked rows of an outbox; “plan apply” does nothing with them",
     Action.REVIEW: "nothing by itself: people decide",
 }
 

@@ -18,7 +18,7 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
         case LogicalVerdict():
             return "bad"
         case ProducedVerdict():
-            return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "doubt"
+            return "bad" if kind is ProducedVerdict.NOT_PUBLISHED else "plain" if kind is ProducedVerdict.PRODUCE_FAILED else "doubt"
         case Flag.COMMITTED_PAST:
             return "bad"
         case Flag():

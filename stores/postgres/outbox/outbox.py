@@ -218,6 +218,11 @@ class PostgresOutbox(Sends):
             return 0
         return await self._run(lambda connection: relaying.failed(connection, self._tables, failures, shards), repeats=False)
 
+    @property
+    def notifies(self) -> bool:
+        """Whether commits of other processes end `wait_for_rows`; through PgBouncer they can't."""
+        return self._listening is not None
+
     async def wait_for_rows(self, at_most: float) -> None:
         """See `RelayStore.wait_for_rows`."""
         waiter = self._wakes.begin(self._seen)
@@ -339,20 +344,28 @@ class PostgresOutbox(Sends):
         if self._owner is None or self._listening is None:
             return False
         owner, pool = self._owner, self._connections.require_open()
-        try:
-            await self._listening.ensure(pool, self._timeout)
-        except FAILURES as error:
-            raise self._connections.unavailable(error) from None
+        await self._listen(self._listening, pool)
         newest = await self._run(lambda connection: say_idle(connection, self._tables, owner, at_most))
         before, self._newest = self._newest, newest
         return newest is not None and newest != before
+
+    async def _listen(self, listening: Listening, pool: Pool) -> None:
+        """Listen; a lost connection of the pool is replaced once."""
+        try:
+            await listening.ensure(pool, self._timeout)
+        except FAILURES as error:
+            if not is_broken(error):
+                raise self._connections.unavailable(error) from None
+            await self._connections.replace(pool)
+            with self._connections.errors(self._timeout):
+                await listening.ensure(pool, self._timeout)
 
     async def _prepare(self, connection: PoolConnectionProxy) -> None:
         await checking.require_durable(connection, self._address)
         if await schema.version(connection, self._tables.all, OUTBOX) is None:
             await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-        await inspecting.require_writer_rights(connection, self._tables, self._address)
+        await inspecting.require_rights(connection, self._tables, self._address)
 
 
 def from_url(url: str) -> PostgresOutbox:

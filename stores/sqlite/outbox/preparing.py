@@ -30,7 +30,9 @@ UPDATE ackwise_outbox SET state = ?, checks = checks + ?, next_at = ?, cause = n
 
 
 def database_id(connection: sqlite3.Connection) -> str:
-    """See `BarrierStore.database_id`."""
+    """See `BarrierStore.database_id`. Raises `ConfigurationError` for a connection to a file without an outbox."""
+    if _first(connection, "SELECT name FROM sqlite_master WHERE name = 'ackwise_outbox_meta'") is None:
+        raise ConfigurationError("the connection leads to a file that has no outbox; open the outbox in that file once")
     return str(_first(connection, "SELECT value FROM ackwise_outbox_meta WHERE name = 'database_id'"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.repairplan import Action, RepairStep, Title, read_title, write_plan
+from ackwise.middleware.repairplan import Action, RepairStep, Title, read_steps, read_title, write_plan
 from ackwise.plugin.cli.root import new_app
 from ackwise.plugin.repair.candidate import RepairFate
 from ackwise.plugin.repair.progress import PlanProgress, progress_path
@@ -61,6 +61,19 @@ def test_show_lists_the_steps(plan: Path) -> None:
     lines = [line.split() for line in ackwise("plan", "show", plan).stdout.splitlines()]
     assert ["REDELIVER", "orders/0/3–6", "bill", "LOST", "1", "FAILED"] in lines
     assert ["REVIEW", "orders/1/4", "send", "MULTI_EXECUTED", "1", "–"] in lines
+
+
+PARKED = RepairStep(Action.REQUEUE, "PARKED", "", "", None, None, "orders", "", -1, 7, 9, 0, outbox="postgresql://db/shop")
+
+
+def test_parked_rows_are_for_people_and_their_command_is_shown(plan: Path) -> None:
+    write_plan(plan, Title("run-1", 1_767_225_600_000_000), [PARKED])
+    assert [*read_steps(plan)] == [PARKED]
+    command = "for you to call once the cause is mended: ackwise outbox requeue postgresql://db/shop 7 8"
+    for code, arguments in ((0, ("show", plan)), (1, ("apply", plan, f"shop_{plan.parent.name}:app"))):
+        done = ackwise("plan", *arguments)
+        assert (done.exit_code, command in done.stdout) == (code, True), done.stderr
+    assert "row 7–8 of postgresql://db/shop" in ackwise("plan", "show", plan).stdout
 
 
 def test_a_plan_without_steps_says_that_nothing_is_to_be_repaired(tmp_path: Path) -> None:

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from tests.servers import RawKafka
 
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.wire import retry_copy
+
 APP = """
-from ackwise import App, ConsumeLater
+from ackwise import App, ConsumeLater, RetryInPlace
 
 app = App({group!r}, brokers={brokers!r}, create_topics="never")
 app.use(ConsumeLater(levels="1s 1h"))
 
-@app.agent({topic!r})
+@app.agent({topic!r}, {options})
 async def bill(value: bytes) -> None: ...
 """
 
@@ -30,8 +33,8 @@ class Shop:
         self._raw = raw
         self.group = raw.new_group()
 
-    async def consume(self, topic: str) -> None:
-        source = APP.format(group=self.group, brokers=self._raw.bootstrap, topic=topic)
+    async def consume(self, topic: str, options: str = "") -> None:
+        source = APP.format(group=self.group, brokers=self._raw.bootstrap, topic=topic, options=options)
         (self._folder / "worker.py").write_text(source)
 
     def ackwise(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +86,25 @@ async def test_where_only_the_user_can_mend_something_nothing_is_created(shop: S
     assert (done.returncode, done.stderr) == (1, "")
     assert "topic 'oders', which an agent consumes, does not exist or is hidden from this client; create it first, " in done.stdout
     assert not any(topic.startswith(f"{shop.group}.") for topic in await raw_kafka.topics())
+
+
+async def test_a_copy_from_before_an_order_is_named_and_a_worker_is_not_to_start(shop: Shop, raw_kafka: RawKafka) -> None:
+    source = await raw_kafka.new_topic(1)
+    await shop.consume(source)
+    assert shop.topics("create")[0] == 0
+    origin = Origin(source, 0, 7, 1000)
+    waiting = retry_copy(
+        Delivery(*origin, b"k", b"v", (), origin), topic=f"{shop.group}.delay.1h", partition=0, group=shop.group, handler="bill", due=1,
+        now_ms=0, reason="E",
+    )  # fmt: skip
+    await raw_kafka.produce(waiting.topic, waiting.value, headers=[(name, value or b"") for name, value in waiting.headers])
+    assert shop.topics("check")[0] == 0
+    await shop.consume(source, "order='key', in_place=RetryInPlace(3)")
+    code, lines = shop.topics("check")
+    assert (code, [topic for topic, line in lines.items() if line["todo"] == "mend"]) == (1, [".delay.1h"])
+    assert "has a copy for agent 'bill' from before it had order='key' (partition 0, offset 0)" in lines[".delay.1h"]["faults"][0]
+    refused = shop.ackwise("run", "worker:app")
+    assert (refused.returncode, "from before it had order='key'" in refused.stderr) == (2, True)
 
 
 async def test_a_table_is_whole_when_it_is_piped(shop: Shop, raw_kafka: RawKafka) -> None:

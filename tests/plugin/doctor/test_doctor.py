@@ -21,7 +21,8 @@ from tests.servers import PROPERTIES, RawKafka, kafka_or_skip
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.policies import Dedup, Events, Transactional
+from ackwise.middleware.outbox import Failed
+from ackwise.middleware.policies import Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.plugin.app import App
 from ackwise.plugin.doctor import machine, places
@@ -33,6 +34,7 @@ from ackwise.plugin.doctor.machine import Clocks
 from ackwise.plugin.group.topicplan import Topic, TopicReview
 from ackwise.plugin.registry import open_store
 from ackwise.plugin.settings.addresses import Address
+from ackwise.stores.memory_outbox import MemoryOutbox
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -223,6 +225,33 @@ async def test_claims_in_memory_are_a_warning_and_without_dedup_there_are_none()
 def test_the_doctor_says_how_a_message_is_known(policy: Dedup | Transactional, verdict: str, known_by: str) -> None:
     finding = places.identity(policy)
     assert (finding.verdict, finding.found.split(": ")[0]) == (verdict, f"a message is known by {known_by}")
+
+
+async def test_an_outbox_in_a_file_is_looked_at_and_not_made(tmp_path: Path) -> None:
+    finding = await places.outbox(Outbox(f"sqlite:///{tmp_path}/shop.db"))
+    assert finding.verdict == "ok"
+    assert os.listdir(tmp_path) == []
+    assert (await places.outbox(Outbox(f"sqlite:///{tmp_path}/missing/shop.db"))).verdict == "problem"
+
+
+async def test_an_outbox_with_parked_rows_or_without_a_relay_is_a_warning() -> None:
+    outbox = MemoryOutbox()
+    assert (await places.outbox(Outbox(outbox))).verdict == "ok"
+    await outbox.open()
+    async with outbox.transaction(None) as transaction:
+        transaction.send("orders", b"1")
+    waiting = await places.outbox(Outbox(outbox))
+    assert (waiting.verdict, waiting.found) == ("warning", "1 rows of the MemoryOutbox wait, and no relay runs")
+    await outbox.open()
+    shards = await outbox.own("relay", lease=60.0, share=64)
+    (row,) = await outbox.pending(shards, limit=10)
+    await outbox.failed([Failed(row.id, row.shard, "too large", None)], shards)
+    parked = await places.outbox(Outbox(outbox))
+    assert (parked.verdict, parked.advice) == ("warning", "ackwise outbox list MODULE:APP says why")
+
+
+def test_the_extra_of_an_outbox_is_needed() -> None:
+    assert needs(None, None, None, Outbox("postgresql://localhost/shop")) == {"postgres": "Outbox of this app is given postgresql://"}
 
 
 def test_events_are_looked_at_and_not_made(tmp_path: Path) -> None:

@@ -112,6 +112,31 @@ async def test_a_commit_whose_claim_was_lost_is_claimed_again_and_completed_not_
     assert here.seen == [[100, 101], [102, 103]]
 
 
+async def test_a_partition_full_of_what_was_never_committed_says_once_that_it_stands_still(
+    shop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = shop(lambda batch: None, max_batch=200)
+    assert (here.lane.is_full(), here.lane.stalled) == (False, None)
+    here.offer(1001)
+    await here.until(lambda: sum(map(len, here.lane.uncommitted)) == 1001)
+    await here.until(lambda: not here.lane.running)
+    for _ in range(3):
+        assert here.lane.is_full()
+    assert here.lane.stalled == (
+        "it is full with 1001 messages that its handler has consumed and not committed (commit='manual'), so nothing is fetched; let it "
+        "return COMMIT after fewer messages and restart the worker, which brings these back"
+    )
+    assert len([line for line in caplog.messages if line.startswith("a partition stands still: ")]) == 1
+
+
+async def test_a_partition_is_not_said_to_stand_still_for_what_others_have_in_hand(shop: Any) -> None:
+    here = shop(lambda batch: None)
+    here.offer(2)
+    await here.until(lambda: here.lane.uncommitted and not here.lane.running)
+    here.lane.budget.used = here.lane.budget.limit + 1
+    assert (here.lane.is_full(), here.lane.stalled) == (True, None)
+
+
 async def test_O02_without_manual_a_commit_is_a_success(shop: Any) -> None:
     here = shop(lambda batch: COMMIT, commit="auto")
     here.offer(2)

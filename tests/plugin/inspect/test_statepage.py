@@ -68,7 +68,7 @@ def test_a_partition_is_shown_with_its_offsets_and_what_is_unknown_is_left_open(
     shown = dict(zip(headers, row, strict=True))
     assert shown == {
         "topic": "orders", "partition": "3", "agent": "bill", "position": "120", "committed": "–", "watermark": "101", "end": "130",
-        "lag": "29", "in hand": "7", "running": "3", "held": "4", "unreadable": "–",
+        "lag": "29", "in hand": "7", "running": "3", "held": "4", "unreadable": "–", "stalled": "–",
     }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_a_partition_is_shown_with_its_offsets_and_what_is_unknown_is_left_open(
         ("Worker", ["claims held", "3"]),
         ("Worker", ["store", "does not answer"]),
         ("Worker", ["outage of the event log", "no"]),
-        ("Agents", ["bill", "orders", "7", "1", "2", "4", "5", "6"]),
+        ("Agents", ["bill", "orders", "7", "1", "2", "4", "5", "6", "0"]),
         ("Held", ["orders", "3", "bill", "113", "4", "<b>no</b> answer", "2.5"]),
         ("Topics of the group", ["billing.delay.1h", "copies that wait"]),
         ("What a message passes", ["admit", "dedup", "redis://***@host/0"]),

@@ -14,6 +14,7 @@ from tests.spark.histories import NOW, SECOND, History, write_parquet, write_pro
 from typer.testing import CliRunner
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.events import EventCode
 from ackwise.spark.commands.reconcile import reconcile
 from ackwise.spark.report.in_doubt import query
 
@@ -111,6 +112,50 @@ def test_what_was_produced_is_laid_beside_what_was_consumed(tmp_path: Path, spar
     ]
     missing = spark.read.parquet(str(tmp_path / "out" / "missing")).orderBy("start").collect()
     assert [(row["start"], row["verdict"]) for row in missing] == [(1, "LOST_PRODUCED"), (3, "NEVER_SEEN")]
+
+
+def sending() -> History:
+    """Six messages: one consumed, one passed by, one stored and never sent, two parked side by side, one failed."""
+    box: dict[str, Any] = {"outbox": "postgresql://db/shop"}
+    history = History("g").say("w1", "0:CS 2:CS W=3")
+    history.send("shop", EventCode.PRODUCED, "m-0", 0, ago=500).send("shop", EventCode.OUTBOX_STORED, "m-1", ago=500, **box, row=1)
+    history.send("relay", EventCode.OUTBOX_SENT, "m-1", 1, ago=400, **box, row=1)
+    history.send("shop", EventCode.OUTBOX_STORED, "m-2", ago=500, **box, row=2)
+    for row in (7, 8):
+        history.send("relay", EventCode.OUTBOX_PARKED, f"m-{row}", ago=300, **box, row=row)
+    return history.send("shop", EventCode.PRODUCE_FAILED, "m-3", ago=200)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("with_state", [False, True])
+def test_what_is_sent_is_judged_by_events_alone_and_the_plan_only_requeues(tmp_path: Path, spark: SparkSession, with_state: bool) -> None:
+    root = root_of(tmp_path / "root", sending())
+    kept: list[str | Path] = ["--state", tmp_path / "state"] if with_state else []
+    result = reconciled(root, "--out", tmp_path / "out", "--as-of", AS_OF, *kept)
+    assert result.exit_code == 1, result.output
+    found = summary(tmp_path / "out")
+    assert found["verdicts"] == {"LOST_PRODUCED": 1, "EXACTLY_ONCE": 2}
+    (book,) = found["produced"]["books"]
+    assert (book["produced"], book["handled"], book["lost"], book["orphans"]) == (2, 1, 1, 0)
+    assert (found["produced"]["path"], found["anomalies"]) == ("", 2)
+    assert found["produced"]["unsent"] == [
+        {"topic": "orders", "verdict": "NOT_PUBLISHED", "messages": 1},
+        {"topic": "orders", "verdict": "PARKED", "messages": 2},
+        {"topic": "orders", "verdict": "PRODUCE_FAILED", "messages": 1},
+    ]
+    rows = spark.read.parquet(str(tmp_path / "out" / "produced")).orderBy("key").collect()
+    assert [(row["key"], row["verdict"], row["outbox"], row["row"]) for row in rows] == [
+        ("m-2", "NOT_PUBLISHED", "postgresql://db/shop", 2),
+        ("m-3", "PRODUCE_FAILED", None, None),
+        ("m-7", "PARKED", "postgresql://db/shop", 7),
+        ("m-8", "PARKED", "postgresql://db/shop", 8),
+    ]
+    steps = [json.loads(line) for line in (tmp_path / "out" / "plan.jsonl").read_text().splitlines()[1:]]
+    assert [(step["action"], step["offset_start"], step["offset_end"], step.get("command")) for step in steps] == [
+        ("REQUEUE", 7, 9, "ackwise outbox requeue postgresql://db/shop 7 8"),
+        ("REDELIVER", 1, 2, None),
+    ]
+    assert "PARKED: 2 records parked in an outbox, to be requeued by somebody" in result.output
 
 
 @pytest.mark.spark

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer
 from tests.spark.cases import CASES
-from tests.spark.commands.test_reconcile import AS_OF, BLOCKED, root_of
+from tests.spark.commands.test_reconcile import AS_OF, BLOCKED, root_of, sending
 from tests.spark.histories import NOW, SECOND, History
 from typer.testing import CliRunner, Result
 
@@ -99,6 +99,39 @@ def test_a_copy_leads_to_its_origin(root: Path) -> None:
     found = told("g.retry/0/1", root, "--as-of", AS_OF)
     assert found["found"] == ["g.retry/0/1 is where a copy of orders/0/1 was read, as attempt 2"]
     assert [(message["topic"], message["offset"], message["verdict"]) for message in found["messages"]] == [("orders", 1, "EXACTLY_ONCE")]
+
+
+@pytest.mark.parametrize(("asked_for", "state", "verdicts", "steps"), [
+    ("m-0", "SENT", ["EXACTLY_ONCE"], ["sent, acknowledged at orders/0/0"]),
+    ("m-1", "SENT", ["LOST_PRODUCED"], [
+        "stored: row 1 of postgresql://db/shop", "sent: row 1 of postgresql://db/shop, acknowledged at orders/0/1",
+    ]),
+    ("m-2", "NOT_PUBLISHED", [], ["stored: row 2 of postgresql://db/shop"]),
+    ("m-3", "PRODUCE_FAILED", [], ["not sent, and its sender was told"]),
+    ("m-7", "PARKED", [], ["parked: row 7 of postgresql://db/shop"]),
+])  # fmt: skip
+def test_a_message_id_tells_the_life_from_the_insert_to_the_effect(
+    tmp_path: Path, asked_for: str, state: str, verdicts: list[str], steps: list[str]
+) -> None:
+    found = told(asked_for, root_of(tmp_path / "root", sending()), "--as-of", AS_OF)
+    (sent,) = found["sent"]
+    assert (sent["message_id"], sent["state"], [step["what"] for step in sent["steps"]]) == (asked_for, state, steps)
+    assert [message["verdict"] for message in found["messages"]] == verdicts
+    assert found["exit_code"] == (state == "NOT_PUBLISHED" or "LOST_PRODUCED" in verdicts)
+
+
+@pytest.mark.parametrize(("place", "verdict"), [("orders/0/0", "EXACTLY_ONCE"), ("orders/0/1", "LOST_PRODUCED")])
+def test_a_record_is_told_with_how_it_came_to_be_sent(tmp_path: Path, place: str, verdict: str) -> None:
+    found = told(place, root_of(tmp_path / "root", sending()), "--as-of", AS_OF)
+    assert [sent["message_id"] for sent in found["sent"]] == [f"m-{place[-1]}"]
+    assert [message["verdict"] for message in found["messages"]] == [verdict]
+
+
+def test_a_message_that_a_handler_published_names_what_it_was_published_for(tmp_path: Path) -> None:
+    history = History("g").say("w1", "0:CS W=1").send("w1", EventCode.PRODUCED, "p", 9, ago=30, origin="orders/0/0")
+    result = asked("p", root_of(tmp_path / "root", history), "--as-of", AS_OF)
+    assert "published by handler None for orders/0/0" not in result.stdout
+    assert "acknowledged at orders/0/9, published for orders/0/0" in result.stdout
 
 
 def test_records_of_the_same_key_are_told_beside_it(root: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.spark.cases import CASES, CONFIG, Case
 from tests.spark.fuzz import universe
-from tests.spark.histories import NOW, SECOND, History, hash_of
+from tests.spark.histories import NOW, SECOND, TOPIC, History, hash_of
 
+from ackwise.middleware.events import OUTGOING
 from ackwise.spark.reference.oracle import Ruling, rule
 from ackwise.spark.vocabulary import Flag, Verdict
 
@@ -45,6 +46,7 @@ def check(expected: Case, ruling: Ruling) -> None:
     if expected.copies:
         assert list(ruling.copies.values()) == [expected.copies]
     assert sum(ruling.unpublished.values()) == expected.unpublished
+    assert {message_id: verdict for (_, message_id), verdict in ruling.unsent.items()} == expected.unsent
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -59,6 +61,15 @@ def test_order_and_repetition_change_nothing(name: str) -> None:
     random.Random(7).shuffle(shuffled)
     produced = CASES[name].history.produced
     assert rule(shuffled, CONFIG, produced=produced[::-1]) == rule(events, CONFIG, produced=produced)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "elsewhere"])
+def test_events_of_what_was_sent_change_no_verdict_on_what_was_consumed(topic: str) -> None:
+    plain, sending = (History("g").assign("w1", 0).say("w1", "RECEIVED_RANGE[0,3) 0:CS 1:CS 2:CS W=3") for _ in range(2))
+    for number, code in enumerate(sorted(OUTGOING)):
+        sending.add("w1", code, topic=topic, partition=0, offset=number, handler="h", dedup_key=f"m-{number}")
+    here, there = rule(plain.events, replace(CONFIG, as_of=NOW / SECOND)), rule(sending.events, replace(CONFIG, as_of=NOW / SECOND))
+    assert here == replace(there, produced={}, unsent={})
 
 
 def since(history: History, seconds_ago: float) -> Ruling:

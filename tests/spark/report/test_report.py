@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.spark.report.reports import ORPHANED, PRODUCED
+from tests.spark.report.reports import CLEAN, ORPHANED, PRODUCED
 
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Partition, Writer, WriterFate
+from ackwise.spark.judge.accounts import Production, Unsent
 from ackwise.spark.judge.books import Book
+from ackwise.spark.report.page.compose import report_data
 from ackwise.spark.report.report import Finding, LogicalFinding, Missing, RunReport, Tally, to_json
 from ackwise.spark.report.terminal import show
 from ackwise.spark.vocabulary import (
@@ -24,6 +26,7 @@ from ackwise.spark.vocabulary import (
     INCONCLUSIVE,
     LOGICAL_ACTIONS,
     MEANINGS,
+    PRODUCED_MEANINGS,
     ExitCode,
     Flag,
     LogicalVerdict,
@@ -248,3 +251,27 @@ def test_the_documentation_has_every_verdict_flag_and_exit_code() -> None:
         assert f"`{name}`" in text
     for code in ExitCode:
         assert f"\n| {int(code)} | " in text
+
+
+@pytest.mark.parametrize(("verdict", "strict", "code"), [
+    (ProducedVerdict.NOT_PUBLISHED, False, ExitCode.ANOMALIES),
+    (ProducedVerdict.PARKED, False, ExitCode.CLEAN),
+    (ProducedVerdict.PARKED, True, ExitCode.ANOMALIES),
+    (ProducedVerdict.PRODUCE_FAILED, True, ExitCode.CLEAN),
+    (ProducedVerdict.PUBLISH_UNKNOWN, False, ExitCode.INCONCLUSIVE),
+    (None, True, ExitCode.CLEAN),
+])  # fmt: skip
+def test_what_waits_for_people_is_an_anomaly_if_strict_and_what_can_not_be_known_is_inconclusive(
+    verdict: ProducedVerdict | None, strict: bool, code: ExitCode
+) -> None:
+    production = Production("", [], [], 0, [], [Unsent("orders", verdict, 2)])
+    report = replace(CLEAN, produced=production, config=replace(CLEAN.config, strict=strict))
+    assert report.exit_code is code
+    assert json.loads(to_json(report))["produced"]["unsent"] == [
+        {"topic": "orders", "verdict": None if verdict is None else verdict.name, "messages": 2}
+    ]
+    named = "" if verdict is None else f"{verdict.name}: 2 records {PRODUCED_MEANINGS[verdict]}"
+    assert named in printed(report)
+    sentences = report_data(report).produced
+    assert sentences is not None
+    assert any(verdict is None or verdict.name in sentence for sentence in sentences.sentences)

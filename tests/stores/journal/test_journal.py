@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
@@ -71,6 +72,11 @@ def rows(root: Path) -> list[EventRow]:
     return [row for log in logs(root) for block in log.blocks for row in block.rows()]
 
 
+def _rolled(root: Path) -> Path:
+    (file,) = root.glob("events/*/*/*.parquet")
+    return file
+
+
 def codes(root: Path) -> list[EventCode]:
     return [row.event.code for row in rows(root)]
 
@@ -95,6 +101,21 @@ async def test_what_was_flushed_stands_in_the_log(tmp_path: Path) -> None:
         assert [row.event for row in rows(tmp_path)[1:]] == [claimed(offset) for offset in range(100)]
         (log,) = logs(tmp_path)
         assert (log.header.writer_id, log.header.cluster, log.header.group_id) == (sink.writer_id, "main", "billing")
+
+
+async def test_events_of_the_producer_side_need_no_coordinates(tmp_path: Path) -> None:
+    outgoing = [
+        Event(EventCode.OUTBOX_STORED, "orders", dedup_key="m-1", attrs='{"row": 7}'),
+        Event(EventCode.OUTBOX_SENT, "orders", 3, 40, record_ts_ms=1_000, dedup_key="m-1"),
+        Event(EventCode.RELAY_POSITION, attrs='{"lsn": "0/16B3748"}'),
+    ]
+    async with journal(tmp_path) as made:
+        for event in outgoing:
+            made.record(event)
+        await made.flush()
+        assert [row.event for row in rows(tmp_path)[1:]] == outgoing
+    table = pq.ParquetFile(_rolled(tmp_path)).read(columns=["event_type", "partition", "offset", "dedup_key"]).slice(1, 3)
+    assert [tuple(row.values()) for row in table.to_pylist()] == [(40, None, None, "m-1"), (41, 3, 40, "m-1"), (45, None, None, None)]
 
 
 async def test_the_session_starts_with_the_facts_that_the_host_gave_and_the_mode(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Check-back: asks how local transactions ended of which nobody heard."""

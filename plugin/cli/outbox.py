@@ -1,0 +1,284 @@
+"""`ackwise outbox …`: an outbox set up and looked after, as tables or as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+from rich.markup import escape
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.store import app_of, as_maintained
+from ackwise.plugin.cli.waiting import wait_for
+from ackwise.plugin.registry import open_outbox, open_sink
+
+if TYPE_CHECKING:
+    from ackwise.middleware.outbox import OutboxStatus, OutboxStore, Parked
+
+__all__ = ["HELP", "check", "cleanup", "init", "requeue", "show", "show_list", "status"]
+
+HELP: Final = "An outbox: set it up, examine it, see what waits and what is parked, and let it be sent."
+
+T = TypeVar("T")
+
+_Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="The outbox, such as [bold]postgresql://host/shop[/bold], or the app that uses it, such as [bold]billing.worker:app[/bold].",
+    ),
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def init(url: _Url, as_json: _AsJson = False) -> None:
+    """Create what is missing of an outbox, and bring what is old to this version. A second call changes nothing.
+
+    Workers and relays do it too, if they may. Call it where they may not, as a user of the database who may create tables.
+
+    Exit code 0: it can be used. 2: the database can't be reached, does not allow it, or was set up by a newer Ackwise.
+    """
+    _, store = _found(url)
+    wait_for(as_maintained(store).init())
+    _print({"ready": True}, as_json, "ready")
+
+
+def check(url: _Url, as_json: _AsJson = False) -> None:
+    """Say what is wrong or unwise about an outbox, a sentence each with what to do. Changes nothing.
+
+    Exit code 0: all is well. 1: something is not. 2: the database can't be reached, or was set up by a newer Ackwise.
+    """
+    _, store = _found(url)
+    found = wait_for(as_maintained(store).check())
+    _print({"findings": found}, as_json, "\n".join(found) or "fine")
+    raise typer.Exit(int(bool(found)))
+
+
+def cleanup(url: _Url, as_json: _AsJson = False) -> None:
+    """Delete what an outbox has to remember no longer, such as what was rolled back, in small steps beside running relays.
+
+    Rows that wait and rows that are parked stay. Exit code 0: done. 2: the database can't be reached, or does not allow it.
+    """
+    _, store = _found(url)
+    with to_stderr().status("deleting what is forgotten"):
+        deleted = wait_for(as_maintained(store).cleanup())
+    _print({"deleted": deleted}, as_json, f"{deleted} records deleted")
+
+
+def status(url: _Url, as_json: _AsJson = False) -> None:
+    """Show how many rows wait, are prepared and are parked, the age of the oldest of each, and which relays send them.
+
+    Exit code 0: it can be sent. 1: rows are parked, or rows wait and no relay is there. 2: the database can't be reached.
+    """
+    name, store = _found(url)
+    found = wait_for(_open_and(store, lambda: store.status()))
+    alone = bool(found.waiting) and not found.owners
+    if as_json:
+        typer.echo(json.dumps({"outbox": name, **_facts(found)}))
+    else:
+        _print_status(name, found, alone)
+    raise typer.Exit(int(bool(found.parked) or alone))
+
+
+def show_list(
+    url: _Url,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Rows at most.")] = 100,
+    after: Annotated[int, typer.Option(min=0, help="Only rows above this one.")] = 0,
+    as_json: _AsJson = False,
+) -> None:
+    """List the rows that are parked: they are not sent before somebody requeues them. No payload is shown.
+
+    Exit code 0: there are none. 1: there are. 2: the database can't be reached.
+    """
+    name, store = _found(url)
+    rows = wait_for(_open_and(store, lambda: store.parked(limit=limit, after=after)))
+    if as_json:
+        typer.echo(json.dumps({"outbox": name, "parked": [_row_facts(row) for row in rows]}))
+    elif not rows:
+        to_stdout().print("no row is parked")
+    else:
+        table = new_table("row", "topic", "message id", "attempts", "checks", "cause")
+        for row in rows:
+            table.add_row(str(row.id), *map(escape, (row.topic, row.message_id)), str(row.attempts), str(row.checks), escape(row.cause))
+        to_stdout().print(table)
+    raise typer.Exit(int(bool(rows)))
+
+
+def show(
+    url: _Url,
+    row: Annotated[int, typer.Argument(metavar="ROW", help="The number of a row, as [bold]ackwise outbox list[/bold] shows it.")],
+    value: Annotated[bool, typer.Option("--value", help="Show its value too: what the message says.")] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Show one parked row: its topic, key and headers, and why it is parked.
+
+    Exit code 0: here it is. 2: no such row is parked, or the database can't be reached.
+    """
+    _, store = _found(url)
+    found = wait_for(_open_and(store, lambda: store.show(row)))
+    if found is None:
+        raise ConfigurationError(f"no row {row} is parked; ackwise outbox list shows those that are")
+    facts = _row_facts(found) | {"headers": [[name, _shown(given)] for name, given in found.headers]}
+    facts |= {"value": _shown(found.value)} if value else {"value_bytes": None if found.value is None else len(found.value)}
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    table = new_table("", "")
+    for name, given in facts.items():
+        table.add_row(name.replace("_", " "), escape(given if isinstance(given, str) else json.dumps(given)))
+    to_stdout().print(table)
+
+
+def requeue(
+    url: _Url,
+    rows: Annotated[list[int] | None, typer.Argument(metavar="[ROW]...", help="The numbers of parked rows.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All rows whose sending failed; not those that only check-backs parked.")] = False,
+    events: Annotated[str | None, typer.Option(metavar="FOLDER", help="Record it here, beside the events of workers.")] = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Let parked rows be sent: their attempts begin anew. Without ROW and --all it changes nothing, and says what --all would do.
+
+    A row that check-backs parked may belong to a transaction that was rolled back. Naming it sends it, so look first.
+
+    Exit code 0: done. 2: a row that was named is not parked, or the database can't be reached.
+    """
+    name, store = _found(url)
+    if rows and every:
+        raise ConfigurationError("both rows and --all were given; give one of them")
+    found, done = wait_for(_open_and(store, lambda: _requeue(store, name, rows or [], every, events)))
+    undecided = sum(not row.attempts for row in found) if not rows else 0
+    if as_json:
+        typer.echo(json.dumps({"outbox": name, "parked": len(found), "requeued": done, "undecided": undecided}))
+        return
+    if rows or every:
+        to_stdout().print(f"{done} rows requeued, a relay sends them")
+    else:
+        to_stdout().print(f"{len(found) - undecided} rows would be requeued; --all does it, or name some of them")
+    if undecided:
+        to_stdout().print(f"{undecided} rows were parked by check-backs, their transactions may be rolled back; name them to send them")
+
+
+async def _requeue(store: OutboxStore, name: str, rows: Sequence[int], every: bool, events: str | None) -> tuple[list[Parked], int]:
+    """The rows that are parked, and how many of them were requeued."""
+    parked = await _all_parked(store)
+    if missing := sorted(set(rows) - {row.id for row in parked}):
+        raise ConfigurationError(
+            f"rows {', '.join(map(str, missing))} are not parked, nothing was changed; ackwise outbox list shows which are"
+        )
+    wanted = [row for row in parked if row.id in rows or (every and row.attempts)]
+    if not wanted:
+        return parked, 0
+    done = await store.requeue([row.id for row in wanted])
+    if events is not None:
+        await _record(events, name, wanted)
+    return parked, done
+
+
+async def _all_parked(store: OutboxStore) -> list[Parked]:
+    found: list[Parked] = []
+    while more := await store.parked(limit=1000, after=found[-1].id if found else 0):
+        found += more
+    return found
+
+
+async def _record(folder: str, name: str, rows: Sequence[Parked]) -> None:
+    from ackwise.middleware.events import Event, EventCode
+
+    sink = open_sink(folder, group="outbox", mode="before_settle", permissions=0o640, facts={"role": "ackwise outbox requeue"})
+    await sink.open()
+    try:
+        for row in rows:
+            attrs = json.dumps({"row": row.id, "outbox": name, "attempts": row.attempts})
+            sink.record(Event(EventCode.OUTBOX_REQUEUED, row.topic, dedup_key=row.message_id, attrs=attrs))
+        await sink.flush()
+    finally:
+        await sink.close()
+
+
+def _found(url: str) -> tuple[str, OutboxStore]:
+    """The outbox of a URL or of an app, and its name. Raises `ConfigurationError`."""
+    from ackwise.middleware.policies import Outbox
+    from ackwise.plugin.outbox.beside import name_of_outbox
+
+    if (application := app_of(url)) is None:
+        return name_of_outbox(Outbox(url)), open_outbox(url)
+    slots = application.group().slots
+    store, policy = slots.open_outbox(), slots.outbox
+    if store is None or policy is None:
+        raise ConfigurationError(f"the app {url} uses no Outbox; add app.use(Outbox(…)), or give the URL of an outbox")
+    return name_of_outbox(policy), store
+
+
+async def _open_and(store: OutboxStore, ask: Callable[[], Awaitable[T]]) -> T:
+    await store.open()
+    try:
+        return await ask()
+    finally:
+        await store.close()
+
+
+def _print(facts: dict[str, Any], as_json: bool, said: str) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        to_stdout().print(escape(said))
+
+
+def _facts(found: OutboxStatus) -> dict[str, Any]:
+    ages = {"oldest": found.oldest, "oldest_prepared": found.oldest_prepared, "oldest_parked": found.oldest_parked}
+    return {
+        "waiting": found.waiting,
+        "prepared": found.prepared,
+        "parked": found.parked,
+        **{name: None if age is None else round(age, 3) for name, age in ages.items()},
+        "relays": dict(found.owners),
+        "relay_kind": found.relay_kind,
+    }
+
+
+def _print_status(name: str, found: OutboxStatus, alone: bool) -> None:
+    table = new_table("rows", "number", "oldest")
+    table.add_row("waiting to be sent", str(found.waiting), _age(found.oldest))
+    table.add_row("prepared, their transaction is open", str(found.prepared), _age(found.oldest_prepared))
+    table.add_row("parked", str(found.parked), _age(found.oldest_parked))
+    to_stdout().print(f"[bold]{escape(name)}[/bold]", table)
+    if found.owners:
+        relays = new_table("relay", "shards")
+        for owner, shards in sorted(found.owners.items()):
+            relays.add_row(escape(owner), str(shards))
+        to_stdout().print(relays)
+    if alone:
+        to_stdout().print("rows wait and no relay is there; run a worker, or ackwise relay --outbox URL")
+    if found.parked:
+        to_stdout().print("parked rows are not sent; ackwise outbox list shows why, ackwise outbox requeue sends them")
+
+
+def _age(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.1f} s"
+
+
+def _row_facts(row: Parked) -> dict[str, Any]:
+    return {
+        "row": row.id,
+        "topic": row.topic,
+        "message_id": row.message_id,
+        "key": _shown(row.key),
+        "attempts": row.attempts,
+        "checks": row.checks,
+        "cause": row.cause,
+        "created_ms": row.created_ms,
+    }
+
+
+def _shown(given: bytes | None) -> str | None:
+    """Bytes as a text where they are one, and in base64 where they are not."""
+    if given is None:
+        return None
+    try:
+        return given.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(given).decode()}"

@@ -1,0 +1,116 @@
+"""`CopyReader`: the copies of a group that nobody has brought back yet, read from its topics by a consumer of no group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError
+
+from ackwise.middleware.commitmetadata import decode
+from ackwise.middleware.message import Delivery, delivery_of
+from ackwise.middleware.progress import holds
+from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.group.topics import TopicNames, connected
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["CopyReader", "Left", "reading"]
+
+#: Milliseconds of one look for what was fetched, and how much of it is taken.
+_FETCH_MS, _FETCH = 200, 5000
+
+#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
+_PATIENCE, _ASK_AGAIN = 15.0, 0.2
+
+_APPEND_TIME: Final = 1
+
+
+class Left(NamedTuple):
+    """What is left of a partition for whoever reads it: from the commit to before the end, as they are now."""
+
+    position: int
+    end: int
+    metadata: str
+    """Of the commit."""
+
+    def unfinished(self) -> Callable[[int], bool]:
+        """A test of whether an offset is unfinished, by the map of the commit."""
+        told = decode(self.metadata)
+        finished = None if told is None else told.finished
+        return lambda offset: finished is None or not holds(finished, offset)
+
+
+class CopyReader:
+    """Reads what the relay and the group have not committed; made by `reading`. Each call may raise `KafkaError`."""
+
+    def __init__(self, admin: AIOKafkaAdminClient, consumer: Any, names: TopicNames) -> None:
+        self._admin = admin
+        self._consumer = consumer
+        self._names = names
+
+    async def committed(self) -> dict[TopicPartition, Any]:
+        """The commits of relay and group, by partition."""
+        relay: Mapping[TopicPartition, Any] = await self._offsets(self._names.relay_group)
+        group: Mapping[TopicPartition, Any] = await self._offsets(self._names.group)
+        return {partition: found for partition, found in {**relay, **group}.items() if found.offset >= 0}
+
+    async def _offsets(self, group: str) -> Any:
+        """A cluster that has just started knows no groups yet, and learns of them when it is asked."""
+        give_up_at = asyncio.get_running_loop().time() + _PATIENCE
+        while True:
+            try:
+                return await self._admin.list_consumer_group_offsets(group)
+            except (GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError, GroupLoadInProgressError):
+                if asyncio.get_running_loop().time() > give_up_at:
+                    raise
+            await asyncio.sleep(_ASK_AGAIN)
+
+    async def partitions(self, topics: Collection[str]) -> list[TopicPartition]:
+        """Those that are there. Asks for the list first: asking for a topic by its name may create it."""
+        there = sorted(set(await self._admin.list_topics()) & set(topics))
+        described: Any = await self._admin.describe_topics(there) if there else []
+        return [TopicPartition(topic["topic"], each["partition"]) for topic in described for each in topic["partitions"]]
+
+    async def left(self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Left]:
+        """What is left of each partition, of which `committed` are the commits."""
+        starts: Mapping[TopicPartition, int] = await self._consumer.beginning_offsets(list(partitions))
+        ends: Mapping[TopicPartition, int] = await self._consumer.end_offsets(list(partitions))
+        found = {}
+        for partition, start in starts.items():
+            commit, end = committed.get(partition), ends[partition]
+            position = start if commit is None or not start <= commit.offset <= end else commit.offset
+            found[partition] = Left(position, end, "" if commit is None else commit.metadata or "")
+        return found
+
+    async def records(self, partition: TopicPartition, left: Left) -> AsyncIterator[tuple[Delivery, bool]]:
+        """What is `left` there, and of each whether the broker set its time."""
+        consumer, position = self._consumer, left.position
+        consumer.assign([partition])
+        consumer.seek(partition, position)
+        while position < left.end:
+            try:
+                records = (await consumer.getmany(partition, timeout_ms=_FETCH_MS, max_records=_FETCH)).get(partition, [])
+                position = await consumer.position(partition)
+            except Exception as error:
+                if not is_about_a_header(error):
+                    raise
+                raw = await read_raw(consumer, partition, position)
+                records, position = raw.records, raw.goes_on_at
+                consumer.seek(partition, position)
+            for record in records:
+                yield delivery_of(partition, record), record.timestamp_type == _APPEND_TIME
+
+
+@asynccontextmanager
+async def reading(settings: HostSettings, names: TopicNames) -> AsyncIterator[CopyReader]:
+    """With an admin client, and a consumer that is in no group. Raises what `connected` raises, and `KafkaError` from the consumer."""
+    options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
+    client_id = f"{settings.client_id}-copies"
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=client_id, auto_offset_reset="none", **options)
+    async with connected(settings) as admin, opened(consumer):
+        yield CopyReader(admin, consumer, names)

@@ -1,0 +1,1 @@
+"""The outbox: its relay, which sends the rows that business transactions wrote."""

@@ -1,0 +1,1 @@
+"""Sending: one idempotent producer for `Producer`, for what handlers publish, and for relays of outboxes."""

@@ -1,0 +1,164 @@
+"""One idempotent producer of aiokafka: what is on its way through it, and whether it can still be used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.structs import RecordMetadata
+
+from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
+from ackwise.middleware.outgoing import Acked, Outgoing
+from ackwise.plugin.client.bounded import answer
+from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.internals import has_stopped_sending
+from ackwise.plugin.client.opening import start
+
+__all__ = ["IdempotentClient", "OnItsWay", "SenderSettings", "connected"]
+
+#: Seconds for a producer to connect, which may try several addresses; and for one that is let go of.
+_START_TIMEOUT, _CLOSE_TIMEOUT = 60.0, 2.0
+
+#: The brokers and topics decide how large a record may be. The client would judge before compression, and too early.
+_UNBOUNDED: Final = 2**31 - 1
+
+#: Bytes of a batch before compression; a larger record has one of its own.
+_BATCH: Final = 64 * 1024
+
+
+class SenderSettings(Protocol):
+    """How a sender talks to Kafka. `HostSettings` is one."""
+
+    @property
+    def brokers(self) -> str:
+        """`host:port`, several with commas between."""
+        ...
+
+    @property
+    def client_id(self) -> str:
+        """Name of the Kafka client."""
+        ...
+
+    @property
+    def client_options(self) -> Mapping[str, object]:
+        """Options of the Kafka client, such as `security_protocol`."""
+        ...
+
+
+class OnItsWay(NamedTuple):
+    """Messages that were given to the client in one batch, and the future of its answer."""
+
+    messages: Sequence[Outgoing]
+    future: asyncio.Future[RecordMetadata]
+    timestamps: Sequence[int]
+    is_alone: bool
+    """No other message can be in its batch."""
+
+    def acked(self, place: int) -> Acked:
+        """Where the message at `place` was written. Raises what its batch failed with; a cancellation is an error of the client."""
+        if self.future.cancelled():
+            raise KafkaConnectionError("the client gave up a batch of its own")
+        written = self.future.result()
+        return Acked(
+            written.topic,
+            written.partition,
+            written.offset + place if written.offset >= 0 else -1,
+            written.timestamp if written.timestamp is not None and written.timestamp >= 0 else self.timestamps[place],
+            self.messages[place].message_id,
+        )
+
+
+class IdempotentClient:
+    """A started producer. After the first batch that failed it is spoiled: the broker misses its sequence, and refuses what follows."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
+        self._is_spoiled = False
+        self._under_way: set[asyncio.Future[RecordMetadata]] = set()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether what is given to it may still be acknowledged."""
+        return not self._is_spoiled and not has_stopped_sending(self._producer)
+
+    def spoil(self) -> None:
+        """Let nothing more be given to it."""
+        self._is_spoiled = True
+
+    async def partitions(self, topic: str) -> tuple[list[int], list[int]]:
+        """The partitions of `topic`, and those that have a leader now. Raises `KafkaError`."""
+        known = await self._producer.partitions_for(topic)
+        return sorted(known), sorted(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
+
+    async def learn(self) -> None:
+        """Ask the brokers anew for the partitions of all topics."""
+        await self._producer.client.force_metadata_update()
+
+    async def submit(self, partition: int, messages: Sequence[Outgoing], *, alone: bool) -> OnItsWay:
+        """Give the client as many of `messages`, from the first, as fit a batch: one if it shall be `alone`. Raises `KafkaError`."""
+        first = messages[0]
+        if len(messages) == 1 and not alone and (first.key is not None or first.value is not None):
+            sent = await self._producer.send(first.topic, first.value, first.key, partition, headers=list(first.sent_headers))
+            return OnItsWay(messages, self._watched(sent), [-1], False)
+        # A batch of our own costs one future, not one for each message, and holds one without key and value, which `send` takes for a slip.
+        batch = self._producer.create_batch()
+        timestamps: list[int] = []
+        for message in messages[:1] if alone else messages:
+            added = batch.append(timestamp=None, key=message.key, value=message.value, headers=list(message.sent_headers))
+            if added is None:
+                break
+            timestamps.append(added.timestamp)
+        batch.close()
+        sent = await self._producer.send_batch(batch, first.topic, partition=partition)
+        return OnItsWay(messages[: len(timestamps)], self._watched(sent), timestamps, len(timestamps) == 1)
+
+    async def close(self, *, within: float) -> int:
+        """Wait up to `within` seconds for what is under way, and close. Return how many batches nobody acknowledged. Raises nothing."""
+        self.spoil()
+        try:
+            if self._under_way:
+                await asyncio.wait(set(self._under_way), timeout=within)
+        finally:
+            unanswered = len(self._under_way)
+            await close_consumer(self._producer, within=_CLOSE_TIMEOUT)
+        return unanswered
+
+    def _watched(self, future: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
+        self._under_way.add(future)
+        future.add_done_callback(self._has_ended)
+        return future
+
+    def _has_ended(self, future: asyncio.Future[RecordMetadata]) -> None:
+        self._under_way.discard(future)
+        if future.cancelled() or future.exception() is not None:
+            self._is_spoiled = True
+
+
+async def connected(settings: SenderSettings, options: Mapping[str, object], *, timeout: float) -> IdempotentClient:
+    """Start a producer. Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
+    try:
+        given: dict[str, Any] = {"max_batch_size": _BATCH, **settings.client_options, **options}
+        producer = AIOKafkaProducer(
+            bootstrap_servers=settings.brokers,
+            client_id=settings.client_id,
+            acks="all",
+            enable_idempotence=True,
+            max_request_size=_UNBOUNDED,
+            request_timeout_ms=max(1, round(timeout * 1000)),
+            **given,
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"client_options can't be used for a producer: {error}") from error
+    is_connected = False
+    try:
+        await answer(start(producer), within=_START_TIMEOUT)
+        is_connected = True
+    except (KafkaError, OSError) as error:
+        raise PublishUnavailable(f"the brokers {settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
+    finally:
+        if not is_connected:
+            await close_consumer(producer, within=_CLOSE_TIMEOUT)
+    return IdempotentClient(producer)

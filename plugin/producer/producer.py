@@ -1,0 +1,285 @@
+"""`Producer`: sends messages from anywhere, with an answer for each, and drops none in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from ackwise.middleware.duration import parse_duration
+from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable, StoreUnavailable
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.outbox import OutboxStore, TransactionOutcome, retry_delay
+from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id
+from ackwise.middleware.policies import Events
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.sendlater import refuse_too_late, send_later
+from ackwise.plugin.producer.delaying import due_of
+from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
+from ackwise.plugin.producer.ledger import Ledger
+from ackwise.plugin.producer.sender import Sender
+from ackwise.plugin.registry import open_outbox, open_sink
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
+
+__all__ = ["Producer", "Saved"]
+
+log = Log()
+
+#: Ids and topics that a log line or an error spells out; the rest is a number.
+_SPELLED: Final = 20
+
+#: Seconds added to due times, as `clock_skew` of an app by default.
+_CLOCK_SKEW: Final = 0.5
+
+
+class Saved(NamedTuple):
+    """No broker acknowledged the message in time; it is a row of the outbox now, and the outbox's relay sends it."""
+
+    topic: str
+    message_id: str
+
+
+class Producer:
+    """Send messages to Kafka, acknowledged by all in-sync replicas:
+
+        async with Producer("localhost:9092") as producer:
+            sent = await producer.send("orders", {"number": 42}, key="customer-7")
+
+    Each message has an id in the header `message-id`. Within one client nothing is written twice; where a client can't go on, another
+    one may write what had no answer again, under the same id: consumers that use `Dedup(key=message_id)` run it once.
+
+    Errors that may pass are tried again after 1 s × 1.6ⁿ, within `timeout` seconds in all. With an `outbox` (a URL or an open store),
+    what has no answer by then is saved there, and the answer says so.
+
+    `group` names the producer in events and logs; what is sent with `delay=` or `at=` waits for the workers of the app of that name,
+    which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `levels` are the delay levels of that
+    app. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        brokers: str = DEFAULT_BROKERS,
+        *,
+        group: str = "producer",
+        events: str | os.PathLike[str] | Events | EventSink | None = None,
+        outbox: str | OutboxStore | None = None,
+        timeout: float | str = 120.0,
+        close_timeout: float | str = 30.0,
+        compression: str | None = None,
+        linger: float | str = 0.0,
+        levels: DelayLevels | None = None,
+        client_id: str = "ackwise",
+        client_options: Mapping[str, object] | None = None,
+        sender: MessageSender | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`sender`, `clock`, `wall`, `sleep` and `rng` are for tests: `sender` is neither started nor stopped."""
+        settings = HostSettings(brokers, group, client_id=client_id, client_options=client_options or {})
+        self._group = group
+        self._timeout = parse_duration(timeout, what="timeout of Producer")
+        self._close_timeout = parse_duration(close_timeout, what="close_timeout of Producer")
+        options = {"compression_type": compression, "linger_ms": round(parse_duration(linger, what="linger of Producer") * 1000)}
+        self._own_sender = Sender(settings, options=options) if sender is None else None
+        self._sender: MessageSender = self._own_sender or sender  # type: ignore[assignment]  # one of them is there
+        self._own_outbox = open_outbox(outbox) if isinstance(outbox, str) else None
+        self._outbox = outbox if self._own_outbox is None and not isinstance(outbox, str) else self._own_outbox
+        self._ledger = Ledger(_sink_of(events, group))
+        self._levels = levels or DelayLevels()
+        self._send_topics = [f"{group}.send.{name}" for name in self._levels.names()]
+        self._clock, self._wall, self._sleep, self._rng = clock, wall, sleep, rng
+        self._in_flight: dict[int, Outgoing] = {}  #: by identity: two may have one id
+        self._landed = asyncio.Event()
+        self._giving_up = asyncio.Event()
+        self._is_open = False
+        self._opened = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self._group!r}, {len(self._in_flight)} in flight>"
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises `PublishUnavailable` if no broker answers, `ConfigurationError`, and what the outbox and the events raise."""
+        if self._is_open or self._giving_up.is_set():
+            raise ConfigurationError("this Producer was entered before; make a new one")
+        async with AsyncExitStack() as opening:
+            opening.push_async_callback(self._ledger.close)
+            await self._ledger.open()
+            if self._own_outbox is not None:
+                opening.push_async_callback(self._own_outbox.close)
+                await self._own_outbox.open()
+            if self._own_sender is not None:
+                opening.push_async_callback(self._own_sender.stop)
+                await self._own_sender.start()
+            self._opened = opening.pop_all()
+        self._is_open = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """`close`. Where the block raised, what was not acknowledged is logged and not raised."""
+        try:
+            await self.close()
+        except PublishUnavailable:
+            if error is None:
+                raise
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        headers: GivenHeaders = (),
+        partition: int | None = None,
+        message_id: str | None = None,
+        delay: float | str | None = None,
+        at: datetime.datetime | float | None = None,
+    ) -> Acked | Saved:
+        """Send a message and return where it was written, or `Saved` if it is in the outbox instead.
+
+        `value` is bytes, str, `None`, or what JSON can hold, such as a pydantic model. Without a `partition` the key decides, as Kafka's
+        own clients do. `delay` (seconds, or a text such as `"5m"`) or `at` (an aware datetime, or epoch seconds) sends it then, never
+        early; where it was written is then its place among those that wait.
+
+        Raises `PublishRefused` if it is refused for good, `PublishUnavailable` if nobody acknowledged it in time: it may be there all the
+        same, and is sent again under its id by whoever gives that as `message_id`. Raises `ConfigurationError` for what can't be sent.
+        """
+        message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
+        if (due := due_of(delay, at, self._wall())) is not None:
+            message = self._later(message, due)
+        (answer,) = await self.send_batch([message])
+        if isinstance(answer, SendFailed):
+            raise (PublishUnavailable if answer.retriable else PublishRefused)(f"message {message.message_id!r}: {answer.cause}")
+        return answer
+
+    async def send_batch(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
+        """Send all; one answer for each, in order, whatever becomes of the others. Of a partition they are written in this order.
+
+        Raises `ConfigurationError` if the producer is not open, and nothing else but cancellation.
+        """
+        if not self._is_open:
+            raise ConfigurationError("this Producer is not open; send inside of `async with Producer(brokers) as producer:`")
+        self._in_flight.update((id(message), message) for message in messages)
+        try:
+            answers: list[Acked | Saved | SendFailed] = [*await self._deliver(messages)]
+            await self._save(messages, answers)
+            self._ledger.record(messages, answers)
+            return answers
+        finally:
+            for message in messages:
+                self._in_flight.pop(id(message), None)
+            self._landed.set()
+
+    async def close(self) -> None:
+        """Wait up to `close_timeout` seconds for what is in flight, and close. Sends after this are refused.
+
+        What is not acknowledged by then fails where it is awaited. Raises `PublishUnavailable` that names those messages.
+        """
+        self._is_open = False
+        try:
+            await self._wait_for_landing()
+        finally:
+            self._giving_up.set()
+            if left := list(self._in_flight.values()):
+                log.error(
+                    "the producer is closed before messages were acknowledged",
+                    group=self._group,
+                    messages=len(left),
+                    topics=", ".join(sorted({message.topic for message in left})[:_SPELLED]),
+                    ids=_spelled(left),
+                )
+            await self._opened.aclose()
+        if left:
+            raise PublishUnavailable(f"{len(left)} messages were not acknowledged when the producer was closed: {_spelled(left)}")
+
+    async def _wait_for_landing(self) -> None:
+        async def landing() -> None:
+            while self._in_flight:
+                self._landed.clear()
+                await self._landed.wait()
+
+        waiting = asyncio.ensure_future(landing())
+        giving_up = asyncio.ensure_future(self._sleep(self._close_timeout))
+        try:
+            await asyncio.wait({waiting, giving_up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            giving_up.cancel()
+
+    def _later(self, message: Outgoing, due: int) -> Outgoing:
+        now_ms = round(self._wall() * 1000)
+        refuse_too_late(message.topic, due, now_ms)
+        return send_later(
+            message,
+            due,
+            now_ms=now_ms,
+            group=self._group,
+            topics=self._send_topics,
+            levels=self._levels,
+            clock_skew=_CLOCK_SKEW,
+        )
+
+    async def _deliver(self, messages: Sequence[Outgoing]) -> list[SendAnswer]:
+        """Send until each is acknowledged or refused, or its time is over."""
+        deadline, failures = self._clock() + self._timeout, 0
+        answers = await self._sender.send_many(messages)
+        while again := [place for place, found in enumerate(answers) if isinstance(found, SendFailed) and found.retriable]:
+            failures += 1
+            wait = retry_delay(failures, rng=self._rng)
+            if self._clock() + wait > deadline or not await self._rest(wait):
+                return answers
+            for place, found in zip(again, await self._sender.send_many([messages[place] for place in again]), strict=True):
+                answers[place] = found
+        return answers
+
+    async def _rest(self, seconds: float) -> bool:
+        """Whether there is a next try after so many seconds: not if the producer gives up meanwhile."""
+        resting = asyncio.ensure_future(self._sleep(seconds))
+        giving_up = asyncio.ensure_future(self._giving_up.wait())
+        try:
+            await asyncio.wait({resting, giving_up}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            resting.cancel()
+            giving_up.cancel()
+        return not self._giving_up.is_set()
+
+    async def _save(self, messages: Sequence[Outgoing], answers: list[Acked | Saved | SendFailed]) -> None:
+        """Make what may be sent later rows of the outbox, if there is one."""
+        places = [place for place, found in enumerate(answers) if isinstance(found, SendFailed) and found.retriable]
+        if self._outbox is None or not places:
+            return
+        saving, tx_id = [messages[place] for place in places], new_message_id()
+        try:
+            await self._outbox.prepare(saving, tx_id, producer_group=self._group)
+            await self._outbox.decide(tx_id, TransactionOutcome.COMMIT)
+        except (StoreUnavailable, ConfigurationError) as error:
+            log.error(
+                "messages were neither acknowledged nor saved to the outbox", group=self._group, messages=len(saving), error=said(error)
+            )
+            return
+        log.warning("messages were not acknowledged in time, they are in the outbox now", group=self._group, messages=len(saving))
+        for place in places:
+            answers[place] = Saved(messages[place].topic, messages[place].message_id)
+
+
+def _sink_of(events: str | os.PathLike[str] | Events | EventSink | None, group: str) -> EventSink | None:
+    if isinstance(events, str | os.PathLike):
+        events = Events(os.fspath(events))
+    if not isinstance(events, Events):
+        return events
+    if not isinstance(events.sink, str | os.PathLike):
+        return events.sink
+    return open_sink(os.fspath(events.sink), group=group, mode=events.mode, permissions=events.permissions, facts={"sources": []})
+
+
+def _spelled(messages: Sequence[Outgoing]) -> str:
+    ids = ", ".join(message.message_id for message in messages[:_SPELLED])
+    return ids if len(messages) <= _SPELLED else f"{ids} and {len(messages) - _SPELLED} more"

@@ -1,0 +1,305 @@
+"""`Sender`: messages to Kafka through an idempotent producer, with an answer for each.
+
+A batch that failed leaves a hole in the numbers by which the broker recognises repetitions, and the client can't mend it: another client
+takes its place. What was not acknowledged before that may be written twice, under one message id. Within one client nothing is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from aiokafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka.structs import RecordMetadata
+
+from ackwise.middleware.errors import PublishUnavailable
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.plugin.client.bounded import answer, ended
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.producer.client import IdempotentClient, OnItsWay, SenderSettings, connected
+from ackwise.plugin.producer.partitions import Partitions
+from ackwise.plugin.producer.refusals import Refusal, refusal_of
+
+__all__ = ["Acked", "SendFailed", "Sender", "SenderSettings"]
+
+log = Log()
+
+#: Seconds until a message that nobody acknowledged is reported; it may be acknowledged later, and asked for again it is not sent twice.
+_TIMEOUT: Final = 10.0
+
+#: Seconds to learn the partitions of a topic; a topic that is missing holds up its neighbours in the list for so long.
+_LEARN: Final = 5.0
+
+#: Messages without an answer that are remembered; beyond that the oldest may be written twice.
+_MOST_UNANSWERED: Final = 10_000
+
+#: To be sent again at once, alone in its batch and through a client that is in order. No caller sees it.
+_AGAIN: Final = SendFailed("the batch was refused", retriable=True)
+
+_BEHIND: Final = SendFailed("an earlier message of its partition was not acknowledged", retriable=True)
+_STOPPED: Final = SendFailed("the producer is stopped", retriable=True)
+
+
+class Sender:
+    """Sends through one idempotent producer with acks=all, and takes another one when that can't go on.
+
+    The answer `Acked` is the broker's. Whatever else happens, a cancellation from inside of the client too, is `SendFailed`.
+    """
+
+    def __init__(self, settings: SenderSettings, *, options: Mapping[str, object] | None = None, timeout: float = _TIMEOUT) -> None:
+        """`options` are for the producer alone, such as `compression_type`. `timeout`: seconds until a message is reported as failed."""
+        self._settings = settings
+        self._options = dict(options or {})
+        self._timeout = timeout
+        self._client: IdempotentClient | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[int]] = set()
+        self._unanswered: dict[str, tuple[OnItsWay, int]] = {}
+        self._running = 0
+        self._is_stopping = False
+        self._has_run = asyncio.Event()
+        self._throttle = LogThrottle()
+
+    async def start(self) -> None:
+        """Connect. Raises `PublishUnavailable` if no broker answers, `ConfigurationError` for options that can't be used."""
+        self._is_stopping = False
+        self._client = await connected(self._settings, self._options, timeout=self._timeout)
+
+    async def stop(self) -> None:
+        """Take no more, wait in bounded time for what is being sent, which has its answers, and close. Raises nothing of the client's.
+
+        Where this is cancelled, it closes without waiting.
+        """
+        self._is_stopping = True
+        within = 0.0
+        try:
+            while self._running:
+                self._has_run.clear()
+                if not await ended(self._has_run.wait(), within=2 * self._timeout):
+                    break
+            within = self._timeout
+        finally:
+            await self._close(within)
+
+    async def _close(self, within: float) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait({self._renewal})
+        client, self._client = self._client, None
+        if client is not None and (batches := await client.close(within=within)):
+            log.warning("the producer is closed, and what it was sending may be there or not; each message was reported", batches=batches)
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+        """Send all; one answer for each, in order. Raises nothing but cancellation. The first one connects, if `start` did not.
+
+        Of a partition the messages are written in the order of the list. Behind one that failed and may be sent again, none is sent;
+        with `stop_keys` none with its key behind one that was refused for good. What was not tried has no `error` in its answer. A
+        message that was sent before and had no answer yet is not sent again by the same client: its answer is that of the first one.
+        """
+        if self._is_stopping:
+            return [_STOPPED] * len(messages)
+        self._running += 1
+        stopped = _StoppedKeys() if stop_keys else None
+        try:
+            answers = await self._attempt(messages, stopped, is_last=False)
+            if again := [place for place, found in enumerate(answers) if found is _AGAIN]:
+                second = await self._attempt([messages[place] for place in again], stopped, is_last=True)
+                for place, found in zip(again, second, strict=True):
+                    answers[place] = found
+            return answers
+        finally:
+            self._running -= 1
+            self._has_run.set()
+
+    async def _attempt(self, messages: Sequence[Outgoing], stopped: _StoppedKeys | None, *, is_last: bool) -> list[SendAnswer]:
+        """Send the messages of each partition, side by side with those of others; in the last attempt each alone in its batch."""
+        answers: list[SendAnswer] = [_BEHIND] * len(messages)
+        lines = await self._lines(messages, answers, stopped)
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        sending = [
+            self._send_line(partition, [messages[place] for place in places], deadline, stopped, is_last=is_last)
+            for (_, partition), places in lines.items()
+        ]
+        for places, found in zip(lines.values(), await asyncio.gather(*sending), strict=True):
+            for place, each in zip(places, found, strict=True):
+                answers[place] = each
+        return answers
+
+    async def _lines(
+        self, messages: Sequence[Outgoing], answers: list[SendAnswer], stopped: _StoppedKeys | None
+    ) -> dict[tuple[str, int], list[int]]:
+        """The places of the messages by topic and partition; what has no partition is answered."""
+        highest: dict[str, int] = {}
+        for message in messages:
+            highest[message.topic] = max(highest.get(message.topic, 0), message.partition or 0)
+        found = dict(zip(highest, await asyncio.gather(*(self._partitions(*each) for each in highest.items())), strict=True))
+        lines: dict[tuple[str, int], list[int]] = {}
+        for place, message in enumerate(messages):
+            partitions = found[message.topic]
+            if isinstance(partitions, SendFailed):
+                answers[place] = partitions
+            elif (partition := partitions.of(message)) is None:
+                cause = f"topic {message.topic!r} has {len(partitions)} partitions, and no partition {message.partition}"
+                answers[place] = SendFailed(cause, retriable=False, error="UnknownPartition")
+                if stopped is not None:
+                    stopped.stop(message)
+            else:
+                lines.setdefault((message.topic, partition), []).append(place)
+        return lines
+
+    async def _partitions(self, topic: str, highest: int) -> Partitions | SendFailed:
+        """The partitions of `topic`, asked for anew if it seems to have no partition `highest`."""
+        try:
+            client = await self._current(self._timeout)
+            known, available = await answer(client.partitions(topic), within=_LEARN)
+            if highest not in known:
+                await answer(client.learn(), within=_LEARN)
+                known, available = await answer(client.partitions(topic), within=_LEARN)
+        except KafkaTimeoutError:
+            return _failure(UnknownTopicOrPartitionError(), topic)
+        except Exception as error:  # noqa: BLE001  # whatever it was, nothing was sent
+            return _failure(error, topic)
+        return Partitions(known, available)
+
+    async def _send_line(
+        self, partition: int, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool
+    ) -> list[SendAnswer]:
+        """Send messages of one partition, batch after batch; behind one that may be there or not, nothing is sent."""
+        answers: list[SendAnswer] = []
+        while rest := messages[len(answers) :]:
+            if stopped is not None and not (rest := stopped.before(rest)):
+                answers.append(_BEHIND)
+                continue
+            found = await self._send_batch(partition, rest, deadline, is_last)
+            if stopped is not None:
+                for message in [message for message, answer in zip(rest, found, strict=False) if _is_refusal(answer)]:
+                    stopped.stop(message)
+            answers += found
+            if isinstance(last := answers[-1], SendFailed) and last.retriable:
+                answers += [last if last is _AGAIN else _BEHIND] * (len(messages) - len(answers))
+        return answers
+
+    async def _send_batch(self, partition: int, messages: Sequence[Outgoing], deadline: float, is_last: bool) -> list[SendAnswer]:
+        """Send as many of `messages`, from the first, as go into one batch, and return their answers."""
+        topic = messages[0].topic
+        try:
+            client = await self._current(_left(deadline))
+            if (known := self._known(messages[0])) is not None:
+                sent, places = known
+            else:
+                new = self._new_ones(messages)
+                sent = await answer(client.submit(partition, new, alone=is_last), within=_left(deadline))
+                places = range(len(sent.messages))
+        except Exception as error:  # noqa: BLE001  # whatever it was, the first one is not acknowledged, and the others wait behind it
+            return [_failure(error, topic, is_last=is_last)]
+        await asyncio.wait({sent.future}, timeout=_left(deadline))
+        if not sent.future.done():
+            if known is not None:  # it had two times as long: the client may never come back to it
+                client.spoil()
+            self._remember(sent)
+            return [_failure(KafkaTimeoutError(), topic)] * len(places)
+        if self._unanswered:
+            self._forget(sent, places)
+        try:
+            return [sent.acked(place) for place in places]
+        except Exception as error:  # noqa: BLE001  # whatever it was, it is not an acknowledgement, and the client is spoiled
+            return [_failure(error, topic, is_last=is_last, alone=sent.is_alone)] * len(places)
+
+    def _known(self, message: Outgoing) -> tuple[OnItsWay, range] | None:
+        """The batch in which `message` is on its way already, and its place."""
+        sent, place = self._unanswered.get(message.message_id, (None, 0))
+        return None if sent is None or sent.messages[place] != message else (sent, range(place, place + 1))
+
+    def _new_ones(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """The messages before the first one that is on its way already."""
+        if not self._unanswered:
+            return messages
+        return messages[: next((place for place, message in enumerate(messages) if self._known(message) is not None), len(messages))]
+
+    def _remember(self, sent: OnItsWay) -> None:
+        """Keep the answer of a batch for whoever sends its messages again."""
+        names = [message.message_id for message in sent.messages]
+        self._unanswered.update((name, (sent, place)) for place, name in enumerate(names))
+        while len(self._unanswered) > _MOST_UNANSWERED:
+            del self._unanswered[next(iter(self._unanswered))]
+
+        def forget_failed(future: asyncio.Future[RecordMetadata]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                self._forget(sent)
+
+        sent.future.add_done_callback(forget_failed)
+
+    def _forget(self, sent: OnItsWay, places: Iterable[int] | None = None) -> None:
+        for place in range(len(sent.messages)) if places is None else places:
+            if self._unanswered.get(name := sent.messages[place].message_id, (None,))[0] is sent:
+                del self._unanswered[name]
+
+    async def _current(self, within: float) -> IdempotentClient:
+        """The client if it can be used, else the next one. Raises `PublishUnavailable` if there is none after `within` seconds."""
+        client = self._client
+        if client is None and self._is_stopping:
+            raise PublishUnavailable("the producer is stopped")
+        if client is None or not client.is_usable:
+            if self._renewal is None or self._renewal.done():
+                if client is not None and self._throttle.is_due():
+                    log.warning("the producer can't go on after an error, another one is begun", client=self._settings.client_id)
+                self._renewal = asyncio.create_task(self._renew(client), name="ackwise producer")
+            await asyncio.wait({self._renewal}, timeout=max(0.0, within))
+            client = self._client
+        if client is None or not client.is_usable:
+            raise PublishUnavailable(f"no producer can be begun now, the brokers {self._settings.brokers!r} do not answer one")
+        return client
+
+    async def _renew(self, spoiled: IdempotentClient | None) -> None:
+        try:
+            self._client = await connected(self._settings, self._options, timeout=self._timeout)
+        except Exception as error:  # noqa: BLE001  # whatever it was, it may pass
+            log.debug("another producer can't be begun now, it is tried again with the next message", error=said(error))
+            return
+        self._unanswered.clear()
+        if spoiled is None:
+            return
+        retiring = asyncio.create_task(spoiled.close(within=self._timeout), name="ackwise producer, retiring")
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+
+
+class _StoppedKeys:
+    """The topics and keys of which a message was refused for good in one call."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, bytes]] = set()
+
+    def stop(self, message: Outgoing) -> None:
+        if message.key is not None:
+            self._keys.add((message.topic, message.key))
+
+    def before(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Those of `messages` before the first one with such a key."""
+        if not self._keys:
+            return messages
+        return messages[: next((place for place, each in enumerate(messages) if (each.topic, each.key) in self._keys), len(messages))]
+
+
+def _is_refusal(answer: SendAnswer) -> bool:
+    return isinstance(answer, SendFailed) and not answer.retriable
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - asyncio.get_running_loop().time())
+
+
+def _failure(error: BaseException, topic: str, *, is_last: bool = True, alone: bool = False) -> SendFailed:
+    """What is said of a message whose sending raised `error`."""
+    refusal, name = refusal_of(error, alone=alone), type(error).__name__
+    if isinstance(error, PublishUnavailable):
+        return SendFailed(str(error), retriable=True, error=name)
+    if refusal is Refusal.FINAL:
+        return SendFailed(f"topic {topic!r} refuses the message for good ({name})", retriable=False, error=name)
+    if refusal is not Refusal.PASSING and not is_last:
+        return _AGAIN
+    return SendFailed(f"topic {topic!r} did not acknowledge the message ({name})", retriable=True, error=name)

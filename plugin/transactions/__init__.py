@@ -1,0 +1,1 @@
+"""Transactional messages: half messages, local transactions, and the producer that knows both."""

@@ -1,0 +1,127 @@
+"""A batch under `Transactional` with an outbox, in a process of its own, one statement at a time, so that it can be killed between two.
+
+Arguments: URL of the database, path of the broker's file, ids. The pipeline is the one of a worker; the handler writes a row in `effects`
+for each id and changes a balance, and publishes a message. At the end a relay sends what was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from tests.failures.booking import FileSender, drain
+from tests.failures.transacting import ADD, BOOK, account_of, execute
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.batch import Batch
+from ackwise.middleware.errors import PublishRefused, PublishUnavailable
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.outbox import Outbox
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.policies import Transactional
+from ackwise.middleware.retry import ConsumeLater
+from ackwise.middleware.run import Run
+from ackwise.middleware.transaction import Finish, TransactionalStore
+from ackwise.middleware.transactional import TransactionalPipeline
+from ackwise.middleware.wire import Copy
+from ackwise.middleware.worker import Worker
+from ackwise.plugin.registry import open_inbox, open_outbox
+
+STEPS = ("opened", "began", "claimed", "booked", "added", "marked", "rows written", "committed", "sending", "acknowledged")
+
+
+def reach(step: str) -> None:
+    sys.stdout.write(f"{step}\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+
+
+class Stepping:
+    """An inbox, or a transaction of it, that says what it has done."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @asynccontextmanager
+    async def begin(self, *, retention: float) -> AsyncIterator[Stepping]:
+        async with self.inner.begin(retention=retention) as transaction:
+            reach("began")
+            yield Stepping(transaction)
+        reach("committed")
+
+    async def claim(self, keys: Sequence[Any]) -> Any:
+        answers = await self.inner.claim(keys)
+        reach("claimed")
+        return answers
+
+    async def finish(self, finishes: Sequence[Finish]) -> None:
+        await self.inner.finish(finishes)
+        reach("marked")
+
+    def writer(self, connection: Any) -> Stepping:
+        return Stepping(self.inner.writer(connection))
+
+    async def flush(self) -> None:
+        await self.inner.flush()
+        reach("rows written")
+
+
+class Lane:
+    """Of nobody else's."""
+
+    cut_off = is_stopping = False
+
+    def pass_settled(self, runs: Sequence[Run]) -> None: ...
+
+
+class NoCopies:
+    """Nothing comes later here."""
+
+    async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
+        raise AssertionError("a message failed")
+
+
+def run_of(offset: int, id: str) -> Run:
+    """Its offset says nothing: what was consumed before is known by its value."""
+    origin = Origin("orders", 0, offset, 0)
+    return Run.of(Delivery("orders", 0, offset, 0, None, id.encode(), (), origin))
+
+
+async def work(url: str, broker: Path, ids: Sequence[str]) -> None:
+    inbox, outbox = open_inbox(url), open_outbox(url)
+    await inbox.open()
+    await outbox.open()
+    runs = [run_of(offset, id) for offset, id in enumerate(ids)]
+
+    async def pay(batch: Batch[bytes]) -> None:
+        taken = [message.value.decode() for message in batch]
+        await execute(batch.connection, BOOK, [(id,) for id in taken])
+        reach("booked")
+        await execute(batch.connection, ADD, [(1, account_of(id)) for id in sorted(taken, key=account_of)])
+        reach("added")
+        for run in runs:
+            if (id := (run.delivery.value or b"").decode()) in taken:
+                run.publishes = [Outgoing("paid", id.encode(), key=b"k", message_id=f"paid-{id}")]
+
+    policy = Transactional(url, key=lambda message: message.raw)
+    worker = Worker("billing", ConsumeLater(3), NoCopies(), "retry", "dlq", ["d"] * 18, dedup=policy, outbox=cast(Outbox, Stepping(outbox)))
+    agent = Agent("pay", ("orders",), "batch", pay, lambda value: value)
+    pipeline = TransactionalPipeline(agent, worker, cast(TransactionalStore, Stepping(inbox)))
+    reach("opened")
+    await pipeline(list(runs), Lane())
+    await drain(outbox, FileSender(broker, reach))
+    reach("done")
+    await inbox.close()
+    await outbox.close()
+
+
+if __name__ == "__main__":
+    url, broker, *ids = sys.argv[1:]
+    asyncio.run(work(url, Path(broker), ids))

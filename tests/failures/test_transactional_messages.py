@@ -1,0 +1,256 @@
+"""Transactional messages whose sender is killed at each point, on each database: sent if and only if the business has committed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.failures.booking import FileSender, book, drain, read_sent, transaction
+from tests.failures.publishing_process import STEPS as STEPS_OF_A_BATCH
+from tests.failures.test_transactional import Shop, mariadb_shop, postgres_shop, shop, sqlite_shop
+from tests.failures.transacting import account_of
+
+from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.outbox import OutboxStore, RowState
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.plugin.checkback.checkback import CheckBack
+from ackwise.plugin.checkback.schedule import CheckSchedule
+from ackwise.plugin.registry import open_outbox
+from ackwise.plugin.transactions.halfmessages import HalfMessages
+
+__all__ = ["mariadb_shop", "postgres_shop", "shop", "sqlite_shop"]  # fixtures
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+SHOPS = [
+    pytest.param("sqlite_shop", id="sqlite"),
+    pytest.param("postgres_shop", id="postgres", marks=pytest.mark.servers),
+    pytest.param("mariadb_shop", id="mariadb", marks=pytest.mark.servers),
+]
+
+#: A check at once, and again as soon as it was answered.
+AT_ONCE = CheckSchedule(first=0.0, every=0.001)
+
+
+class Crash(NamedTuple):
+    """A point at which the process ends, and what has to be true in the end."""
+
+    at: str
+    is_done: bool
+    state: RowState | None  # None: there never was a row
+    sent: int
+    checks: int
+
+
+CRASHES = [
+    Crash("before prepare", False, None, 0, 0),
+    Crash("after prepare", False, RowState.LOCAL_ROLLBACK, 0, 1),
+    Crash("inside the local transaction", False, RowState.LOCAL_ROLLBACK, 0, 1),
+    Crash("business raises", False, RowState.LOCAL_ROLLBACK, 0, 0),
+    Crash("after local commit, before the mark", True, RowState.GLOBAL_COMMIT, 1, 1),
+    Crash("after LOCAL_COMMIT", True, RowState.GLOBAL_COMMIT, 1, 0),
+    Crash("relay before send", True, RowState.GLOBAL_COMMIT, 1, 0),
+    Crash("relay after ack, before GLOBAL_COMMIT", True, RowState.GLOBAL_COMMIT, 2, 0),
+]
+
+#: What the process says when it has come there.
+STEPS = {
+    "before prepare": "opened",
+    "after prepare": "prepared",
+    "inside the local transaction": "wrote",
+    "business raises": "marked",
+    "after local commit, before the mark": "committed",
+    "after LOCAL_COMMIT": "marked",
+    "relay before send": "sending",
+    "relay after ack, before GLOBAL_COMMIT": "acknowledged",
+}
+
+
+class Desk(NamedTuple):
+    """An outbox beside the database of a shop; the same one, but for SQLite."""
+
+    outbox: OutboxStore
+    business: OutboxStore
+    outbox_url: str
+    shop: Shop
+    broker: Path
+
+    def check_back(self) -> CheckBack:
+        return CheckBack(self.outbox, producer_group="orders", business=self.business, schedule=AT_ONCE, probe_wait=2.0)
+
+
+@asynccontextmanager
+async def desk_of(shop: Shop, folder: Path) -> AsyncIterator[Desk]:
+    is_sqlite = shop.url.startswith("sqlite")
+    outbox_url = f"sqlite:///{folder}/half.db" if is_sqlite else shop.url
+    outbox = open_outbox(outbox_url)
+    business = open_outbox(shop.url) if is_sqlite else outbox
+    stores = [outbox, business] if is_sqlite else [outbox]
+    for store in stores:
+        await store.open()
+    try:
+        yield Desk(outbox, business, outbox_url, shop, folder / "broker.log")
+    finally:
+        for store in stores:
+            await store.close()
+
+
+def kill_at(step: str, command: list[str]) -> None:
+    """Let the process come to `step`, and kill it there."""
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for said in process.stdout:
+            if said.strip() == step:
+                process.kill()
+                return
+            process.stdin.write("\n")
+            process.stdin.flush()
+        raise AssertionError(f"it never came to {step}")
+
+
+async def check_all(desk: Desk) -> CheckBack:
+    """Check until no half message is left."""
+    check_back = desk.check_back()
+    async with asyncio.timeout(60):
+        while (await desk.outbox.status()).prepared:
+            await check_back.look()
+    return check_back
+
+
+@pytest.mark.parametrize("crash", CRASHES, ids=lambda crash: crash.at)
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_a_message_is_sent_if_and_only_if_its_business_is_done_wherever_the_process_dies(
+    shop: Shop, crash: Crash, tmp_path: Path
+) -> None:
+    id = f"order-{random.randrange(10)}"
+    async with desk_of(shop, tmp_path) as desk:
+        command = [sys.executable, "-m", "tests.failures.booking_process", desk.outbox_url, shop.url, str(desk.broker), id]
+        await asyncio.to_thread(kill_at, STEPS[crash.at], [*command, *(["raise"] if crash.at == "business raises" else [])])
+        check_back = await check_all(desk)
+        await drain(desk.outbox, FileSender(desk.broker))
+        effects, sent = await shop.effects(), read_sent(desk.broker)
+        rows = await rows_of(desk, id)
+    assert effects == ({id: 1} if crash.is_done else {})
+    assert await shop.balances() == ({id[-1]: 1} if crash.is_done else {})
+    assert sent == [(id, id)] * crash.sent, "each time under the same id"
+    assert rows == ([] if crash.state in (None, RowState.GLOBAL_COMMIT) else [crash.state])
+    assert check_back.counts.answered == crash.checks
+
+
+async def rows_of(desk: Desk, id: str) -> list[int]:
+    """States of the rows of a message, read past the outbox."""
+    statement = f"SELECT state FROM ackwise_outbox WHERE message_id = '{id}'"
+    if desk.outbox_url == desk.shop.url:
+        return [int(state) for (state,) in await desk.shop.ask(statement)]
+    with closing(sqlite3.connect(desk.outbox_url.removeprefix("sqlite:///"))) as connection:
+        return [int(state) for (state,) in connection.execute(statement).fetchall()]
+
+
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_a_local_transaction_that_outlasts_six_checks_is_committed_and_its_message_is_sent_once(shop: Shop, tmp_path: Path) -> None:
+    async with desk_of(shop, tmp_path) as desk:
+        impatient = CheckBack(desk.outbox, producer_group="orders", business=desk.business, schedule=AT_ONCE, probe_wait=0.02)
+        half = HalfMessages(desk.outbox, "orders", desk.business, first_check=0.0)
+        async with half.prepare([Outgoing("paid", b"order-1", message_id="order-1")]) as local, transaction(shop.url) as (connection, run):
+            await local.barrier(connection)
+            await book(run, "order-1")
+            async with asyncio.timeout(60):
+                while impatient.counts.unknown < 6:
+                    await impatient.look()
+        await check_all(desk)
+        await drain(desk.outbox, FileSender(desk.broker))
+        assert read_sent(desk.broker) == [("order-1", "order-1")]
+    assert await shop.effects() == {"order-1": 1}
+    assert (impatient.counts.unknown, impatient.counts.rolled_back) == (6, 0)
+
+
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_what_is_never_answered_is_parked_after_its_checks_and_sent_once_it_is_requeued(shop: Shop, tmp_path: Path) -> None:
+    async with desk_of(shop, tmp_path) as desk:
+        schedule = CheckSchedule(first=0.0, every=0.001, most=3)
+        impatient = CheckBack(desk.outbox, producer_group="orders", business=desk.business, schedule=schedule, probe_wait=0.02)
+        half = HalfMessages(desk.outbox, "orders", desk.business, first_check=0.0)
+        async with half.prepare([Outgoing("paid", b"order-1", message_id="order-1")]) as local, transaction(shop.url) as (connection, run):
+            await local.barrier(connection)
+            await book(run, "order-1")
+            async with asyncio.timeout(60):
+                while not impatient.counts.parked:
+                    await impatient.look()
+        (parked,) = await desk.outbox.parked()
+        assert (parked.checks, parked.cause) == (3, "3 checks did not tell how its local transaction ended")
+        assert await desk.outbox.requeue([parked.id]) == 1
+        await drain(desk.outbox, FileSender(desk.broker))
+        assert read_sent(desk.broker) == [("order-1", "order-1")]
+
+
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_three_hundred_races_of_check_back_and_slow_transactions_leave_nothing_inconsistent(shop: Shop, tmp_path: Path) -> None:
+    chance, races = random.Random(50), 300
+    is_sqlite = shop.url.startswith("sqlite")  # one writer: a race of one at a time
+    side_by_side = asyncio.Semaphore(1 if is_sqlite else 12)
+    aborted: set[str] = set()
+
+    async with desk_of(shop, tmp_path) as desk:
+        half = HalfMessages(desk.outbox, "orders", desk.business, first_check=0.0)
+
+        async def race(number: int) -> None:
+            id = f"order-{number}"
+            before, inside = (chance.random() * (0.005 if is_sqlite else 0.06) for _ in range(2))
+            async with side_by_side:
+                try:
+                    async with half.prepare([Outgoing("paid", id.encode(), message_id=id)]) as local:
+                        await asyncio.sleep(before)
+                        async with transaction(shop.url) as (connection, run):
+                            await local.barrier(connection)
+                            await run(f"INSERT INTO effects VALUES ('{id}')")
+                            await asyncio.sleep(inside)
+                            if number % 10 == 7:
+                                raise ValueError("no money")
+                except (TransactionAborted, ValueError):
+                    aborted.add(id)
+
+        schedule = CheckSchedule(first=0.0, every=0.001, most=100_000)
+        impatient = CheckBack(desk.outbox, producer_group="orders", business=desk.business, schedule=schedule, probe_wait=0.01)
+        racing = asyncio.ensure_future(asyncio.gather(*(race(number) for number in range(races))))
+        while not racing.done():
+            await impatient.look()
+            await asyncio.sleep(0.01)
+        await racing
+        await check_all(desk)
+        await drain(desk.outbox, FileSender(desk.broker))
+        sent = [value for _, value in read_sent(desk.broker)]
+    committed = set(await shop.effects())
+    assert sorted(sent) == sorted(committed), "sent, and each once, if and only if it was committed"
+    assert committed | aborted == {f"order-{number}" for number in range(races)}
+    assert committed.isdisjoint(aborted)
+    assert impatient.counts.rolled_back > 0, "some checks came first"
+
+
+@pytest.mark.parametrize("shop", SHOPS, indirect=True)
+async def test_a_batch_that_writes_and_sends_is_killed_between_any_two_statements_and_all_of_it_is_there_once(
+    shop: Shop, tmp_path: Path
+) -> None:
+    broker, every = tmp_path / "broker.log", list[str]()
+    for number, step in enumerate(STEPS_OF_A_BATCH):
+        ids = [f"order-{number}{digit}" for digit in range(5)]
+        command = [sys.executable, "-m", "tests.failures.publishing_process", shop.url, str(broker)]
+        await asyncio.to_thread(kill_at, step, [*command, *every[-2:], *ids])
+        await asyncio.to_thread(kill_at, "done", [*command, *ids, *every[-3:]])
+        every += ids
+        assert await shop.effects() == Counter(every)
+        assert await shop.balances() == Counter(map(account_of, every))
+    sent = read_sent(broker)
+    assert dict(sent) == {f"paid-{id}": id for id in every}, "once for each id, behind the consumer's Dedup"
+    assert len(sent) > len(every), "the broker acknowledged some that the relay did not live to delete"

@@ -1,0 +1,139 @@
+"""Copies from before a handler had an order: its start is refused while they wait, and one that comes all the same is flagged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import TopicAlreadyExistsError
+
+from ackwise import App, ConfigurationError, Message, RetryInPlace
+from ackwise.middleware.commitmetadata import CommitMetadata, FinishedMap
+from ackwise.middleware.events import EventCode
+from ackwise.middleware.message import Delivery, Origin
+from ackwise.middleware.wire import retry_copy
+from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.leftovers import REPAIR, find_leftovers
+from ackwise.plugin.settings.config import Config
+from ackwise.testing import Place, TestApp
+from ackwise.testing.kafka.broker import MemoryKafka
+
+RETRY, DELAY = "billing.retry", "billing.delay.10s"
+
+
+@pytest.fixture
+async def kafka() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as running:
+        running.create_topic("orders")
+        yield running
+
+
+def app(kafka: MemoryKafka | None = None, order: Any = "key") -> App:
+    made = App("billing", config=Config(), brokers="localhost:9092" if kafka is None else kafka.bootstrap)
+
+    @made.agent("orders", order=order, in_place=None if order == "none" else RetryInPlace(3, delay="10ms"))
+    async def bill(message: Message[bytes]) -> None:
+        if message.value == b"fails" and not message.in_place:
+            raise TimeoutError
+
+    return made
+
+
+def wait(
+    kafka: MemoryKafka, topic: str, *, handler: str = "bill", replay: bytes | None = None, reason: str = "E", value: bytes = b"v"
+) -> None:
+    """Put a copy of `orders`/0/7 there, as a worker without an order writes it."""
+    origin = Origin("orders", 0, 7, 1000)
+    message = Delivery(*origin, b"ann", value, (), origin, replay_id=replay)
+    copy = retry_copy(message, topic=topic, partition=0, group="billing", handler=handler, due=1, now_ms=0, reason=reason)
+    with suppress(TopicAlreadyExistsError):
+        kafka.create_topic(topic, max_message_bytes=2_000_000)
+    kafka.produce(topic, copy.value, key=copy.key, headers=copy.headers)
+
+
+async def found(group: Group, **limits: Any) -> list[tuple[str, str, int]]:
+    leftovers = await find_leftovers(group.settings, group.names, group.agents, **limits)
+    assert leftovers.unread is None
+    return [(each.handler, each.topic, each.offset) for each in leftovers.found]
+
+
+@pytest.mark.parametrize("topic", [RETRY, DELAY])
+@pytest.mark.parametrize("order", ["key", "partition"])
+async def test_a_start_is_refused_while_a_copy_waits_for_a_handler_with_an_order(kafka: MemoryKafka, topic: str, order: Any) -> None:
+    wait(kafka, topic, handler="ship")
+    wait(kafka, topic)
+    group = app(kafka, order).group()
+    with pytest.raises(ConfigurationError) as refused:
+        await asyncio.wait_for(group.slots.host(group.settings, group.agents).run(asyncio.Event()), 20)
+    assert str(refused.value) == (
+        f"topic {topic!r} has a copy for agent 'bill' from before it had order={order!r} (partition 0, offset 1), and it would run out of "
+        "order; let workers without the order run the delay and retry topics dry, or cancel what waits (ackwise cancel), and switch the "
+        "order on then"
+    )
+
+
+async def test_without_an_order_nobody_looks(kafka: MemoryKafka) -> None:
+    wait(kafka, RETRY)
+    assert await found(app(kafka, "none").group()) == []
+
+
+async def test_a_replay_a_repair_and_copies_of_others_do_not_count(kafka: MemoryKafka) -> None:
+    wait(kafka, RETRY, replay=b"redrive-1")
+    wait(kafka, RETRY, reason=f"{REPAIR}LOST")
+    wait(kafka, RETRY, handler="ship")
+    kafka.produce(RETRY, b"foreign")
+    assert await found(app(kafka).group()) == []
+
+
+async def test_what_relay_and_group_have_committed_or_finished_does_not_count(kafka: MemoryKafka) -> None:
+    for topic in (RETRY, RETRY, RETRY, DELAY):
+        wait(kafka, topic)
+    group = app(kafka).group()
+    await _commit(kafka, group.names.relay_group, DELAY, 1, "")
+    await _commit(kafka, "billing", RETRY, 1, map_of(1, 0b10))
+    assert await found(group) == [("bill", RETRY, 1)]
+    await _commit(kafka, "billing", RETRY, 2, map_of(2, 0b1))
+    assert await found(group) == []
+
+
+def map_of(base: int, bits: int) -> str:
+    return CommitMetadata(finished=FinishedMap("c", base, 0, 0, "a", bits)).encode()
+
+
+async def _commit(kafka: MemoryKafka, group: str, topic: str, offset: int, metadata: str) -> None:
+    consumer: Any = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        await consumer.commit({TopicPartition(topic, 0): (offset, metadata)})
+    finally:
+        await consumer.stop()
+
+
+async def test_what_can_not_be_read_in_time_is_said_and_refuses_nothing(kafka: MemoryKafka) -> None:
+    wait(kafka, RETRY)
+    group = app(kafka).group()
+    leftovers = await find_leftovers(group.settings, group.names, group.agents, within=0.0)
+    assert leftovers == ([], "not all copies could be read within 0 s")
+
+
+@pytest.mark.parametrize("value", [b"v", b"fails"])
+async def test_a_copy_that_comes_all_the_same_runs_and_is_flagged_and_counted(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "ackwise")
+    async with TestApp(app()) as worker:
+        await worker.deliver("orders", b"v", key="ann")
+        wait(worker.kafka, RETRY, value=value)
+        fate = await worker.fate(Place("orders", 0, 7), attempt=2)
+        assert fate.kind == "done"
+    told = [event for event in worker.events if event.offset == 7 and event.code in (EventCode.FAILED, EventCode.SUCCEEDED)]
+    assert [json.loads(event.attrs or "{}").get("out_of_order") for event in told] == [True] * (1 + (value == b"fails"))
+    plain = [event for event in worker.events if event.offset == 0 and event.code is EventCode.SUCCEEDED]
+    assert [event.attrs for event in plain] == [None]
+    lines = [record.getMessage() for record in caplog.records if "a copy came for a handler with an order" in record.getMessage()]
+    assert len(lines) == 1

@@ -1,0 +1,156 @@
+"""Messages that are sent later: by a handler or a producer, through a relay, never early, to the topic that they name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ackwise import App, ConfigurationError, Message, Producer
+from ackwise.middleware.message import Headers
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.retry import ConsumeLater, DelayLevels
+from ackwise.middleware.sendlater import send_later, to_send
+from ackwise.middleware.wire import ForeignCopy, NewerWire
+from ackwise.testing import TestApp
+
+LEVELS = DelayLevels("1s 10s")
+TOPICS = ["billing.send.1s", "billing.send.10s"]
+
+
+def later(message: Outgoing, due: int, *, now_ms: int = 0, clock_skew: float = 0.5) -> Outgoing:
+    return send_later(message, due, now_ms=now_ms, group="billing", topics=TOPICS, levels=LEVELS, clock_skew=clock_skew)
+
+
+def test_a_message_survives_the_way_through_its_headers() -> None:
+    message = Outgoing("orders", b"v", b"k", (("trace", b"t"), ("ackwise-version", b"9")), 3, "mine")
+    waiting = later(message, 20_000)
+    assert (waiting.topic, waiting.value, waiting.key, waiting.partition) == ("billing.send.10s", b"v", b"k", None)
+    assert dict(waiting.sent_headers)["ackwise-due"] == b"20500"
+    assert to_send(waiting.key, waiting.value, waiting.sent_headers, "billing") == message
+
+
+@pytest.mark.parametrize(("delay", "topic"), [(1, TOPICS[0]), (999, TOPICS[0]), (9_999, TOPICS[0]), (10_000, TOPICS[1]), (0, "orders")])
+def test_it_waits_on_the_largest_level_that_fits(delay: int, topic: str) -> None:
+    assert later(Outgoing("orders", b"v"), delay).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda name, value: None if name == "ackwise-send-topic" else value, ForeignCopy),
+        (lambda name, value: b"a b" if name == "ackwise-send-topic" else value, ForeignCopy),
+        (lambda name, value: b"other" if name == "ackwise-group" else value, ForeignCopy),
+        (lambda name, value: b"99" if name == "ackwise-version" else value, NewerWire),
+        (lambda name, value: None if name == "message-id" else value, ForeignCopy),
+    ],
+)
+def test_what_is_no_such_message_is_told_from_one(change: Callable[[str, bytes | None], bytes | None], error: type[Exception]) -> None:
+    headers: Headers = tuple((name, change(name, value)) for name, value in later(Outgoing("orders", b"v"), 20_000).sent_headers)
+    with pytest.raises(error):
+        to_send(None, b"v", headers, "billing")
+
+
+def make_app(**settings: Any) -> tuple[App, list[float]]:
+    app, got = App("billing", brokers="127.0.0.1:1", **settings), list[float]()
+    app.use(ConsumeLater(3))
+
+    @app.agent("orders")
+    async def remind(message: Message[bytes]) -> None:
+        app.publish("reminders", message.value, key=message.key, delay="30m")
+
+    @app.agent("reminders")
+    async def call(message: Message[bytes]) -> None:
+        got.append(message.delivery.timestamp_ms / 1000)
+
+    return app, got
+
+
+async def until(met: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110  # the relay is beside this
+            await asyncio.sleep(0.01)
+
+
+async def test_a_handler_s_message_for_later_comes_when_it_is_due_and_not_before() -> None:
+    app, got = make_app(delayed_sends=True)
+    async with TestApp(app) as worker:
+        assert (await worker.deliver("orders", b"1", key=b"k")).kind == "done"
+        (waiting,) = worker.kafka.records("billing.send.30m")
+        worker.clock.advance("29m")
+        await worker.deliver("orders", b"2")
+        assert worker.kafka.records("reminders") == []
+        worker.clock.advance("61s")
+        await until(lambda: got)
+        (record,) = worker.kafka.records("reminders")
+    assert (record.key, record.value) == (b"k", b"1")
+    assert record.headers == [("message-id", dict(waiting.headers)["message-id"])]
+    assert len(got) == 1
+
+
+async def test_a_producer_s_message_for_later_is_sent_by_the_workers_of_its_group() -> None:
+    app, got = make_app(delayed_sends=True)
+    async with TestApp(app) as worker:
+        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
+            sent = await producer.send("reminders", b"soon", delay=1.5)
+        assert sent.topic == "billing.send.1s"
+        worker.clock.advance("3s")
+        await until(lambda: got)
+
+
+async def test_without_the_topics_a_delay_is_refused_with_a_sentence() -> None:
+    app, said = App("billing", brokers="127.0.0.1:1"), list[str]()
+
+    @app.agent("orders")
+    async def remind(message: Message[bytes]) -> None:
+        for delay in ("30m", "4d"):
+            try:
+                app.publish("reminders", message.value, delay=delay)
+            except ConfigurationError as error:
+                said.append(str(error))
+
+    async with TestApp(app) as worker:
+        await worker.deliver("orders", b"1")
+    assert "set delayed_sends=True" in said[0]
+    assert "3 days are the most" in said[1]
+
+
+async def test_a_message_that_its_topic_refuses_when_due_is_a_dead_letter(caplog: pytest.LogCaptureFixture) -> None:
+    app, _ = make_app(delayed_sends=True)
+    async with TestApp(app) as worker:
+        worker.kafka.create_topic("small", max_message_bytes=200)
+        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
+            await producer.send("small", bytes(1000), delay=1)
+            await producer.send("reminders", b"behind it", delay=1)
+        worker.clock.advance("3s")
+        await until(lambda: worker.kafka.records("billing.dlq"))
+        await until(lambda: worker.kafka.records("reminders"))
+        (letter,) = worker.kafka.records("billing.dlq")
+    assert dict(letter.headers)["ackwise-reason"] == b"send-refused"
+    assert dict(letter.headers)["ackwise-send-topic"] == b"small"
+    assert letter.value == bytes(1000)
+    assert "a message can't be sent when it is due, and goes to the dead letters" in caplog.text
+
+
+async def test_what_somebody_else_wrote_there_is_a_dead_letter_and_holds_nobody_up() -> None:
+    app, got = make_app(delayed_sends=True)
+    async with TestApp(app) as worker:
+        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        worker.kafka.produce("billing.send.1s", b"odd")
+        async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
+            await producer.send("reminders", b"v", delay=1)
+        worker.clock.advance("3s")
+        await until(lambda: got)
+        (letter,) = worker.kafka.records("billing.dlq")
+    assert dict(letter.headers)["ackwise-reason"] == b"foreign-copy"
+
+
+def test_an_instance_that_broadcasts_has_no_topics_for_it() -> None:
+    from ackwise.plugin.settings.hostsettings import HostSettings
+
+    with pytest.raises(ConfigurationError, match="use a Producer"):
+        HostSettings("127.0.0.1:1", "billing", instance="a", delayed_sends=True)

@@ -1,0 +1,291 @@
+"""A producer: what is tried again and for how long, what is saved, what is said of messages that nobody acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiokafka.errors import TopicAuthorizationFailedError
+
+from ackwise import Acked, ConfigurationError, Outgoing, Producer, PublishRefused, PublishUnavailable, Saved, SendFailed
+from ackwise.middleware.events import Event, EventCode
+from ackwise.middleware.outbox import OutboxRow
+from ackwise.middleware.outgoing import SendAnswer
+from ackwise.stores.memory_outbox import MemoryOutbox
+from ackwise.testing import MemoryKafka
+
+AWAY = SendFailed("the broker is away", retriable=True, error="KafkaConnectionError")
+REFUSED = SendFailed("it is too large", retriable=False, error="MessageSizeTooLargeError")
+
+
+class Desk:
+    """A sender that answers from a script, and time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+        self.tried: list[list[str]] = []
+        self.answers: list[dict[str, SendFailed]] = []  #: of each call, what fails, by message id
+        self.always: SendFailed | None = None
+
+    async def send_many(self, messages: Sequence[Outgoing], *, stop_keys: bool = False) -> list[SendAnswer]:
+        failing = self.answers.pop(0) if self.answers else {}
+        self.tried.append([message.message_id for message in messages])
+        return [failing.get(m.message_id) or self.always or Acked(m.topic, 0, 7, 1_000, m.message_id) for m in messages]
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds == 30.0:  # what a close waits
+            await asyncio.Event().wait()
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def producer(self, **settings: Any) -> Producer:
+        return Producer(
+            "127.0.0.1:1", sender=self, clock=lambda: self.now, wall=lambda: 1_000_000.0, sleep=self.sleep, rng=random.Random(1), **settings
+        )
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.durable = 0
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def flush(self) -> None:
+        self.durable = len(self.events)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def test_a_send_returns_where_it_was_written(desk: Desk) -> None:
+    async with desk.producer() as producer:
+        assert await producer.send("orders", {"n": 1}, message_id="a") == Acked("orders", 0, 7, 1_000, "a")
+
+
+async def test_what_may_pass_is_tried_again_ever_later_under_its_id(desk: Desk) -> None:
+    desk.answers = [{"a": AWAY}] * 5
+    async with desk.producer() as producer:
+        assert isinstance(await producer.send("orders", b"v", message_id="a"), Acked)
+    assert desk.tried == [["a"]] * 6
+    for waited, expected in zip(desk.slept, [1, 1.6, 2.56, 4.096, 6.5536], strict=True):
+        assert 0.8 * expected <= waited <= 1.2 * expected
+
+
+async def test_all_tries_together_take_no_longer_than_the_timeout(desk: Desk) -> None:
+    desk.always = AWAY
+    async with desk.producer(timeout="20s") as producer:
+        with pytest.raises(PublishUnavailable, match="message 'a': the broker is away"):
+            await producer.send("orders", b"v", message_id="a")
+    assert sum(desk.slept) <= 20
+    assert len(desk.tried) == len(desk.slept) + 1 > 3
+
+
+async def test_what_is_refused_for_good_is_not_tried_again(desk: Desk) -> None:
+    desk.always = REFUSED
+    async with desk.producer() as producer:
+        with pytest.raises(PublishRefused, match="message 'a': it is too large"):
+            await producer.send("orders", b"v", message_id="a")
+    assert desk.tried == [["a"]]
+
+
+async def test_a_batch_has_an_answer_for_each_and_tries_again_only_what_failed(desk: Desk) -> None:
+    desk.answers = [{"b": AWAY, "c": REFUSED}]
+    async with desk.producer() as producer:
+        answers = await producer.send_batch([Outgoing("orders", b"v", message_id=name) for name in "abc"])
+    assert [type(answer) for answer in answers] == [Acked, Acked, SendFailed]
+    assert desk.tried == [["a", "b", "c"], ["b"]]
+
+
+async def test_what_has_no_answer_in_time_is_saved_to_the_outbox_and_the_answer_says_so(desk: Desk) -> None:
+    desk.always, outbox = AWAY, MemoryOutbox()
+    await outbox.open()
+    async with desk.producer(outbox=outbox, timeout=5) as producer:
+        assert await producer.send("orders", b"v", key="k", message_id="a") == Saved("orders", "a")
+        desk.always = REFUSED
+        with pytest.raises(PublishRefused):
+            await producer.send("orders", b"v", message_id="b")
+    (row,) = await _rows(outbox)
+    assert (row.message.topic, row.message.value, row.message.key, row.message.message_id) == ("orders", b"v", b"k", "a")
+    await outbox.close()
+
+
+async def _rows(outbox: MemoryOutbox) -> list[OutboxRow]:
+    await outbox.claim_relay("table")
+    return await outbox.pending(await outbox.own("test", lease=15, share=64), limit=10)
+
+
+async def test_an_outbox_that_is_away_too_leaves_the_failure(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryOutbox):
+        async def decide(self, *arguments: Any, **options: Any) -> int:
+            from ackwise import StoreUnavailable
+
+            raise StoreUnavailable("no answer")
+
+    desk.always = AWAY
+    async with desk.producer(outbox=Away(), timeout=1) as producer:
+        with pytest.raises(PublishUnavailable):
+            await producer.send("orders", b"v")
+    assert "messages were neither acknowledged nor saved to the outbox" in caplog.text
+
+
+async def test_events_say_what_was_produced_and_what_was_not(desk: Desk) -> None:
+    sink, outbox = Sink(), MemoryOutbox()
+    await outbox.open()
+    desk.answers = [{"b": REFUSED}, {}, {"d": AWAY}]
+    async with desk.producer(events=sink, outbox=outbox, timeout=0.1) as producer:
+        await producer.send_batch([Outgoing("orders", b"v", message_id=name) for name in "ab"])
+        await producer.send("orders", b"v", message_id="c")
+        assert isinstance(await producer.send("orders", b"v", message_id="d"), Saved)
+    assert [(event.code, event.dedup_key, event.offset, event.error) for event in sink.events] == [
+        (EventCode.PRODUCED, "a", 7, None),
+        (EventCode.PRODUCE_FAILED, "b", None, "MessageSizeTooLargeError"),
+        (EventCode.PRODUCED, "c", 7, None),
+    ]
+    assert sink.durable == 3
+    await outbox.close()
+
+
+async def test_a_closing_producer_waits_for_what_is_in_flight(desk: Desk) -> None:
+    desk.answers = [{"a": AWAY}] * 3
+    async with desk.producer() as producer:
+        sending = asyncio.create_task(producer.send("orders", b"v", message_id="a"))
+        await asyncio.sleep(0)
+    assert isinstance(sending.result(), Acked)
+
+
+async def test_what_is_not_acknowledged_at_the_end_is_named_and_raised(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.always, sending = AWAY, list[asyncio.Task[object]]()
+
+    async def sleep(seconds: float) -> None:
+        if seconds == 30.0:
+            await asyncio.sleep(0)
+        else:
+            await asyncio.Event().wait()
+
+    desk.sleep = sleep  # type: ignore[method-assign]
+
+    async def leave() -> None:
+        async with desk.producer() as producer:
+            for name in "ab":
+                sending.append(asyncio.create_task(producer.send("orders", b"v", message_id=name)))
+            await asyncio.sleep(0)
+
+    with pytest.raises(PublishUnavailable, match="2 messages were not acknowledged when the producer was closed: a, b"):
+        await leave()
+    for task in sending:
+        with pytest.raises(PublishUnavailable):
+            await task
+    assert "the producer is closed before messages were acknowledged" in caplog.text
+    assert 'messages=2 topics=orders ids="a, b"' in caplog.text
+
+
+async def test_outside_of_its_block_a_producer_sends_nothing(desk: Desk) -> None:
+    producer = desk.producer()
+    with pytest.raises(ConfigurationError, match="is not open"):
+        await producer.send("orders", b"v")
+    async with producer:
+        pass
+    with pytest.raises(ConfigurationError, match="is not open"):
+        await producer.send("orders", b"v")
+    with pytest.raises(ConfigurationError, match="entered before"):
+        await producer.__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"value": object()}, "the value of a message to 'orders' is a object, which can't be encoded"),
+        ({"value": b"v", "key": 7}, "the key of a message to 'orders' is of type int; give str, bytes or None"),
+        ({"value": b"v", "headers": {"a": 1}}, "a header of a message to 'orders' is of type int"),
+        ({"value": b"v", "headers": [1]}, "headers of a message to 'orders' are list; give a dict or pairs"),
+        ({"value": b"v", "delay": 1, "at": 2}, "delay= and at= were both given"),
+        ({"value": b"v", "at": datetime(2026, 1, 1)}, "without a time zone"),  # noqa: DTZ001  # what is refused
+        ({"value": b"v", "at": "noon"}, "at is 'noon'; give an aware datetime"),
+        ({"value": b"v", "delay": "4d"}, "is to be sent in 4.0 days; 3 days are the most"),
+        ({"value": b"v", "message_id": ""}, "message_id of a message to 'orders' is ''"),
+    ],
+)
+async def test_what_can_t_be_sent_is_refused_with_a_sentence(desk: Desk, arguments: dict[str, Any], sentence: str) -> None:
+    async with desk.producer() as producer:
+        with pytest.raises(ConfigurationError) as error:
+            await producer.send("orders", **arguments)
+    assert sentence in str(error.value)
+    assert desk.tried == []
+
+
+@pytest.mark.parametrize(
+    "when", [{"delay": "90s"}, {"at": datetime.fromtimestamp(1_000_000, UTC) + timedelta(seconds=90)}, {"at": 1_000_090}]
+)
+async def test_a_message_for_later_waits_on_the_largest_level_that_fits(desk: Desk, when: dict[str, Any]) -> None:
+    async with desk.producer(group="billing") as producer:
+        sent = await producer.send("orders", b"v", **when)
+    assert sent.topic == "billing.send.1m"
+
+
+async def test_a_message_that_is_due_is_sent_to_its_topic(desk: Desk) -> None:
+    async with desk.producer() as producer:
+        assert (await producer.send("orders", b"v", at=5.0)).topic == "orders"
+
+
+@pytest.fixture
+async def kafka() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders", partitions=3)
+        yield kafka
+
+
+async def test_values_keys_and_headers_are_written_as_given(kafka: MemoryKafka) -> None:
+    async with Producer(kafka.bootstrap, compression="gzip") as producer:
+        sent = await producer.send("orders", {"n": 1}, key="k", headers={"trace": "t", "none": None}, partition=2, message_id="mine")
+    assert isinstance(sent, Acked)
+    (record,) = kafka.records("orders", 2)
+    assert (record.value, record.key, sent.offset) == (b'{"n":1}', b"k", 0)
+    assert record.headers == [("trace", b"t"), ("none", None), ("message-id", b"mine")]
+
+
+async def test_sends_side_by_side_are_all_written(kafka: MemoryKafka) -> None:
+    async with Producer(kafka.bootstrap) as producer:
+        sent = await asyncio.gather(*(producer.send("orders", b"%d" % number) for number in range(200)))
+    assert len({(each.topic, each.partition, each.offset) for each in sent if isinstance(each, Acked)}) == 200
+    assert len(kafka.records("orders")) == 200
+
+
+async def test_a_topic_without_the_right_to_write_is_refused_at_once(kafka: MemoryKafka) -> None:
+    kafka.faults.refuse("Produce", TopicAuthorizationFailedError, times=None)
+    async with Producer(kafka.bootstrap) as producer:
+        with pytest.raises(PublishRefused, match="TopicAuthorizationFailedError"):
+            await producer.send("orders", b"v")
+
+
+async def test_a_start_without_brokers_says_so() -> None:
+    with pytest.raises(PublishUnavailable, match="do not answer"):
+        async with Producer("127.0.0.1:1"):
+            raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"brokers": "nowhere"}, "has no port"),
+        ({"group": "a b"}, "group is 'a b'"),
+        ({"client_options": {"acks": 0}}, "client_options has 'acks'"),
+        ({"timeout": -1}, "timeout of Producer is -1"),
+        ({"outbox": "oracle://x"}, "oracle"),
+    ],
+)
+def test_settings_that_can_t_work_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        Producer(**{"brokers": "127.0.0.1:1", **settings})

@@ -1,0 +1,356 @@
+"""What a sender answers for each message, what it does with a client that can't go on, and what is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiokafka.errors import (
+    CorruptRecordException,
+    InvalidProducerEpoch,
+    InvalidTopicError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceNumber,
+    TopicAuthorizationFailedError,
+    UnknownProducerId,
+)
+
+from ackwise.middleware.errors import ConfigurationError, PublishUnavailable
+from ackwise.middleware.outgoing import Acked, Outgoing, SendAnswer, SendFailed
+from ackwise.plugin.producer.sender import Sender
+from ackwise.testing import MemoryKafka
+from ackwise.testing.hostile.client import hostile_client
+
+
+@dataclass
+class Settings:
+    brokers: str
+    client_id: str = "orders"
+    client_options: dict[str, object] = field(default_factory=dict)
+
+
+@pytest.fixture
+async def kafka() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders", partitions=3)
+        kafka.create_topic("one")
+        kafka.create_topic("small", max_message_bytes=500)
+        kafka.create_topic("compacted", cleanup_policy="compact")
+        yield kafka
+
+
+@pytest.fixture
+async def sender(kafka: MemoryKafka) -> AsyncIterator[Sender]:
+    sender = Sender(Settings(kafka.bootstrap), timeout=5)
+    await sender.start()
+    yield sender
+    await sender.stop()
+
+
+def acked(answers: list[SendAnswer]) -> list[bool]:
+    return [isinstance(answer, Acked) for answer in answers]
+
+
+async def given(sender: Sender) -> Any:
+    """The client, once a batch was given to it."""
+    client: Any = sender._client
+    while not client._under_way:  # noqa: ASYNC110  # it is a task beside this that gives it
+        await asyncio.sleep(0)
+    return client
+
+
+def values(kafka: MemoryKafka, topic: str) -> list[bytes | None]:
+    return [record.value for record in kafka.records(topic)]
+
+
+async def test_each_message_is_answered_with_where_it_was_written(kafka: MemoryKafka, sender: Sender) -> None:
+    messages = [Outgoing("orders", b"%d" % number, b"k%d" % (number % 5)) for number in range(50)]
+    for message, answer in zip(messages, await sender.send_many(messages), strict=True):
+        assert isinstance(answer, Acked)
+        record = next(record for record in kafka.records("orders", answer.partition) if record.offset == answer.offset)
+        assert (record.value, record.key, record.timestamp) == (message.value, message.key, answer.timestamp)
+        assert dict(record.headers) == {"message-id": message.message_id.encode()}
+
+
+async def test_a_key_has_the_partition_that_kafka_s_clients_choose(sender: Sender) -> None:
+    # Of org.apache.kafka.clients.producer.internals.BuiltInPartitioner, over three partitions.
+    answers = await sender.send_many([Outgoing("orders", b"v", key) for key in (b"21", b"foobar", b"a-little-bit-long-string")])
+    assert [answer.partition for answer in answers if isinstance(answer, Acked)] == [
+        (hashed & 0x7FFFFFFF) % 3 for hashed in (-973932308, -790332482, -985981536)
+    ]
+
+
+async def test_a_message_without_key_and_value_is_sent(kafka: MemoryKafka, sender: Sender) -> None:
+    assert acked(await sender.send_many([Outgoing("one", None)])) == [True]
+    assert values(kafka, "one") == [None]
+
+
+async def test_a_list_of_many_batches_is_written_in_order(kafka: MemoryKafka, sender: Sender) -> None:
+    messages = [Outgoing("one", b"%04d" % number + bytes(5_000)) for number in range(100)]
+    answers = await sender.send_many(messages)
+    assert [answer.offset for answer in answers if isinstance(answer, Acked)] == list(range(100))
+    assert values(kafka, "one") == [message.value for message in messages]
+
+
+@pytest.mark.parametrize("error", [InvalidTopicError, TopicAuthorizationFailedError], ids=lambda error: error.__name__)
+async def test_what_is_refused_for_good_says_so(kafka: MemoryKafka, sender: Sender, error: Any) -> None:
+    kafka.faults.refuse("Produce", error)
+    (answer,) = await sender.send_many([Outgoing("one", b"v")])
+    assert answer == SendFailed(f"topic 'one' refuses the message for good ({error.__name__})", retriable=False, error=error.__name__)
+
+
+async def test_only_the_message_that_is_too_large_is_refused_for_good(kafka: MemoryKafka, sender: Sender) -> None:
+    sizes = [100, 100, 900, 100, 100]
+    answers = await sender.send_many([Outgoing("small", bytes(size)) for size in sizes])
+    assert acked(answers) == [True, True, False, True, True]
+    assert isinstance(answers[2], SendFailed)
+    assert not answers[2].retriable
+    assert answers[2].error == "MessageSizeTooLargeError"
+    assert [len(value or b"") for value in values(kafka, "small")] == [100] * 4
+
+
+async def test_side_by_side_with_one_that_is_too_large_no_other_is_refused_for_good(sender: Sender) -> None:
+    found = await asyncio.gather(*(sender.send_many([Outgoing("small", bytes(size))]) for size in [100, 900, 100, 100]))
+    assert [isinstance(answer, SendFailed) and not answer.retriable for (answer,) in found] == [False, True, False, False]
+
+
+async def test_a_record_without_key_for_a_compacted_topic_takes_no_neighbour_with_it(kafka: MemoryKafka, sender: Sender) -> None:
+    answers = await sender.send_many([Outgoing("compacted", b"1", b"k", partition=0), Outgoing("compacted", b"2", partition=0)])
+    assert acked(answers) == [True, False]
+
+
+async def test_after_a_refusal_the_partition_takes_messages_again(kafka: MemoryKafka, sender: Sender) -> None:
+    assert acked(await sender.send_many([Outgoing("small", b"1")])) == [True]
+    assert acked(await sender.send_many([Outgoing("small", bytes(900))])) == [False]
+    assert acked(await sender.send_many([Outgoing("small", b"2")])) == [True]
+    assert values(kafka, "small") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "error", [OutOfOrderSequenceNumber, InvalidProducerEpoch, UnknownProducerId, CorruptRecordException], ids=lambda error: error.__name__
+)
+async def test_a_client_that_can_t_go_on_is_replaced_and_all_is_written_once(kafka: MemoryKafka, sender: Sender, error: Any) -> None:
+    kafka.faults.refuse("Produce", error)
+    messages = [Outgoing("one", b"%04d" % number + bytes(5_000)) for number in range(30)]
+    assert all(acked(await sender.send_many(messages)))
+    assert values(kafka, "one") == [message.value for message in messages]
+
+
+async def test_a_client_that_can_t_go_on_twice_is_an_answer_that_may_pass(kafka: MemoryKafka, sender: Sender) -> None:
+    kafka.faults.refuse("Produce", OutOfOrderSequenceNumber, times=2)
+    (answer,) = await sender.send_many([Outgoing("one", b"v")])
+    assert isinstance(answer, SendFailed)
+    assert answer.retriable
+    assert answer.error == "OutOfOrderSequenceNumber"
+
+
+async def test_an_answer_that_is_lost_writes_nothing_twice(kafka: MemoryKafka, sender: Sender) -> None:
+    kafka.faults.lose_answer("Produce", times=2)
+    assert all(acked(await sender.send_many([Outgoing("one", b"1"), Outgoing("one", b"2")])))
+    kafka.faults.refuse("Produce", NotEnoughReplicasError, times=2)
+    assert all(acked(await sender.send_many([Outgoing("one", b"3")])))
+    assert values(kafka, "one") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_message_without_answer_that_is_sent_again_is_not_written_twice(kafka: MemoryKafka, count: int) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
+    await sender.start()
+    messages = [Outgoing("one", b"%d" % number) for number in range(count)]
+    assert all(acked(await sender.send_many([Outgoing("one", b"before")])))
+    holding = kafka.faults.hold("Produce")
+    for answer in await sender.send_many(messages):
+        assert isinstance(answer, SendFailed)
+        assert answer.retriable
+    holding.end()
+    after = Outgoing("one", b"after")
+    for message in [*reversed(messages), after]:
+        while not all(acked(await sender.send_many([message]))):
+            pass
+    assert not sender._unanswered
+    assert values(kafka, "one") == [b"before", *(message.value for message in messages), b"after"]
+    await sender.stop()
+
+
+async def test_another_message_under_the_id_of_one_without_answer_is_sent(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
+    await sender.start()
+    holding = kafka.faults.hold("Produce")
+    await sender.send_many([Outgoing("one", b"1", message_id="same")])
+    holding.end()
+    while not all(acked(await sender.send_many([Outgoing("one", b"2", message_id="same")]))):
+        pass
+    assert values(kafka, "one")[:2] == [b"1", b"2"]
+    await sender.stop()
+
+
+async def test_behind_a_message_without_answer_nothing_of_its_partition_is_sent(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
+    await sender.start()
+    holding = kafka.faults.hold("Produce", topic="one")
+    first, behind, elsewhere = await sender.send_many(
+        [Outgoing("one", bytes(70_000)), Outgoing("one", bytes(70_000)), Outgoing("orders", b"v")]
+    )
+    assert isinstance(first, SendFailed)
+    assert first.error == "KafkaTimeoutError"
+    assert isinstance(behind, SendFailed)
+    assert behind.retriable
+    assert "earlier message" in behind.cause
+    del elsewhere  # the broker serves one request of a connection after the other
+    holding.end()
+    await sender.stop()
+    assert len(kafka.records("one")) <= 1
+
+
+async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(
+    sender: Sender, kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
+    missing, there = await sender.send_many([Outgoing("later", b"v"), Outgoing("one", b"v")])
+    assert isinstance(missing, SendFailed)
+    assert missing.retriable
+    assert missing.error == "UnknownTopicOrPartitionError"
+    assert isinstance(there, Acked)
+    kafka.create_topic("later")
+    monkeypatch.undo()
+    assert acked(await sender.send_many([Outgoing("later", b"v")])) == [True]
+
+
+async def test_a_partition_that_the_topic_has_not_is_refused_with_a_sentence(sender: Sender) -> None:
+    (answer,) = await sender.send_many([Outgoing("orders", b"v", partition=3)])
+    assert answer == SendFailed("topic 'orders' has 3 partitions, and no partition 3", retriable=False, error="UnknownPartition")
+
+
+@pytest.mark.parametrize("task", ["sender", "metadata"])
+async def test_a_client_whose_own_task_has_stopped_is_replaced(kafka: MemoryKafka, sender: Sender, task: str) -> None:
+    await sender.send_many([Outgoing("one", b"1")])
+    client: Any = sender._client
+    stopped = client._producer._sender.sender_task if task == "sender" else client._producer.client._sync_task
+    stopped.cancel()
+    await asyncio.wait({stopped})
+    assert acked(await sender.send_many([Outgoing("one", b"2")])) == [True]
+    assert values(kafka, "one") == [b"1", b"2"]
+
+
+async def test_a_cancellation_from_inside_of_the_client_is_no_acknowledgement(kafka: MemoryKafka, sender: Sender) -> None:
+    holding = kafka.faults.hold("Produce")
+    sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1"), Outgoing("one", b"2")]))
+    client = await given(sender)
+    for future in list(client._under_way):
+        future.cancel()
+    answers = await sending
+    assert acked(answers) == [False, False]
+    assert all(isinstance(each, SendFailed) and each.retriable for each in answers)
+    holding.end()
+
+
+async def test_who_cancels_a_send_gets_the_cancellation(kafka: MemoryKafka, sender: Sender) -> None:
+    holding = kafka.faults.hold("Produce")
+    sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
+    await given(sender)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    holding.end()
+    assert acked(await sender.send_many([Outgoing("one", b"2")])) == [True]
+
+
+async def test_a_stop_waits_for_what_is_being_sent(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=5)
+    await sender.start()
+    holding = kafka.faults.hold("Produce")
+    sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
+    await given(sender)
+    stopping = asyncio.create_task(sender.stop())
+    await asyncio.sleep(0)
+    (late,) = await sender.send_many([Outgoing("one", b"late")])
+    assert isinstance(late, SendFailed)
+    assert late.retriable
+    holding.end()
+    assert acked(await sending) == [True]
+    await stopping
+    assert values(kafka, "one") == [b"1"]
+
+
+async def test_a_stop_says_what_nobody_acknowledged(kafka: MemoryKafka, caplog: pytest.LogCaptureFixture) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.2)
+    await sender.start()
+    holding = kafka.faults.hold("Produce")
+    await sender.send_many([Outgoing("one", b"1")])
+    await sender.stop()
+    holding.end()
+    assert "the producer is closed, and what it was sending may be there or not" in caplog.text
+
+
+async def test_a_sender_that_finds_no_broker_says_so() -> None:
+    with pytest.raises(PublishUnavailable, match=r"brokers '127\.0\.0\.1:1' do not answer"):
+        await Sender(Settings("127.0.0.1:1")).start()
+
+
+async def test_options_that_a_producer_refuses_are_refused_with_a_sentence() -> None:
+    with pytest.raises(ConfigurationError, match=r"client_options can't be used for a producer: .*linger"):
+        await Sender(Settings("127.0.0.1:1"), options={"linger": 3}).start()
+
+
+async def test_without_a_start_the_first_message_connects(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap))
+    assert acked(await sender.send_many([Outgoing("one", b"v")])) == [True]
+    await sender.stop()
+
+
+async def test_a_sender_that_was_never_started_is_stopped_and_takes_no_more() -> None:
+    sender = Sender(Settings("127.0.0.1:1"))
+    await sender.stop()
+    (answer,) = await sender.send_many([Outgoing("one", b"v")])
+    assert answer == SendFailed("the producer is stopped", retriable=True)
+
+
+@pytest.mark.parametrize("stop_keys", [True, False])
+async def test_behind_a_refusal_its_key_goes_on_only_if_asked_to(kafka: MemoryKafka, sender: Sender, *, stop_keys: bool) -> None:
+    messages = [Outgoing("small", bytes(size), key) for size, key in [(9, b"a"), (900, b"a"), (9, b"b"), (9, b"a")]]
+    assert acked(await sender.send_many(messages, stop_keys=stop_keys)) == [True, False, True, not stop_keys]
+    nowhere = Outgoing("small", b"v", b"c", partition=7)
+    assert acked(await sender.send_many([nowhere, Outgoing("small", b"v", b"c")], stop_keys=stop_keys)) == [False, not stop_keys]
+
+
+async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
+    await sender.start()
+    client: Any = sender._client
+    client.spoil()
+    await kafka.stop()
+    (answer,) = await sender.send_many([Outgoing("one", b"v")])
+    assert isinstance(answer, SendFailed)
+    assert answer.retriable
+    await kafka.start()
+    while not all(acked(await sender.send_many([Outgoing("one", b"v")]))):
+        pass
+    await sender.stop()
+
+
+HARMS = ["raises", "raises-after", "raises-oddly", "cancelled", "cancelled-after", "times-out", "never", "twice", "short", "empty"]
+
+
+@pytest.mark.parametrize("harm", [*HARMS, "unknown", "no-leader", "not-leader", "few-replicas", "broken-disk", "corrupt", "no-topic"])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_whatever_becomes_of_a_produce_request_only_what_is_there_is_acknowledged_and_all_is_in_the_end(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch, harm: str, count: int
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.producer.client._CLOSE_TIMEOUT", 0.1)
+    sender = Sender(Settings(kafka.bootstrap), timeout=0.2)
+    await sender.start()
+    left = messages = [Outgoing("one", b"%d" % number) for number in range(count)]
+    with hostile_client(f"worker.Produce:{harm}@1x2"):
+        async with asyncio.timeout(30):
+            while left:
+                answers = await sender.send_many(left)
+                there = values(kafka, "one")
+                for message, answer in zip(left, answers, strict=True):
+                    assert not isinstance(answer, Acked) or message.value in there
+                left = [message for message, answer in zip(left, answers, strict=True) if isinstance(answer, SendFailed)]
+        await sender.stop()
+    ids = [dict(record.headers)["message-id"] for record in kafka.records("one")]
+    assert set(ids) == {message.message_id.encode() for message in messages}

@@ -1,0 +1,201 @@
+"""`TransactionalProducer`, with an outbox and a Kafka in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.plugin.checkback.halfstore import HalfStore
+
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
+from ackwise.middleware.outbox import Prepared, TransactionOutcome
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.policies import Outbox
+from ackwise.plugin.transactions.localtransaction import LocalTransaction
+from ackwise.plugin.transactions.producer import TransactionalProducer
+from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox
+from ackwise.testing import MemoryKafka
+
+PAID = Outgoing("paid", b"42", key=b"k", message_id="pay-42")
+
+
+@pytest.fixture
+async def kafka() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("paid")
+        yield kafka
+
+
+@pytest.fixture
+def outbox() -> MemoryOutbox:
+    return MemoryOutbox()
+
+
+async def until_sent(kafka: MemoryKafka, count: int = 1) -> list[tuple[bytes | None, bytes | None]]:
+    async with asyncio.timeout(20):
+        while len(kafka.records("paid")) < count:  # noqa: ASYNC110  # the broker tells nobody
+            await asyncio.sleep(0.01)
+    return [(record.value, dict(record.headers)["message-id"]) for record in kafka.records("paid")]
+
+
+async def test_a_message_is_sent_once_its_local_transaction_has_committed(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
+        connection = MemoryConnection()
+        async with producer.prepare(PAID) as transaction, connection.transaction():
+            await transaction.barrier(connection)
+        assert transaction.ended is TransactionOutcome.COMMIT
+        assert await until_sent(kafka) == [(b"42", b"pay-42")]
+    assert (await outbox_status(outbox)).waiting == 0
+
+
+async def outbox_status(outbox: MemoryOutbox):  # type: ignore[no-untyped-def]
+    await outbox.open()
+    return await outbox.status()
+
+
+async def test_send_in_transaction_is_what_rocketmq_calls_it(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    done: list[str] = []
+
+    async def local(transaction: LocalTransaction) -> TransactionOutcome | None:
+        connection = MemoryConnection()
+        async with connection.transaction():
+            await transaction.barrier(connection)
+            done.append(transaction.id)
+        return None
+
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
+        assert await producer.send_in_transaction([PAID], local) is TransactionOutcome.COMMIT
+        await until_sent(kafka)
+    assert len(done) == 1
+
+
+async def test_a_local_transaction_that_fails_sends_nothing(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    async def local(transaction: LocalTransaction) -> None:
+        connection = MemoryConnection()
+        async with connection.transaction():
+            await transaction.barrier(connection)
+            raise ValueError("no money")
+
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
+        with pytest.raises(ValueError, match="no money"):
+            await producer.send_in_transaction(PAID, local)
+        status = await outbox.status()
+        assert (status.prepared, status.waiting) == (0, 0)
+    assert kafka.records("paid") == []
+
+
+async def test_what_a_dead_instance_left_is_checked_and_sent_by_another(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    await outbox.open()
+    connection = MemoryConnection()
+    await outbox.prepare([PAID], "left", producer_group="orders", barrier_in=await outbox.database_id(), first_check=0.0)
+    async with connection.transaction():
+        await outbox.barrier(connection, "left")
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
+        assert await until_sent(kafka) == [(b"42", b"pay-42")]
+        assert producer.counts.committed == 1
+
+
+async def test_a_check_callback_answers_where_there_is_no_sql(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    asked: list[Prepared] = []
+
+    async def check(half: Prepared) -> TransactionOutcome:
+        asked.append(half)
+        return TransactionOutcome.COMMIT
+
+    async def local(transaction: LocalTransaction) -> TransactionOutcome:
+        return TransactionOutcome.UNKNOWN
+
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap, check=check) as producer:
+        assert await producer.send_in_transaction(PAID, local, first_check=0.0) is TransactionOutcome.UNKNOWN
+        await until_sent(kafka)
+    assert [half.message.message_id for half in asked] == ["pay-42"]
+
+
+async def test_a_relay_apart_sends_what_is_committed_here(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    async with TransactionalProducer("orders", Outbox(outbox, relay="apart"), brokers=kafka.bootstrap) as producer:
+        connection = MemoryConnection()
+        async with producer.prepare(PAID) as transaction, connection.transaction():
+            await transaction.barrier(connection)
+        assert (await outbox.status()).waiting == 1
+    assert kafka.records("paid") == []
+
+
+async def test_nothing_is_prepared_outside_of_the_block(outbox: MemoryOutbox) -> None:
+    producer = TransactionalProducer("orders", outbox)
+    with pytest.raises(ConfigurationError, match="not started"):
+        producer.prepare(PAID)
+
+
+async def test_it_is_entered_once(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    producer = TransactionalProducer("orders", outbox, brokers=kafka.bootstrap)
+    async with producer:
+        pass
+    with pytest.raises(ConfigurationError, match="entered before"):
+        await producer.__aenter__()
+    with pytest.raises(ConfigurationError, match="not started"):
+        producer.prepare(PAID)
+
+
+async def test_a_business_database_of_its_own_has_the_barriers(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    shop = MemoryOutbox()
+    async with TransactionalProducer("orders", outbox, business=shop, brokers=kafka.bootstrap) as producer:
+        connection = MemoryConnection()
+        async with producer.prepare(PAID) as transaction, connection.transaction():
+            await transaction.barrier(connection)
+        await until_sent(kafka)
+        assert await shop.probe(transaction.id, wait=0.0) is TransactionOutcome.COMMIT
+        assert (await shop.status()).waiting == 0
+
+
+@pytest.mark.parametrize("business", [None, "shop.db"])
+async def test_half_messages_in_the_sqlite_file_of_the_business_are_refused(tmp_path: Path, business: str | None) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    producer = TransactionalProducer("orders", url, business=None if business is None else url)
+    with pytest.raises(ConfigurationError, match="a file of their own"):
+        await producer.__aenter__()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 101, 3])
+def test_a_producer_group_that_is_no_name_is_refused(outbox: MemoryOutbox, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="producer_group is"):
+        TransactionalProducer(name, outbox)
+
+
+def test_settings_that_can_not_work_are_refused(outbox: MemoryOutbox) -> None:
+    with pytest.raises(ConfigurationError, match="every 0 s"):
+        TransactionalProducer("orders", outbox, check_every=0)
+    with pytest.raises(ConfigurationError, match="give a number from 1"):
+        TransactionalProducer("orders", outbox, max_checks=0)
+    with pytest.raises(ConfigurationError, match="first of the check-back"):
+        TransactionalProducer("orders", outbox, first_check="soon")
+
+
+def test_a_check_that_nobody_can_await_is_refused(outbox: MemoryOutbox) -> None:
+    def check(half: Prepared) -> TransactionOutcome:
+        return TransactionOutcome.COMMIT
+
+    with pytest.raises(ConfigurationError, match="async def check"):
+        TransactionalProducer("orders", outbox, check=check)  # type: ignore[arg-type]
+
+
+async def test_what_was_opened_here_is_closed_and_what_was_given_is_not() -> None:
+    class Opened(HalfStore):
+        pass
+
+    given = Opened()
+    given.fail = lambda call: call == "due_checks"
+    producer = TransactionalProducer("orders", Outbox(given, relay="apart"))  # type: ignore[arg-type]
+    async with producer:
+        pass
+    assert (given.opened, given.closed) == (1, 0)
+
+
+async def test_a_database_that_is_away_at_the_start_is_said() -> None:
+    class Away(HalfStore):
+        async def open(self) -> None:
+            raise StoreUnavailable("the database does not answer")
+
+    with pytest.raises(StoreUnavailable):
+        await TransactionalProducer("orders", Away()).__aenter__()  # type: ignore[arg-type]
