@@ -86,14 +86,13 @@ class OutboxRows:
             return Aside.NOTHING
         return Parcel(row.message, change.position, row)
 
-    async def look(self) -> None:
-        """Learn anew which rows are parked: one that was requeued lets its key go."""
+    async def waiting(self) -> Sequence[Parcel]:
+        """The next rows of the table that are due, by id.
+
+        What is parked is learnt anew each time: a row that was requeued meanwhile lets its key go, and would be held for ever.
+        """
         await self._finish_deletion()
         await self._learn_parked()
-
-    async def waiting(self) -> Sequence[Parcel]:
-        """The next rows of the table that are due, by id."""
-        await self._finish_deletion()
         rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
         return [Parcel(row.message, "", row) for row in rows]
 
@@ -101,10 +100,13 @@ class OutboxRows:
         """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
         if not self._keys:
             return parcels
-        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._hold(parcel.row)]
+        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._is_in_table(parcel)]
 
-    async def _hold(self, row: OutboxRow | None) -> bool:
-        """Write at the row why it waits; whether it is in the table."""
+    async def _is_in_table(self, parcel: Parcel) -> bool:
+        """Whether the row can wait in the table; one that the log told of gets the reason written at it, which shows that it is there."""
+        if not parcel.position:
+            return True
+        row = parcel.row
         await self._finish_deletion()
         return row is not None and await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens) > 0
 

@@ -154,7 +154,6 @@ class CdcSession:
     async def _send_waiting(self) -> bool:
         """Send what waits in the table; whether all was sent before the stop. What comes in meanwhile is in the log."""
         self._look.clear()
-        await self._route.look()
         since_ms = (await self._source.status()).now_ms
         while parcels := await self._route.waiting():
             if not await self._send(parcels):
