@@ -51,6 +51,7 @@ class OutboxRows:
         self._keys: set[tuple[str, bytes]] = set()
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._undeleted: dict[int, Sent] = {}
+        self._unseen: list[Sent] = []
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
 
@@ -107,8 +108,13 @@ class OutboxRows:
         if not parcel.position:
             return True
         row = parcel.row
+        assert row is not None, "an outbox has rows"
         await self._finish_deletion()
-        return row is not None and await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens) > 0
+        for delay in (0.02, 0.2, 0.0):  # the log tells of a commit a moment before a statement sees it
+            if await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens):
+                return True
+            await asyncio.sleep(delay)
+        return False
 
     async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
         """Delete the rows, beside what is sent next. A row that is not there any more was deleted before."""
@@ -153,10 +159,11 @@ class OutboxRows:
             await deleting
 
     async def _delete(self) -> None:
-        if done := list(self._undeleted.values()):
-            await self._store.sent(done, self._tokens)
-            for row in done:
-                del self._undeleted[row.id]
+        if done := [*self._unseen, *self._undeleted.values()]:
+            deleted = await self._store.sent(done, self._tokens)
+            # The log tells of a commit a moment before a statement sees it: what was not there is asked for once more.
+            self._unseen = list(self._undeleted.values()) if deleted < len(done) else []
+            self._undeleted.clear()
 
     async def _learn_parked(self) -> None:
         """Which rows are parked, and whose keys wait for them: those that sending failed for, not those that no check-back decided."""
