@@ -625,6 +625,7 @@ class Member:
             lane.cut()
             if stopping:
                 lane.call_off()
+        await self._commits.wait(offsets, by)  # the answer of an earlier one, or its repetition would overtake this
         await self._commit(offsets, by)
         if stopping and running:
             await asyncio.wait(running, timeout=min(_GRACE, max(_AT_LEAST, by - asyncio.get_running_loop().time())))
