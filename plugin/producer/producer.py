@@ -59,8 +59,8 @@ class Producer:
     what has no answer by then is saved there, and the answer says so.
 
     `group` names the producer in events and logs; what is sent with `delay=` or `at=` waits for the workers of the app of that name,
-    which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `levels` are the delay levels of that
-    app. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
+    which has `delayed_sends=True`. `events` takes PRODUCED and PRODUCE_FAILED: a folder, `Events(…)` or a sink. `levels` are the delay
+    levels of that app. `close_timeout`: seconds at the end for what is in flight. Raises `ConfigurationError`.
     """
 
     def __init__(

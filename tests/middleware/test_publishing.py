@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ackwise.middleware.assigned import Undecided
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Done, Later
 from ackwise.middleware.errors import ConfigurationError, InvalidRuling
@@ -136,6 +137,25 @@ async def test_rulings_that_survive_an_exception_publish(make_spine: Any) -> Non
     assert values(spine) == [b"of v100"]
 
 
+async def test_what_was_ruled_done_before_a_call_ended_undecided_publishes(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> None:
+        for message in batch:
+            send(b"of " + message.value, for_=message)
+        batch.done(batch[0])
+        raise Undecided
+
+    spine = make_spine(handler, dedup={"key": lambda message: str(message.offset)})
+    spine.sender.answer = lambda message: AWAY
+    runs = [spine.together(2)]
+    await spine.run(runs)
+    (held,) = [run for run in runs if run.stage is Stage.RULED]
+    assert (held.first, held.succeeded, spine.leases.succeeded(held.ids)) == (100, False, [])
+    spine.sender.answer = lambda message: None
+    spine.clock.now += 5
+    await spine.run([held])
+    assert values(spine) == [b"of v100"]
+
+
 async def test_an_id_that_is_given_is_kept_and_equal_messages_have_ids_of_their_own(make_spine: Any) -> None:
     async def handler(message: Message[bytes]) -> None:
         for given in (None, None, "mine"):
@@ -203,6 +223,34 @@ async def test_a_claim_that_is_lost_sends_nothing(make_spine: Any) -> None:
     spine.clock.now += 31
     assert await spine.run(runs) == [Stage.SETTLED]
     assert values(spine) == []
+
+
+async def test_past_the_lease_nothing_is_sent_while_the_store_can_t_confirm_it(make_spine: Any) -> None:
+    spine = make_spine(one, kind="message", dedup=True)
+    spine.sender.answer = lambda message: AWAY
+    runs = spine.entries(1)
+    await spine.run(runs)
+    spine.sender.answer = lambda message: None
+    spine.clock.now += 29
+    spine.store.fail = lambda exchange: True
+    await spine.run(runs)
+    assert values(spine) == []
+    spine.store.fail = lambda exchange: False
+    spine.clock.now += 0.5
+    await spine.run(runs)
+    assert values(spine) == [b"of v100"]
+
+
+async def test_messages_that_run_again_in_smaller_batches_publish_once(make_spine: Any) -> None:
+    async def handler(batch: Batch[bytes]) -> None:
+        for message in batch:
+            send(b"of " + message.value, for_=message)
+        if batch[-1].value == b"v103":
+            raise ValueError
+
+    spine = make_spine(handler, later=ConsumeLater(3, unless=ValueError))
+    await spine.run([spine.together(4)])
+    assert values(spine) == [b"of v100", b"of v101", b"of v102"]
 
 
 async def test_a_publish_that_is_refused_for_good_fails_its_message(make_spine: Any) -> None:

@@ -16,6 +16,8 @@ from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import RetryInPlace
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.publishing import publish
 from ackwise.plugin.threads import Threaded
 
 TIMEOUT = 0.05
@@ -200,6 +202,25 @@ async def test_T08_a_late_success_is_remembered_so_that_this_process_completes_t
     back = here.returned(copy)
     await here.pipeline([back], here.lane)
     assert (here.seen, back.disposition.__class__.__name__) == ([[100]], "Duplicate")
+
+
+async def test_a_late_success_that_published_is_not_remembered_since_its_copy_has_to_publish(shop: Any) -> None:
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        publish(Outgoing("invoices", b"v"), None, has_id=False)
+        await stubborn(end)
+
+    here = shop(handle, dedup=True)
+    here.offer(1)
+    await here.settled(1)
+    (copy,) = here.publisher.sent
+    end.set()
+    await here.until_idle()
+    assert EventCode.LATE_SUCCESS not in here.sink.codes(100)
+    back = here.returned(copy)
+    await here.pipeline([back], here.lane)
+    assert here.seen == [[100], [100]]
 
 
 async def test_A22_a_batch_that_succeeds_once_it_was_abandoned_is_told_of_and_passes_nothing(shop: Any) -> None:

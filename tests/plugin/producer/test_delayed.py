@@ -79,6 +79,7 @@ async def test_a_handler_s_message_for_later_comes_when_it_is_due_and_not_before
     async with TestApp(app) as worker:
         assert (await worker.deliver("orders", b"1", key=b"k")).kind == "done"
         (waiting,) = worker.kafka.records("billing.send.30m")
+        assert worker.kafka._cluster.topics["billing.send.30m"].config("message.timestamp.type") == "LogAppendTime"
         worker.clock.advance("29m")
         await worker.deliver("orders", b"2")
         assert worker.kafka.records("reminders") == []
@@ -136,11 +137,15 @@ async def test_a_message_that_its_topic_refuses_when_due_is_a_dead_letter(caplog
     assert "a message can't be sent when it is due, and goes to the dead letters" in caplog.text
 
 
-async def test_what_somebody_else_wrote_there_is_a_dead_letter_and_holds_nobody_up() -> None:
+BLOCK: Headers = tuple(header for header in later(Outgoing("reminders", b"v"), 1).sent_headers if header[0] != "ackwise-send-topic")
+
+
+@pytest.mark.parametrize("headers", [(), BLOCK], ids=["no block", "no target"])
+async def test_what_somebody_else_wrote_there_is_a_dead_letter_and_holds_nobody_up(headers: Headers) -> None:
     app, got = make_app(delayed_sends=True)
     async with TestApp(app) as worker:
         await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
-        worker.kafka.produce("billing.send.1s", b"odd")
+        worker.kafka.produce("billing.send.1s", b"odd", headers=headers)
         async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
             await producer.send("reminders", b"v", delay=1)
         worker.clock.advance("3s")

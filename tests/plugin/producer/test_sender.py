@@ -275,6 +275,20 @@ async def test_a_stop_waits_for_what_is_being_sent(kafka: MemoryKafka) -> None:
     assert values(kafka, "one") == [b"1"]
 
 
+async def test_a_stop_waits_for_what_is_not_given_to_the_client_yet(kafka: MemoryKafka) -> None:
+    sender = Sender(Settings(kafka.bootstrap), timeout=5)
+    await sender.start()
+    holding = kafka.faults.hold("Metadata")
+    sending = asyncio.create_task(sender.send_many([Outgoing("one", b"1")]))
+    while not sender._running:  # noqa: ASYNC110  # it is the task beside this that begins
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(sender.stop())
+    await asyncio.sleep(0)
+    holding.end()
+    assert acked(await sending) == [True]
+    await stopping
+
+
 async def test_a_stop_says_what_nobody_acknowledged(kafka: MemoryKafka, caplog: pytest.LogCaptureFixture) -> None:
     sender = Sender(Settings(kafka.bootstrap), timeout=0.2)
     await sender.start()
