@@ -1,4 +1,6 @@
-"""Takes orders, and tells Kafka of each that was taken: run `python outbox.py` and `ackwise relay --outbox sqlite:///shop.db` in this folder.
+"""Takes orders, and tells Kafka of each that was taken: run `python outbox.py` in this folder, and beside it a relay.
+
+    ackwise relay --outbox sqlite:///shop.db
 
 The order and the message are one transaction in shop.db: an order that is refused is never told of, and no order that was taken is
 forgotten, whichever of the two processes is killed, and when. The relay sends to `localhost:9092`; --brokers names other brokers, which

@@ -114,6 +114,11 @@ class RawKafka:
         assert [code for _, code, _ in response.topic_errors] == [0]
         return name
 
+    async def create(self, topic: str) -> None:
+        """Make a topic of this name, with one partition."""
+        response: Any = await self._admin.create_topics([NewTopic(topic, 1, 1)])
+        assert [code for _, code, _ in response.topic_errors] == [0]
+
     async def delete(self, topic: str) -> None:
         """Delete a topic, and wait until nobody names it."""
         await self._admin.delete_topics([topic])

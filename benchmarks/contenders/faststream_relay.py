@@ -32,10 +32,11 @@ async def main(url: str, brokers: str, topic: str, rows: int, size: int) -> None
     intervals = {"min_fetch_interval": 0.01, "max_fetch_interval": 0.01}
     to_kafka = kafka.publisher(topic)
 
-    @to_kafka
-    @outbox.subscriber("orders", max_workers=_WORKERS, fetch_batch_size=_BATCH, terminal_flush_batch_size=_BATCH, **intervals)
     async def relay(body: bytes) -> bytes:
         return body
+
+    batches = {"fetch_batch_size": _BATCH, "terminal_flush_batch_size": _BATCH}
+    to_kafka(outbox.subscriber("orders", max_workers=_WORKERS, **batches, **intervals)(relay))
 
     async with engine.begin() as connection:
         await connection.run_sync(metadata.drop_all)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from ackwise.middleware.errors import Unavailable
+from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import BarrierStore, CheckAnswer, Prepared, PreparedStore, TransactionOutcome
@@ -69,19 +69,20 @@ class CheckBack:
         self.counts = counts or CheckCounts()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Check what is due until `stop` is set. While the outbox does not answer, look again with back-off."""
+        """Check what is due until `stop` is set. While the outbox does not answer, or this user may not, look again with back-off.
+
+        A worker that only writes rows goes on without the rights for it: others check.
+        """
         wait = self._look_every
         while not stop.is_set():
             try:
                 found = await self.look()
                 wait = 0.0 if found == _AT_ONCE else self._look_every
                 self._throttle.reset()
-            except Unavailable as error:
+            except (Unavailable, ConfigurationError) as error:
                 wait = min(_LONGEST_WAIT, max(1.0, 2 * wait))
                 if self._throttle.is_due():
-                    log.warning(
-                        "the outbox does not answer, its half messages are not checked", producer_group=self._group, error=said(error)
-                    )
+                    log.warning("half messages can't be checked here now, they wait", producer_group=self._group, error=said(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await stop.wait()

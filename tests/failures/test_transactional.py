@@ -176,3 +176,37 @@ async def test_ten_thousand_messages_are_there_once_whatever_two_workers_suffer(
         worker.terminate()
     assert [await worker.wait() for worker in workers] == [0, 0]
     await require_once(shop, ids)
+
+
+@pytest.mark.parametrize(
+    ("shop", "seed"),
+    [
+        pytest.param("postgres_shop", 7, marks=pytest.mark.servers),
+        pytest.param("mariadb_shop", 8, marks=pytest.mark.servers),
+    ],
+    indirect=["shop"],
+)
+async def test_what_a_killed_worker_consumes_writes_and_sends_is_there_once(kafka_here: RawKafka, shop: Shop, seed: int) -> None:
+    topic, group = await kafka_here.new_topic(partitions=2), kafka_here.new_group()
+    await kafka_here.create(f"{topic}-out")
+    ids = [f"order-{number}" for number in range(500)]
+    for partition in (0, 1):
+        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::2]), partition=partition)
+        await kafka_here.produce(topic, *(id.encode() for id in ids[partition::20]), partition=1 - partition)  # sent twice
+    chance = random.Random(seed)
+    for share in (100, 250, 400):
+        worker = await start(kafka_here.bootstrap, group, topic, shop.url, "outbox", 0.02)
+        await until(shop, share, worker)
+        await asyncio.sleep(chance.random() * 0.1)
+        worker.kill()
+        await worker.wait()
+    worker = await start(kafka_here.bootstrap, group, topic, shop.url, "outbox", 0.0)
+    await until(shop, len(ids), worker)
+    async with asyncio.timeout(120):
+        while (await shop.ask("SELECT count(*) FROM ackwise_outbox"))[0][0]:  # noqa: ASYNC110  # a database tells nobody
+            await asyncio.sleep(0.05)
+    worker.terminate()
+    assert await worker.wait() == 0
+    await require_once(shop, ids)
+    sent = {dict(record.headers)["message-id"]: record.value for record in await kafka_here.records(f"{topic}-out")}
+    assert Counter(sent.values()) == Counter(id.encode() for id in ids), "once for each id, behind the consumer's Dedup"

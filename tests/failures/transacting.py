@@ -1,5 +1,5 @@
 """A worker under `Transactional` in a process of its own: each message is a row in `effects`, which would hold duplicates, and one
-more on the balance of an account.
+more on the balance of an account. In the mode `outbox` each is published as well, to the topic with `-out` behind its name.
 
 Arguments: brokers, group, topic, URL of the database, mode, seconds that a batch takes.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from tests.failures.calls import SESSION
 
-from ackwise import App, Batch, ConsumeLater, Transactional
+from ackwise import App, Batch, ConsumeLater, Outbox, Transactional
 from ackwise.plugin.host import host
 from ackwise.plugin.relay import relay as delay
 from ackwise.plugin.settings.config import Config
@@ -36,7 +36,9 @@ class ShortSessions(AIOKafkaConsumer):
 def app_of(brokers: str, group: str, topic: str, url: str, mode: str, pause: float) -> App:
     app = App(group, brokers=brokers, config=Config(), commit_interval=0.2)
     by_key = Transactional(url, key=lambda message: message.raw)
-    app.use(by_key if mode == "inbox" else Transactional(url, mode="offsets"), ConsumeLater(3, levels="200ms"))
+    app.use(Transactional(url, mode="offsets") if mode == "offsets" else by_key, ConsumeLater(3, levels="200ms"))
+    if mode == "outbox":
+        app.use(Outbox(url, lease=1.0))
 
     @app.agent(topic, max_batch=50)
     async def bill(batch: Batch[bytes]) -> None:
@@ -46,6 +48,8 @@ def app_of(brokers: str, group: str, topic: str, url: str, mode: str, pause: flo
         # In the order of their names, so that two batches do not wait for each other in a circle.
         await execute(batch.connection, ADD, [(count, name) for name, count in sorted(Counter(map(account_of, ids)).items())])
         for message in batch:
+            if mode == "outbox":
+                app.publish(f"{topic}-out", message.value, key=message.value[-1:], for_=message)
             if message.value.endswith(b"77") and message.reconsume_times == 0:
                 raise ConnectionError("those that end in 77 fail once")
 

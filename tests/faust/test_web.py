@@ -75,7 +75,8 @@ async def test_a_program_gets_the_state_as_json(accept: str) -> None:
             "topics": {"retry": "billing.retry", "delays": [], "dead_letters": "billing.dlq"},
             "chain": [],
             "settings": [],
-            "share": None, "outbox": None,
+            "share": None,
+            "outbox": None,
         }
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     AnyConnection = Connection | PoolConnectionProxy
 
-__all__ = ["clean", "complaints", "parked", "requeue", "require_relay_rights", "require_writer_rights", "show", "status"]
+__all__ = ["clean", "complaints", "parked", "requeue", "require_relay_rights", "require_rights", "show", "status"]
 
 _STATUS: Final = """
 WITH sendable AS (SELECT count(*) AS rows, min(created) AS oldest FROM {rows} WHERE state = 2 AND NOT behind),
@@ -102,14 +102,17 @@ async def requeue(connection: AnyConnection, tables: OutboxTables, rows: Collect
     return int(done.rpartition(" ")[2])
 
 
-async def require_writer_rights(connection: AnyConnection, tables: OutboxTables, address: str) -> None:
-    """Raise `ConfigurationError` if the user may not write rows and barriers, which is all that a business transaction does."""
-    await _require(connection, {tables.rows: "INSERT", tables.barrier: "SELECT, INSERT", tables.meta: "SELECT"}, address)
+async def require_rights(connection: AnyConnection, tables: OutboxTables, address: str) -> None:
+    """Raise `ConfigurationError` if the user may do neither what a business transaction does nor what a relay does."""
+    missing = await _missing(connection, _of_business(tables))
+    if missing and await _missing(connection, _of_relay(tables)):
+        raise ConfigurationError(f"{address}: {missing[0]}")
 
 
 async def require_relay_rights(connection: AnyConnection, tables: OutboxTables, address: str) -> None:
     """Raise `ConfigurationError` if the user may not do what a relay does."""
-    await _require(connection, _of_relay(tables), address)
+    if missing := await _missing(connection, _of_relay(tables)):
+        raise ConfigurationError(f"{address}: {missing[0]}")
 
 
 async def complaints(connection: AnyConnection, tables: OutboxTables, address: str) -> list[str]:
@@ -141,14 +144,18 @@ async def clean(connection: AnyConnection, tables: OutboxTables, retention: floa
     return deleted
 
 
+def _of_business(tables: OutboxTables) -> dict[str, str]:
+    return {tables.rows: "INSERT", tables.barrier: "SELECT, INSERT", tables.meta: "SELECT"}
+
+
 def _of_relay(tables: OutboxTables) -> dict[str, str]:
-    everything = (tables.rows, tables.relays, tables.meta, tables.barrier)
-    return {tables.shards: "SELECT, UPDATE", **dict.fromkeys(everything, "SELECT, INSERT, UPDATE, DELETE")}
-
-
-async def _require(connection: AnyConnection, needed: dict[str, str], address: str) -> None:
-    if missing := await _missing(connection, needed):
-        raise ConfigurationError(f"{address}: {missing[0]}")
+    return {
+        tables.rows: "SELECT, UPDATE, DELETE",
+        tables.shards: "SELECT, UPDATE",
+        tables.relays: "SELECT, INSERT, UPDATE, DELETE",
+        tables.barrier: "SELECT, INSERT",
+        tables.meta: "SELECT, INSERT",
+    }
 
 
 async def _missing(connection: AnyConnection, needed: dict[str, str]) -> list[str]:

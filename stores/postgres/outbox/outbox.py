@@ -357,7 +357,7 @@ class PostgresOutbox(Sends):
         if await schema.version(connection, self._tables.all, OUTBOX) is None:
             await schema.create(connection, self._tables.all, OUTBOX, self._address, self._tables.ddl)
         await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-        await inspecting.require_writer_rights(connection, self._tables, self._address)
+        await inspecting.require_rights(connection, self._tables, self._address)
 
 
 def from_url(url: str) -> PostgresOutbox:

@@ -21,7 +21,7 @@ from ackwise.stores.sqlite.file import File, result_code
 from ackwise.stores.sqlite.maintenance import complaints
 from ackwise.stores.sqlite.outbox import inspecting, preparing, relaying, tables
 from ackwise.stores.sqlite.outbox.relaylock import RelayLock
-from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, insert
+from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, begin, insert
 from ackwise.stores.sqlite.schema import VERSION
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -30,8 +30,8 @@ __all__ = ["SQLiteOutbox", "from_url"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_TRY_AGAIN: Final = 0.005
-"""Seconds between two tries for the file while somebody else writes to it."""
+_REST: Final = 0.005
+"""Seconds between two steps of the cleanup: others may want the file."""
 
 
 class SQLiteOutbox(Sends):
@@ -204,7 +204,7 @@ class SQLiteOutbox(Sends):
         async with self._one_at_a_time:
             connection = self._require_open()
             try:
-                await self._begin(connection, wait)
+                await begin(connection, wait)
             except sqlite3.Error as error:
                 if result_code(error) == sqlite3.SQLITE_BUSY:
                     return TransactionOutcome.UNKNOWN
@@ -281,7 +281,7 @@ class SQLiteOutbox(Sends):
             while is_more:
                 some, is_more = await another._write(inspecting.clean_some, self._retention, self._clock())
                 deleted += some
-                await asyncio.sleep(_TRY_AGAIN if is_more else 0)  # others may want the file
+                await asyncio.sleep(_REST if is_more else 0)
             return deleted
         finally:
             await another.close()
@@ -313,30 +313,17 @@ class SQLiteOutbox(Sends):
         try:
             return work(connection, *args, **kwargs)
         except sqlite3.Error as error:
-            raise self._file.unavailable(error) from error
+            raise tables.as_error(self._file, error) from error
 
     async def _write(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do `work` in a transaction of its own."""
         async with self._one_at_a_time:
             connection = self._require_open()
             try:
-                await self._begin(connection, self._timeout)
+                await begin(connection, self._timeout)
             except sqlite3.Error as error:
-                raise self._file.unavailable(error) from error
+                raise tables.as_error(self._file, error) from error
             return self._finish(connection, work, *args, **kwargs)
-
-    async def _begin(self, connection: sqlite3.Connection, timeout: float) -> None:
-        """Become the writer of the file, without holding up the event loop."""
-        give_up_at = time.monotonic() + timeout
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                    raise
-                await asyncio.sleep(_TRY_AGAIN)
-            else:
-                return
 
     def _finish(
         self, connection: sqlite3.Connection, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -345,7 +332,7 @@ class SQLiteOutbox(Sends):
             answer = work(connection, *args, **kwargs)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise self._file.unavailable(error) from error
+            raise tables.as_error(self._file, error) from error
         finally:
             if connection.in_transaction:
                 with suppress(sqlite3.Error):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import SHARDS
+from ackwise.stores.protocol import purpose
+from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.schema import VERSION, Part, version
 
-__all__ = ["OUTBOX", "create", "exists"]
+__all__ = ["OUTBOX", "as_error", "create"]
 
 OUTBOX: Final = Part("outbox", VERSION, "ackwise_outbox", "ackwise_outbox_to_send")
 
@@ -62,8 +65,8 @@ def create(connection: sqlite3.Connection) -> int:
     return found
 
 
-def exists(connection: sqlite3.Connection) -> bool:
-    """Return whether the tables are there."""
-    cursor = connection.cursor()
-    cursor.row_factory = None  # whoever made the connection may have another
-    return cursor.execute("SELECT 1 FROM sqlite_master WHERE name = 'ackwise_outbox'").fetchone() is not None
+def as_error(file: File, error: sqlite3.Error) -> ConfigurationError | StoreUnavailable:
+    """Return the error for what SQLite raised."""
+    if "no such table: ackwise_outbox" in str(error):
+        return ConfigurationError(purpose.OUTBOX.not_there(str(file.path)))
+    return file.unavailable(error)

@@ -13,8 +13,9 @@ from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.protocol.outboxrows import RowColumns, columns_of
 from ackwise.stores.protocol.outboxwriting import ENDED, Buffer
 from ackwise.stores.sqlite.file import File, result_code
+from ackwise.stores.sqlite.outbox.tables import as_error
 
-__all__ = ["Block", "SQLiteOutboxTransaction", "insert"]
+__all__ = ["Block", "SQLiteOutboxTransaction", "begin", "insert"]
 
 _INSERT: Final = """
 INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created, state, next_at,
@@ -37,6 +38,20 @@ def insert(
     connection.executemany(_INSERT, [(*row, now, *more) for row in rows])
 
 
+async def begin(connection: sqlite3.Connection, timeout: float) -> None:
+    """Become the writer of the file, for `timeout` seconds, without holding up the event loop. Raises what sqlite3 raises."""
+    give_up_at = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
+                raise
+            await asyncio.sleep(_TRY_AGAIN)
+        else:
+            return
+
+
 class SQLiteOutboxTransaction(Buffer):
     """The rows of the transaction that is open on `connection`. They are inserted at once: SQLite tells nobody of savepoints, and an
     insert is a call within the process."""
@@ -54,7 +69,7 @@ class SQLiteOutboxTransaction(Buffer):
         try:
             insert(self._connection, [columns_of(message)], self._clock())
         except sqlite3.Error as error:
-            raise self._file.unavailable(error) from error
+            raise as_error(self._file, error) from error
         self.has_written = True
         return message.message_id
 
@@ -70,23 +85,14 @@ class Block:
         self.is_ours = not connection.in_transaction
 
     async def start(self, timeout: float) -> None:
-        """Become the writer of the file; for `timeout` seconds, without holding up the event loop. Raises what sqlite3 raises."""
+        """Begin as the writer of the file, or make a savepoint. Raises what sqlite3 raises."""
         if not self.is_ours:
             self._connection.execute("SAVEPOINT ackwise_outbox")
             return
-        (patience,) = tuple(_plain(self._connection, "PRAGMA busy_timeout"))
-        give_up_at = time.monotonic() + timeout
+        (patience,) = _plain(self._connection, "PRAGMA busy_timeout")
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
-            while True:
-                try:
-                    self._connection.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as error:
-                    if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_at:
-                        raise
-                    await asyncio.sleep(_TRY_AGAIN)
-                else:
-                    return
+            await begin(self._connection, timeout)
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {int(patience)}")
 

@@ -249,6 +249,7 @@ class Desk:
         self.starting: Callable[[], Any] = lambda: None
         self.are_brokers_there = True
         self.asked_brokers = 0
+        self.senders: list[Sender] = []
         self.stop = asyncio.Event()
 
     def clock(self) -> float:
@@ -260,13 +261,17 @@ class Desk:
             store or Store(self.book),
             self.policy,
             name="shop",
-            new_sender=lambda: Sender(self.log, lambda message: self.refuse(message), self.starting),
+            new_sender=self._new_sender,
             brokers_answer=self._brokers_answer,
             sink=self.sink,
             counts=counts,
             is_alone=is_alone,
             clock=self.clock,
         )
+
+    def _new_sender(self) -> Sender:
+        self.senders.append(Sender(self.log, lambda message: self.refuse(message), self.starting))
+        return self.senders[-1]
 
     async def _brokers_answer(self) -> bool:
         self.asked_brokers += 1

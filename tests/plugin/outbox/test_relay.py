@@ -339,6 +339,25 @@ async def test_a_stop_lets_what_is_being_sent_be_deleted_and_frees_the_shards() 
     assert {owner for owner, _, _ in desk.book.owners.values()} == {""}
 
 
+@pytest.mark.parametrize("ends_by", ["stop", "error"])
+async def test_the_shards_are_free_only_once_nothing_is_sent_any_more(ends_by: str) -> None:
+    desk, open_at_leave = Desk(batch=4), list[bool]()
+    store = Store(desk.book)
+
+    def harm(call: str, when: str) -> None:
+        if call == "leave":
+            open_at_leave.append(any(sender.is_open for sender in desk.senders))
+        if (call, when) == ("sent", "before") and ends_by == "error" and not open_at_leave:
+            raise StoreUnavailable("gone")
+
+    store.harm = harm
+    desk.book.add(*desk.orders(4, 10))
+    async with desk.running(desk.relay(store)):
+        await desk.until(lambda: len(desk.log.messages) > 5)
+    assert open_at_leave
+    assert not any(open_at_leave)
+
+
 async def test_a_second_signal_ends_it_at_once_and_frees_the_shards() -> None:
     desk = Desk()
     desk.book.add(*desk.orders(2, 2))

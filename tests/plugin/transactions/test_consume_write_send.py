@@ -100,5 +100,3 @@ async def test_an_outbox_of_another_driver_is_refused_at_the_start(tmp_path: Pat
 
     with pytest.raises(ConfigurationError, match="different databases"):
         await run()
-
-

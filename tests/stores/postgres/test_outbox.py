@@ -16,7 +16,7 @@ from tests.databases.proxy import proxy_to
 from tests.databases.server import Server, free_port
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
-from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, TransactionOutcome
+from ackwise.middleware.outbox import CheckAnswer, Failed, OutboxStore, Sent, TransactionOutcome
 from ackwise.plugin.registry import open_outbox
 from ackwise.stores.postgres.outbox import PostgresOutbox, from_url
 from ackwise.stores.postgres.outbox.waking import Listening
@@ -413,12 +413,22 @@ async def test_a_business_needs_insert_and_a_relay_needs_more(
         await business.barrier(connection, "tx")
         transaction.send("orders", b"1")
     await connection.close()
-    with pytest.raises(ConfigurationError, match='no right to SELECT, UPDATE on "ackwise_outbox_shard"'):
+    with pytest.raises(ConfigurationError, match='no right to SELECT, UPDATE, DELETE on "ackwise_outbox"'):
         await business.claim_relay("table")
-    await postgres_database.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
+    await postgres_database.execute(
+        f"""REVOKE INSERT ON ackwise_outbox FROM {name}; GRANT SELECT, UPDATE, DELETE ON ackwise_outbox TO {name};
+        GRANT SELECT, UPDATE ON ackwise_outbox_shard TO {name}; GRANT SELECT, INSERT, UPDATE, DELETE ON ackwise_outbox_relay TO {name};
+        GRANT INSERT ON ackwise_outbox_meta TO {name}"""
+    )
+    await business.close()
+    await business.open()
     await business.claim_relay("table")
-    assert len(await business.own("a", lease=60.0, share=64)) == 64
-    assert await values(business) == [b"1"]
+    shards = await business.own("a", lease=60.0, share=64)
+    (row,) = await business.pending(shards, limit=10)
+    await business.failed([Failed(row.id, row.shard, "refused", 0.0)], shards)
+    assert await business.sent([Sent(row.id, row.shard)], shards) == 1
+    await business.wait_for_rows(0.01)
+    await business.leave("a")
     await business.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from ackwise.middleware.outbox import OutboxStore
+from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
+from ackwise.middleware.outbox import OutboxStore, TransactionOutcome
+from ackwise.plugin.registry import open_outbox
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 from ackwise.stores.testing.outbox import OutboxConformance, OutboxFeatures
 
@@ -81,3 +84,109 @@ async def _saved(connection: sqlite3.Connection) -> AsyncIterator[None]:
         connection.execute("RELEASE mine")
         raise
     connection.execute("RELEASE mine")
+
+
+@pytest.fixture
+async def outbox(tmp_path: Path) -> AsyncIterator[SQLiteOutbox]:
+    outbox = SQLiteOutbox(tmp_path / "shop.db", timeout=0.05)
+    await outbox.open()
+    yield outbox
+    await outbox.close()
+
+
+def connected(outbox: SQLiteOutbox) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(outbox._path))
+
+
+async def test_a_relay_that_died_is_followed_at_once_and_one_that_lives_is_not(outbox: SQLiteOutbox) -> None:
+    script = f"""
+import asyncio, time
+from ackwise.stores.sqlite.outbox import SQLiteOutbox
+async def own():
+    outbox = SQLiteOutbox({str(outbox._path)!r})
+    await outbox.open()
+    await outbox.own("a", lease=3600.0, share=64)
+    print("owns", flush=True)
+    time.sleep(60)
+asyncio.run(own())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"owns\n"
+    with pytest.raises(ConfigurationError, match="another relay sends the rows of this file"):
+        await outbox.own("b", lease=60.0, share=64)
+    process.kill()
+    await process.wait()
+    assert len(await outbox.own("b", lease=60.0, share=64)) == 64
+
+
+async def test_a_business_that_waits_for_the_file_does_not_hold_up_the_loop(outbox: SQLiteOutbox) -> None:
+    with connected(outbox) as other, connected(outbox) as mine:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            async with outbox.transaction(mine):
+                pytest.fail("it is not the writer")
+        with pytest.raises(StoreUnavailable, match="another writer held the file"):
+            await outbox.decide("tx", TransactionOutcome.COMMIT)
+        assert mine.execute("PRAGMA busy_timeout").fetchone() == (5000,)
+        other.rollback()
+        async with outbox.transaction(mine):
+            outbox.send("orders", b"1")
+
+
+async def test_a_connection_with_factories_of_its_own_writes_rows(outbox: SQLiteOutbox) -> None:
+    with connected(outbox) as connection:
+        connection.row_factory = lambda cursor, row: {"row": row}
+        async with outbox.transaction(connection) as transaction:
+            await outbox.barrier(connection, "tx")
+            transaction.send("orders", b"1")
+        assert await outbox.database_id(connection) == await outbox.database_id()
+        with pytest.raises(TransactionAborted, match="committed before"):
+            async with outbox.transaction(connection):
+                await outbox.barrier(connection, "tx")
+
+
+async def test_a_commit_inside_the_block_commits_the_rows_before_it_and_takes_none_after(outbox: SQLiteOutbox) -> None:
+    with connected(outbox) as connection:
+        async with outbox.transaction(connection) as transaction:
+            transaction.send("orders", b"1")
+            connection.commit()
+            with pytest.raises(TransactionAborted, match="was ended inside the block"):
+                transaction.send("orders", b"2")
+    assert [row.message.value for row in await outbox.pending(dict.fromkeys(range(64), 0), limit=9)] == [b"1"]
+
+
+async def test_a_file_without_the_tables_is_named_with_the_command(tmp_path: Path) -> None:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    (said,) = await outbox.check()
+    assert "run `ackwise outbox init URL`" in said
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        await outbox.cleanup()
+    with connected(outbox) as connection:
+        with pytest.raises(ConfigurationError, match="run `ackwise outbox init URL`"):
+            async with outbox.transaction(connection):
+                outbox.send("orders", b"1")
+        with pytest.raises(ConfigurationError, match="has no outbox"):
+            await outbox.database_id(connection)
+    await outbox.init()
+    assert await outbox.check() == []
+
+
+async def test_a_file_of_a_newer_ackwise_or_of_another_kind_is_refused(tmp_path: Path, outbox: SQLiteOutbox) -> None:
+    with connected(outbox) as connection, connection:
+        connection.execute("UPDATE ackwise_schema SET version = 99 WHERE part = 'outbox'")
+    with pytest.raises(ConfigurationError, match="its outbox has version 99"):
+        await SQLiteOutbox(tmp_path / "shop.db").open()
+    (tmp_path / "text").write_text("no database" * 1000)
+    with pytest.raises(ConfigurationError, match="no SQLite database"):
+        await SQLiteOutbox(tmp_path / "text").open()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///shop.db?prefix=x", "sqlite:///shop.db?timeout=x", "sqlite:///:memory:"])
+def test_a_url_that_can_not_work_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        open_outbox(url)
+
+
+def test_an_outbox_is_found_by_its_url() -> None:
+    assert isinstance(open_outbox("sqlite:///shop.db?timeout=2.5"), SQLiteOutbox)
