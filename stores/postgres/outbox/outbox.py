@@ -344,13 +344,21 @@ class PostgresOutbox(Sends):
         if self._owner is None or self._listening is None:
             return False
         owner, pool = self._owner, self._connections.require_open()
-        try:
-            await self._listening.ensure(pool, self._timeout)
-        except FAILURES as error:
-            raise self._connections.unavailable(error) from None
+        await self._listen(self._listening, pool)
         newest = await self._run(lambda connection: say_idle(connection, self._tables, owner, at_most))
         before, self._newest = self._newest, newest
         return newest is not None and newest != before
+
+    async def _listen(self, listening: Listening, pool: Pool) -> None:
+        """Listen; a lost connection of the pool is replaced once."""
+        try:
+            await listening.ensure(pool, self._timeout)
+        except FAILURES as error:
+            if not is_broken(error):
+                raise self._connections.unavailable(error) from None
+            await self._connections.replace(pool)
+            with self._connections.errors(self._timeout):
+                await listening.ensure(pool, self._timeout)
 
     async def _prepare(self, connection: PoolConnectionProxy) -> None:
         await checking.require_durable(connection, self._address)
