@@ -159,7 +159,7 @@ def test_a_plan_that_is_written_and_read_is_the_same_and_says_how_much_is_in_it(
     steps = plans[0]
     counts = write_plan(tmp_path / NAME, Title("run", 7), steps)
     assert (list(read_steps(tmp_path / NAME)), read_title(tmp_path / NAME)) == (steps, Title("run", 7))
-    of = {action: [step for step in steps if step.action is action] for action in Action}
+    of = {action: [step for step in steps if step.action is action] for action in Action if action is not Action.REQUEUE}
     assert counts == [Planned(action, len(found), sum(step.offsets for step in found)) for action, found in of.items()]
     assert {step.action for step in steps if step.risk is Risk.SAFE} == {Action.REDELIVER, Action.PROBE, Action.RELEASE}
 
