@@ -164,7 +164,7 @@ async def test_a_refused_row_is_parked_and_holds_its_key_until_it_is_requeued(wo
         await world.write(b"5", key=b"a")
         await world.write(b"6", key=b"b")
         await until(lambda: world.kafka.values[-1] == b"6")
-        assert await world.waiting() == 3
+        await world.waits(3)
         world.kafka.refuse = lambda _: False
         await world.outbox.requeue()
         await world.is_sent_and_deleted(b"bad", b"2", b"3", b"5")
@@ -196,9 +196,9 @@ async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(
 
 async def test_a_row_deleted_with_its_insert_is_sent_although_its_key_is_held(world: World) -> None:
     world.kafka.refuse = lambda message: message.value == b"bad"
-    async with world.running():
+    async with world.running() as relay:
         await world.write(b"bad", key=b"a")
-        await until(lambda: world.kafka.asked >= 1)
+        await until(lambda: relay.counts.parked == 1)
         async with world.database.transaction():
             await world.write(b"only in the log", key=b"a")
             await world.database.execute("DELETE FROM ackwise_outbox WHERE state = 2")
