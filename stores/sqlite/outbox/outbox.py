@@ -136,7 +136,7 @@ class SQLiteOutbox(Sends):
         if (found := await self._write(claim)) != kind:
             raise ConfigurationError(
                 f"{self._path}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then release the outbox from them"
+                "stop all of those first, then call ackwise outbox release"
             )
 
     async def release_relay(self) -> None:
