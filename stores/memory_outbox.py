@@ -133,7 +133,7 @@ class MemoryOutbox(Sends):
         if self._kind != kind:
             raise ConfigurationError(
                 f"{_PLACE}: relays of kind {self._kind!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then release the outbox from them"
+                "stop all of those first, then call ackwise outbox release"
             )
 
     async def release_relay(self) -> None:

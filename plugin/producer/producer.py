@@ -17,7 +17,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore, TransactionOutcome, retry_delay
-from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id
+from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id, outgoing_of
 from ackwise.middleware.policies import Events
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import refuse_too_late, send_later
@@ -163,10 +163,11 @@ class Producer:
     async def send_batch(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
         """Send all; one answer for each, in order, whatever becomes of the others. Of a partition they are written in this order.
 
-        Raises `ConfigurationError` if the producer is not open, and nothing else but cancellation.
+        Raises `ConfigurationError` if the producer is not open or one of them is no `Outgoing`, and nothing else but cancellation.
         """
         if not self._is_open:
             raise ConfigurationError("this Producer is not open; send inside of `async with Producer(brokers) as producer:`")
+        messages = outgoing_of(messages)
         self._in_flight.update((id(message), message) for message in messages)
         try:
             answers: list[Acked | Saved | SendFailed] = [*await self._deliver(messages)]

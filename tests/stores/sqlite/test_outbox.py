@@ -19,6 +19,15 @@ from ackwise.stores.sqlite.outbox import SQLiteOutbox
 from ackwise.stores.testing.outbox import OutboxConformance, OutboxFeatures
 
 
+async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> None:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    with pytest.raises(ConfigurationError, match=r"got a object, and writes through connections of sqlite3; .* use SQLAlchemyOutbox"):
+        async with outbox.transaction(object()):  # type: ignore[arg-type]
+            pass
+    with pytest.raises(ConfigurationError, match="connections of sqlite3"):
+        await outbox.barrier(object(), "tx")  # type: ignore[arg-type]
+
+
 class TestSQLiteOutbox(OutboxConformance):
     features = OutboxFeatures(relays=False, writers=False)
 
