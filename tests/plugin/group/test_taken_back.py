@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from tests.plugin.group.ordered import Shop
@@ -25,7 +25,7 @@ class Worker(World):
         self.shop = Shop(self.handle, kind="message", order=order)
         self.member._client, pipeline = self.client, self.shop.pipeline
         self.member.pipelines = {"bill": pipeline}
-        self.member.routes = type("Routes", (), {"from_source": lambda _, place, records: [Run(place, records, pipeline)]})()
+        self.member.routes = cast(Any, type("Routes", (), {"from_source": lambda _, place, records: [Run(place, records, pipeline)]})())
 
     async def handle(self, message: Message[Any]) -> None:
         self.at_work.append(message.offset)
