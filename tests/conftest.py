@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 from hypothesis import settings
-from tests.databases.mariadb import mariadb_server
+from tests.databases.mariadb import WITH_LOG, mariadb_server
 from tests.databases.postgres import postgres_server
 from tests.databases.redis import redis_cluster, redis_server
 from tests.databases.server import Server, skip_if_missing
@@ -32,6 +32,7 @@ MARKERS = {
     "cluster": "servers",
     "postgres": "servers",
     "mariadb": "servers",
+    "mariadb_with_log": "servers",
 }
 
 
@@ -95,6 +96,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Serve
 def postgres() -> Iterator[Server]:
     """A real PostgreSQL with a log that can be decoded; its user `postgres` may do everything, without a password."""
     with skip_if_missing("PostgreSQL"), postgres_server(wal_level="logical", max_replication_slots=20) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_with_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real MariaDB that writes a binary log which can be read; its user `root` may do everything, without a password."""
+    with skip_if_missing("MariaDB"), mariadb_server(tmp_path_factory.mktemp("mariadb-log"), *WITH_LOG) as server:
         yield server
 
 

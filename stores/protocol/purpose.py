@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 
-__all__ = ["CLAIMS", "INBOX", "OUTBOX", "Purpose"]
+__all__ = ["CDC", "CLAIMS", "INBOX", "OUTBOX", "Purpose"]
 
 
 class Purpose(NamedTuple):
@@ -82,4 +82,14 @@ OUTBOX: Final = Purpose(
     missing="the tables of the outbox are missing",
     has="outbox has",
     init="ackwise outbox init URL",
+)
+CDC: Final = Purpose(
+    name="change data capture",
+    tables="change data capture",
+    unit="read",
+    timed="a statement of change data capture",
+    part="cdc",
+    missing="the table of change data capture is missing",
+    has="change data capture has",
+    init="ackwise cdc URL --create-slot",
 )

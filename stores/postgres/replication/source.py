@@ -20,7 +20,7 @@ from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.reader import Reader
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
-from ackwise.stores.protocol.purpose import Purpose
+from ackwise.stores.protocol.purpose import CDC
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from ackwise.stores.postgres.replication.row import Columns
 
 __all__ = ["PostgresChanges"]
-
-CDC: Final = Purpose(
-    name="change data capture",
-    tables="change data capture",
-    unit="read",
-    timed="a statement of change data capture",
-    part="cdc",
-    missing="the table of change data capture is missing",
-    has="change data capture has",
-)
 
 #: PostgreSQL's rule for the name of a slot.
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")

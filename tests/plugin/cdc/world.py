@@ -149,11 +149,15 @@ class World:
         async with asyncio.timeout(20):
             await asyncio.wait({self.task})
 
+    def silence(self, relay: CdcRelay) -> None:
+        """Let it report nothing any more."""
+        relay._source._report = lambda: None  # type: ignore[attr-defined]
+
     @asynccontextmanager
     async def killed(self, relay: CdcRelay | None = None) -> AsyncIterator[CdcRelay]:
         """A relay while the block runs, of which nothing is closed in order and nothing reported any more."""
         relay = relay or self.relay()
-        relay._source._report = lambda: None  # type: ignore[attr-defined]
+        self.silence(relay)
         task = asyncio.create_task(relay.run(asyncio.Event()))
         try:
             await until(lambda: relay.counts.status is not None or task.done())

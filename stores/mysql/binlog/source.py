@@ -1,0 +1,339 @@
+"""`MySQLChanges`: the changes of a MariaDB or MySQL database by its binary log, by file and position."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ackwise.middleware.changes import Change, ChangesLost, Committed, Operation, SourceBusy, SourceStatus, UnreadableChange
+from ackwise.middleware.errors import AckwiseError, ConfigurationError, StoreUnavailable
+from ackwise.middleware.outbox import OutboxRow, RowState, unpacked_headers
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.mysql.binlog import memory, server
+from ackwise.stores.mysql.binlog.connection import BinlogConnection
+from ackwise.stores.mysql.binlog.place import Place, Progress, place_of
+from ackwise.stores.mysql.binlog.reader import MOST_HELD, Reader, Wanted
+from ackwise.stores.mysql.connections import Connections
+from ackwise.stores.mysql.exchanging import rows_of
+from ackwise.stores.mysql.tables import Tables
+from ackwise.stores.mysql.url import Address, parse
+from ackwise.stores.protocol.outboxliterals import literal
+from ackwise.stores.protocol.purpose import CDC
+
+if TYPE_CHECKING:
+    from asyncmy.connection import Connection
+
+    from ackwise.stores.mysql.binlog.table import Columns
+
+__all__ = ["MySQLChanges"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+#: Seconds between reports of the acknowledged position, if it moved, and if it did not: those are the heartbeat, and renew the lease.
+_REPORT, _REPORT_IDLE = 1.0, 3.0
+
+#: Seconds without an event after which the log is opened anew.
+_SILENCE: Final = 30.0
+
+#: Of a row of the outbox, columns of bytes that are text.
+_OUTBOX: Final = Wanted((Operation.INSERT, Operation.UPDATE), ("topic", "message_id"))
+
+
+class MySQLChanges:
+    """Changes of the outbox of `url`, or of `tables` (`table` or `database.table`), from the position that is kept under `name`.
+
+    `create` begins at the end of the log where no position is kept; `replace_lost` begins there again after the log was lost, once
+    somebody said so. Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "ackwise",
+        tables: Sequence[str] = (),
+        create: bool = False,
+        replace_lost: bool = False,
+        most_held: int = MOST_HELD,
+        silence: float = _SILENCE,
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"the slot is called {name!r}; use up to 64 letters, digits and any of '_.-'")
+        address, options = parse(url)
+        self._server = Address.of(address)
+        self._name, self._given, self._create, self._replace_lost = name, tuple(tables), create, replace_lost
+        self._most_held, self._silence, self._timeout, self._tables = most_held, silence, options.timeout, Tables(options.prefix)
+        self._connections = Connections(
+            CDC, address, None, timeout=options.timeout, max_size=2, session=_session, maintenance_session=_session
+        )
+        self._server_id = 1 << 31 | zlib.crc32(f"{name} {self._server.database}".encode())
+        self._known: dict[str, Columns] = {}
+        self._ready: deque[Change | Committed] = deque()
+        self._stream: BinlogConnection | None = None
+        self._reader: Reader | None = None
+        self._progress: Progress | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        self._end: AckwiseError | None = None
+        self._found: tuple[str, ...] = ()
+        self._reported: Place | None = None
+        self._token = -1
+
+    @property
+    def name(self) -> str:
+        """The name of the position."""
+        return self._name
+
+    @property
+    def address(self) -> str:
+        """Where the database is, without user and password."""
+        return self._connections.address
+
+    async def open(self) -> None:
+        """Check everything, take the lease, and begin to read. Raises as `ChangeSource.open`."""
+        await self._stop_stream()
+        await self._connections.open(self._require_settings)
+        async with self._database() as database:
+            said = await server.settings(database, self.address)
+            await server.require_own_id(database, self._server_id, self.address)
+            await memory.ensure(database, self._tables)
+            wanted = await self._wanted(database)
+            encodings = await server.encodings(database)
+            place, lost = await self._begin(database, said)
+            if lost is None:
+                try:
+                    await self._start(wanted, said, encodings, place)
+                except ChangesLost as error:
+                    lost = str(error)
+            if lost is not None:
+                await self._start(wanted, said, encodings, await self._begin_anew(database, said, lost))
+        self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
+        await self._report()
+        self._reporting = asyncio.create_task(self._report_on(), name="ackwise keeps the position of the log")
+
+    async def _begin(self, database: Connection, said: server.Settings) -> tuple[Place, str | None]:
+        """Take the lease; where reading begins, and why it can't begin there."""
+        kept = await memory.recall(database, self._tables, self._name)
+        if kept is None:
+            if not self._create:
+                raise ConfigurationError(
+                    f"{self.address}: no position is kept under the name {self._name}; --create-slot begins at the end of the log"
+                )
+            await memory.remember(database, self._tables, self._name, said.server, await server.end_of_log(database, self.address))
+        token = await memory.claim(database, self._tables, self._name, self._token)
+        if token is None:
+            raise SourceBusy(f"{self.address}: another relay reads the log from the position {self._name}")
+        self._token = token
+        kept = await memory.recall(database, self._tables, self._name)  # whoever had the lease may have moved it
+        assert kept is not None, "its row was just claimed"
+        lost = None
+        if kept.server != said.server:
+            lost = (
+                f"{self.address}: this is another server: the log was read up to {kept.place} on server {kept.server}, "
+                f"and this one is {said.server}"
+            )
+        return kept.place, lost
+
+    async def _begin_anew(self, database: Connection, said: server.Settings, lost: str) -> Place:
+        """Where the log ends, if somebody said that it may begin there after it was lost. Raises `ChangesLost`."""
+        if not self._replace_lost:
+            await memory.release(database, self._tables, self._name, self._token)
+            raise ChangesLost(
+                f"{lost}; {self._remains()}. Find out why, then start once with --create-slot --replace-lost-slot to begin again at the "
+                "end of the log"
+            )
+        self._found = (f"{lost}; reading begins again, as --replace-lost-slot says",)
+        place = await server.end_of_log(database, self.address)
+        await memory.remember(database, self._tables, self._name, said.server, place)
+        return place
+
+    def _remains(self) -> str:
+        if self._given:
+            return "changes that were not sent yet will be missing in Kafka"
+        return (
+            "rows that were not sent yet are still in the outbox, and are sent from there then, "
+            "but for those that were deleted with their insert"
+        )
+
+    async def _start(self, wanted: dict[str, Wanted], said: server.Settings, encodings: dict[int, str | None], place: Place) -> None:
+        """Ask for the log, and wait until it has said which file it is. Raises `ChangesLost` if it is another one, or none."""
+        progress = self._progress = Progress(place)
+        self._ready.clear()
+        self._end = self._reported = None
+        self._reader = Reader(
+            wanted, said.server, self._known, progress, encodings, tables_are_read=not self._given, most_held=self._most_held
+        )
+        try:
+            await self._read_from(place, self._reader)
+        except BaseException:
+            await self._close_stream()
+            raise
+
+    async def _read_from(self, place: Place, reader: Reader) -> None:
+        await self._close_stream()
+        self._stream = BinlogConnection(self._server, server_id=self._server_id, timeout=self._timeout, silence=self._silence)
+        await self._stream.start(place)
+        while not reader.is_described:
+            for packet in await self._stream.receive(1):
+                self._ready += reader.read(packet)
+
+    async def read(self, limit: int) -> Sequence[Change | Committed]:
+        """The next changes. Raises as `ChangeSource.read`."""
+        while not self._ready:
+            if self._end is not None:
+                raise self._end
+            if self._stream is None or self._reader is None:
+                raise StoreUnavailable(f"{self.address}: change data capture is not open")
+            try:
+                packets = await self._stream.receive(limit)
+            except AckwiseError:
+                if self._end is not None:
+                    raise self._end from None
+                raise
+            await self._understand(packets, self._reader)
+        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    async def _understand(self, packets: Sequence[bytes], reader: Reader) -> None:
+        """Make changes of packets. What can't be read ends the source, once what stands before it was given out."""
+        try:
+            for packet in packets:
+                self._ready += reader.read(packet)
+                if reader.again is not None:
+                    place = reader.again
+                    reader.begin_again()
+                    await self._read_from(place, reader)
+                    return
+        except UnreadableChange as error:
+            self._end = UnreadableChange(f"{self.address}: {error}")
+        except ChangesLost as error:
+            self._end = ChangesLost(f"{self.address}: {error}; {self._remains()}")
+
+    def acknowledge(self, position: str) -> None:
+        """Everything up to the end of this transaction was sent."""
+        if self._progress is not None:
+            self._progress.acknowledge(place_of(position))
+
+    async def beat(self) -> SourceStatus:
+        """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
+        await self._report()
+        return await self.status()
+
+    async def status(self) -> SourceStatus:
+        """How far it has come. Raises `StoreUnavailable`, `ChangesLost` or `ConfigurationError`."""
+        await self._connections.open(self._require_settings)
+        async with self._database() as database:
+            said = await server.settings(database, self.address)
+            await memory.ensure(database, self._tables)
+            kept = await memory.recall(database, self._tables, self._name)
+            if kept is None:
+                raise ChangesLost(f"{self.address}: no position is kept under the name {self._name}; --create-slot makes one")
+            log = await server.log_files(database, self.address)
+            ((now_ms,),) = await rows_of(database, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)")
+        found = (*self._found, *server.findings(said, log, kept.place))
+        return SourceStatus(self._name, str(kept.place), kept.is_leased, log.behind(kept.place), None, int(now_ms), found)
+
+    async def close(self) -> None:
+        """Keep what was acknowledged, leave the position to the next reader, and disconnect."""
+        await self._stop_stream()
+        await self._connections.close()
+
+    def outbox_row(self, change: Change) -> OutboxRow | None:
+        """The row of the outbox that was inserted to be sent. Raises `UnreadableChange` for a row that no outbox of ours wrote."""
+        if change.operation is not Operation.INSERT or change.row.get("state") != RowState.LOCAL_COMMIT:
+            return None
+        row = change.row
+        try:
+            message = Outgoing(
+                row["topic"],
+                row["value"],
+                key=row["message_key"],
+                headers=unpacked_headers(row["headers"]),
+                partition=row["partition"],
+                message_id=row["message_id"],
+            )
+            return OutboxRow(row["id"], row["shard"], message, row["attempts"], change.committed_ms)
+        except (KeyError, ValueError, TypeError, ConfigurationError) as error:
+            what = f"it has no column {error}" if isinstance(error, KeyError) else type(error).__name__
+            raise UnreadableChange(
+                f"{self.address}: a row of {change.table}, committed at {change.position}, can't be read ({what}); "
+                "run `ackwise outbox check`, and see who changed the table"
+            ) from None
+
+    async def _wanted(self, database: Connection) -> dict[str, Wanted]:
+        """The tables to read, as the log names them."""
+        if not self._given:
+            return {await self._resolved(database, f"{self._tables.prefix}outbox"): _OUTBOX}
+        return {await self._resolved(database, table): Wanted() for table in self._given}
+
+    async def _resolved(self, database: Connection, table: str) -> str:
+        schema, dot, name = table.partition(".")
+        schema, name = (schema, name) if dot else (self._server.database, table)
+        found = await rows_of(
+            database,
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+            f"WHERE TABLE_SCHEMA = {literal(schema)} AND TABLE_NAME = {literal(name)} AND TABLE_TYPE = 'BASE TABLE'",
+        )
+        if not found:
+            advice = "correct --table, or GRANT SELECT ON it TO this user" if self._given else "run `ackwise outbox init URL`"
+            raise ConfigurationError(f"{self.address}: there is no table {table}; {advice}")
+        return ".".join(map(str, found[0]))
+
+    async def _require_settings(self, database: Connection) -> None:
+        await server.settings(database, self.address)
+
+    @contextlib.asynccontextmanager
+    async def _database(self) -> AsyncIterator[Connection]:
+        """A connection for statements. Raises our errors for the driver's."""
+        pool = self._connections.require_open()
+        with self._connections.errors(self._timeout):
+            async with asyncio.timeout(4 * self._timeout), self._connections.borrow(pool) as connection:
+                yield connection
+
+    async def _report_on(self) -> None:
+        """Keep the position again and again. One that is not kept is read from again, so it need not be at once."""
+        idle = 0.0
+        while self._end is None:
+            await asyncio.sleep(_REPORT)
+            idle += _REPORT
+            if idle >= _REPORT_IDLE or (self._progress is not None and self._progress.done != self._reported):
+                idle = 0.0
+                with contextlib.suppress(StoreUnavailable):  # the lease ends then, and with it the right to write
+                    await self._report()
+
+    async def _report(self) -> None:
+        """Keep the acknowledged position. If somebody else has the lease, reading ends."""
+        if self._progress is None:
+            return
+        place = self._progress.done
+        async with self._database() as database:
+            if await memory.keep(database, self._tables, self._name, self._token, place):
+                self._reported = place
+                return
+        self._end = SourceBusy(f"{self.address}: another relay has taken over the position {self._name}")
+        await self._close_stream()
+
+    async def _stop_stream(self) -> None:
+        reporting, self._reporting = self._reporting, None
+        if reporting is not None:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+            with contextlib.suppress(AckwiseError):
+                await self._report()
+                async with self._database() as database:
+                    await memory.release(database, self._tables, self._name, self._token)
+        self._progress = None
+        await self._close_stream()
+
+    async def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
+
+
+def _session(timeout: float) -> str:
+    """The server gives up before we do, so that it says why."""
+    return f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout * 0.4))}, sql_notes = 0"
