@@ -17,7 +17,7 @@ import asyncmy
 from asyncmy.connection import Connection
 from asyncmy.errors import MySQLError
 
-from ackwise.middleware.changes import ChangesLost
+from ackwise.middleware.changes import ChangesLost, SourceBusy
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.stores.mysql.binlog.place import Place
 from ackwise.stores.mysql.failures import FAILURES, as_store_error
@@ -32,7 +32,10 @@ _MOST_BYTES: Final = 4 * 2**20
 
 #: The server can't read what was asked for. Its message says why.
 _CAN_NOT_READ: Final = 1236
-_MAY_NOT: Final = 1227, 1045, 1142
+_MAY_NOT: Final = (1142, 1227)
+
+#: Another reader with our server id was let in; the server has one of each.
+_SAME_ID: Final = 4052
 
 #: We know checksums, and MariaDB's own events in place of what older servers would understand.
 _SAY: Final = (
@@ -122,9 +125,11 @@ class BinlogConnection:
     def _as_ours(self, error: Exception) -> Exception:
         code = error.args[0] if isinstance(error, MySQLError) and error.args else None
         said = str(error.args[-1]) if error.args else ""
+        if code == _SAME_ID or (code == _CAN_NOT_READ and "server_id" in said):
+            return SourceBusy(f"{self._address}: another reader of the log came with our server id {self._server_id}")
         if code == _CAN_NOT_READ:
             return self._of_the_log(said)
-        if code in _MAY_NOT and code != 1045:
+        if code in _MAY_NOT:
             return ConfigurationError(f"{self._address}: this user may not read the log; GRANT REPLICATION SLAVE ON *.* TO this user")
         if isinstance(error, StoreUnavailable):
             return error
@@ -133,6 +138,4 @@ class BinlogConnection:
     def _of_the_log(self, said: str) -> Exception:
         if "max_allowed_packet" in said:
             return ConfigurationError(f"{self._address}: an event of the log is larger than max_allowed_packet; raise it on the server")
-        if "server_id" in said or "server_uuid" in said:
-            return StoreUnavailable(f"{self._address}: another reader of the log has our server id {self._server_id} ({said})")
         return ChangesLost(f"{self._address}: the server can't send the log from where it was read last ({said})")
