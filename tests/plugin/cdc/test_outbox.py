@@ -196,9 +196,9 @@ async def test_a_refused_row_that_is_not_in_the_table_stops_the_relay_before_it(
 
 async def test_a_row_deleted_with_its_insert_is_sent_although_its_key_is_held(world: World) -> None:
     world.kafka.refuse = lambda message: message.value == b"bad"
-    async with world.running():
+    async with world.running() as relay:
         await world.write(b"bad", key=b"a")
-        await until(lambda: world.kafka.asked >= 1)
+        await until(lambda: relay.counts.parked == 1)
         async with world.database.transaction():
             await world.write(b"only in the log", key=b"a")
             await world.database.execute("DELETE FROM ackwise_outbox WHERE state = 2")
