@@ -46,7 +46,7 @@ class Execution:
         self._agent = agent
         self._worker = worker
         self._leases = worker.leases
-        self._slots = None if agent.concurrency is None else asyncio.Semaphore(agent.concurrency)
+        self._slots = None if agent.slots is None else asyncio.Semaphore(agent.slots)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
 

@@ -119,7 +119,7 @@ class Sender:
         if self._is_stopping:
             return [_STOPPED] * len(messages)
         self._running += 1
-        stopped = _StoppedKeys() if stop_keys else None
+        stopped = _StoppedKeys(messages) if stop_keys else None
         try:
             answers = await self._attempt(messages, stopped, is_last=False)
             if again := [place for place, found in enumerate(answers) if found is _AGAIN]:
@@ -285,20 +285,26 @@ class Sender:
 
 
 class _StoppedKeys:
-    """The topics and keys of which a message was refused for good in one call."""
+    """The topics and keys of which a message was refused for good in one call. What stands before it in the call is not stopped."""
 
-    def __init__(self) -> None:
-        self._keys: set[tuple[str, bytes]] = set()
+    def __init__(self, messages: Sequence[Outgoing]) -> None:
+        self._places = {id(message): place for place, message in enumerate(messages)}
+        self._keys: dict[tuple[str, bytes], int] = {}
 
     def stop(self, message: Outgoing) -> None:
         if message.key is not None:
-            self._keys.add((message.topic, message.key))
+            key, place = (message.topic, message.key), self._places[id(message)]
+            self._keys[key] = min(place, self._keys.get(key, place))
 
     def before(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        """Those of `messages` before the first one with such a key."""
+        """Those of `messages` before the first one that stands behind such a message of its key."""
         if not self._keys:
             return messages
-        return messages[: next((place for place, each in enumerate(messages) if (each.topic, each.key) in self._keys), len(messages))]
+        return messages[: next((place for place, each in enumerate(messages) if self._is_stopped(each)), len(messages))]
+
+    def _is_stopped(self, message: Outgoing) -> bool:
+        refused = None if message.key is None else self._keys.get((message.topic, message.key))
+        return refused is not None and self._places[id(message)] > refused
 
 
 def _is_refusal(answer: SendAnswer) -> bool:

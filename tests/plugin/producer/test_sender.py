@@ -337,6 +337,11 @@ async def test_behind_a_refusal_its_key_goes_on_only_if_asked_to(kafka: MemoryKa
     assert acked(await sender.send_many([nowhere, Outgoing("small", b"v", b"c")], stop_keys=stop_keys)) == [False, not stop_keys]
 
 
+async def test_a_refusal_does_not_stop_what_stands_before_it_on_another_partition(sender: Sender) -> None:
+    first, refused, behind = (Outgoing("orders", b"v", b"k", partition=partition) for partition in (0, 9, 1))
+    assert acked(await sender.send_many([first, refused, behind], stop_keys=True)) == [True, False, False]
+
+
 async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: MemoryKafka) -> None:
     sender = Sender(Settings(kafka.bootstrap), timeout=0.3)
     await sender.start()
