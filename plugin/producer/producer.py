@@ -39,6 +39,9 @@ _SPELLED: Final = 20
 #: Seconds at the end for what was given up to be saved to the outbox.
 _LAND: Final = 10.0
 
+#: Codecs that aiokafka brings; the brokers and every consumer have to know the one that is chosen.
+_CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
+
 #: Seconds added to due times, as `clock_skew` of an app by default.
 _CLOCK_SKEW: Final = 0.5
 
@@ -92,6 +95,8 @@ class Producer:
         self._group = group
         self._timeout = parse_duration(timeout, what="timeout of Producer")
         self._close_timeout = parse_duration(close_timeout, what="close_timeout of Producer")
+        if compression is not None and compression not in _CODECS:
+            raise ConfigurationError(f"compression of Producer is {compression!r}; it is {', '.join(map(repr, _CODECS))}, or None")
         options = {"compression_type": compression, "linger_ms": round(parse_duration(linger, what="linger of Producer") * 1000)}
         self._own_sender = Sender(settings, options=options) if sender is None else None
         self._sender: MessageSender = self._own_sender or sender  # type: ignore[assignment]  # one of them is there

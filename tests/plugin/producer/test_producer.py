@@ -251,6 +251,11 @@ async def test_a_batch_of_something_else_is_refused_and_nothing_is_sent(desk: De
     assert desk.tried == []
 
 
+def test_a_codec_that_nobody_has_is_refused_where_it_is_given() -> None:
+    with pytest.raises(ConfigurationError, match="compression of Producer is 'brotli'; it is 'gzip', 'snappy', 'lz4', 'zstd', or None"):
+        Producer("localhost:9092", compression="brotli")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
