@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers, Message
 
-__all__ = ["MESSAGE_ID", "Acked", "MessageSender", "Outgoing", "SendAnswer", "SendFailed", "message_id", "new_message_id"]
+__all__ = ["MESSAGE_ID", "Acked", "MessageSender", "Outgoing", "SendAnswer", "SendFailed", "message_id", "new_message_id", "outgoing_of"]
 
 #: The header with the id of a message. A producer sets it on each send, and on each repetition of a send to the same text.
 MESSAGE_ID: Final = "message-id"
@@ -70,6 +70,17 @@ class Outgoing:
         """The headers as they are sent: the sender's own without an older id, then the id."""
         own = tuple(header for header in self.headers if header[0] != MESSAGE_ID)
         return (*own, (MESSAGE_ID, self.message_id.encode("utf-8", "surrogateescape")))
+
+
+def outgoing_of(messages: Iterable[Outgoing]) -> list[Outgoing]:
+    """Return the messages of any iterable, so that a generator is read once. Raises `ConfigurationError` if one is no `Outgoing`."""
+    if isinstance(messages, Outgoing | str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise ConfigurationError(f"messages are of type {type(messages).__name__}; give a list of Outgoing(topic, value)")
+    found = list(messages)
+    for place, message in enumerate(found):
+        if not isinstance(message, Outgoing):
+            raise ConfigurationError(f"message {place} of the list is of type {type(message).__name__}; give Outgoing(topic, value)")
+    return found
 
 
 class Acked(NamedTuple):

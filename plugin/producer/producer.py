@@ -17,7 +17,7 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore, TransactionOutcome, retry_delay
-from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id
+from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id, outgoing_of
 from ackwise.middleware.policies import Events
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import refuse_too_late, send_later
@@ -38,6 +38,9 @@ _SPELLED: Final = 20
 
 #: Seconds at the end for what was given up to be saved to the outbox.
 _LAND: Final = 10.0
+
+#: Codecs that aiokafka brings; the brokers and every consumer have to know the one that is chosen.
+_CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 
 #: Seconds added to due times, as `clock_skew` of an app by default.
 _CLOCK_SKEW: Final = 0.5
@@ -92,6 +95,8 @@ class Producer:
         self._group = group
         self._timeout = parse_duration(timeout, what="timeout of Producer")
         self._close_timeout = parse_duration(close_timeout, what="close_timeout of Producer")
+        if compression is not None and compression not in _CODECS:
+            raise ConfigurationError(f"compression of Producer is {compression!r}; it is {', '.join(map(repr, _CODECS))}, or None")
         options = {"compression_type": compression, "linger_ms": round(parse_duration(linger, what="linger of Producer") * 1000)}
         self._own_sender = Sender(settings, options=options) if sender is None else None
         self._sender: MessageSender = self._own_sender or sender  # type: ignore[assignment]  # one of them is there
@@ -169,10 +174,11 @@ class Producer:
     async def send_batch(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
         """Send all; one answer for each, in order, whatever becomes of the others. Of a partition they are written in this order.
 
-        Raises `ConfigurationError` if the producer is not open, and nothing else but cancellation.
+        Raises `ConfigurationError` if the producer is not open or one of them is no `Outgoing`, and nothing else but cancellation.
         """
         if not self._is_open:
             raise ConfigurationError("this Producer is not open; send inside of `async with Producer(brokers) as producer:`")
+        messages = outgoing_of(messages)
         self._in_flight.update((id(message), message) for message in messages)
         try:
             answers: list[Acked | Saved | SendFailed] = [*await self._deliver(messages)]

@@ -10,7 +10,14 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from aiokafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.structs import RecordMetadata
 
 from ackwise.middleware.errors import PublishUnavailable
@@ -37,6 +44,15 @@ _MOST_UNANSWERED: Final = 10_000
 
 #: To be sent again at once, alone in its batch and through a client that is in order. No caller sees it.
 _AGAIN: Final = SendFailed("the batch was refused", retriable=True)
+
+#: What to do about an error of the brokers.
+_ADVICE: Final[Mapping[type[BaseException], str]] = {
+    UnknownTopicOrPartitionError: "create the topic, or correct its name",
+    MessageSizeTooLargeError: "send less, or raise max.message.bytes of the topic",
+    RecordListTooLargeError: "send less, or raise max.message.bytes of the topic",
+    TopicAuthorizationFailedError: "give this user the right to write to it",
+    ClusterAuthorizationFailedError: "give this user the right IdempotentWrite on the cluster",
+}
 
 _BEHIND: Final = SendFailed("an earlier message of its partition was not acknowledged", retriable=True)
 _STOPPED: Final = SendFailed("the producer is stopped", retriable=True)
@@ -305,7 +321,12 @@ def _failure(error: BaseException, topic: str, *, is_last: bool = True, alone: b
     if isinstance(error, PublishUnavailable):
         return SendFailed(str(error), retriable=True, error=name)
     if refusal is Refusal.FINAL:
-        return SendFailed(f"topic {topic!r} refuses the message for good ({name})", retriable=False, error=name)
+        return SendFailed(f"topic {topic!r} refuses the message for good ({name}){_advice(error)}", retriable=False, error=name)
     if refusal is not Refusal.PASSING and not is_last:
         return _AGAIN
-    return SendFailed(f"topic {topic!r} did not acknowledge the message ({name})", retriable=True, error=name)
+    return SendFailed(f"topic {topic!r} did not acknowledge the message ({name}){_advice(error)}", retriable=True, error=name)
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about `error`, where that is known; begins with a semicolon."""
+    return next((f"; {advice}" for kind, advice in _ADVICE.items() if isinstance(error, kind)), "")

@@ -29,7 +29,8 @@ def outgoing(events: DataFrame) -> DataFrame:
     """Projected events to those of the producer side, with the place that a record was sent to. Positions of relays are left out."""
     mine = events.where(is_outgoing() & ~is_any(EventCode.RELAY_POSITION))
     return mine.select(
-        *("writer_id", "seq", "cluster", "code", "ts", "record_ts", "message_id", "error"),
+        *("writer_id", "seq", "cluster", "code", "ts", "record_ts", "message_id"),
+        F.coalesce("error", F.get_json_object("attrs", "$.cause")).alias("error"),
         F.col("sent_topic").alias("topic"),
         F.col("sent_topic_id").alias("topic_id"),
         F.col("sent_partition").alias("partition"),

@@ -94,7 +94,8 @@ def _place(event: Event) -> Place | None:
 
 
 def _in_words(event: Event) -> str:
-    attrs, error = dict(json.loads(event.get("attrs") or "{}")), event.get("error")
+    attrs = dict(json.loads(event.get("attrs") or "{}"))
+    error = event.get("error") or attrs.get("cause")
     row = f"row {attrs['row']} of {attrs.get('outbox') or 'the outbox'}" if "row" in attrs else attrs.get("outbox") or "the outbox"
     place, because = _place(event), f": {error}" if error else ""
     match E(event["event_type"]):

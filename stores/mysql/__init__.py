@@ -1,13 +1,14 @@
-"""MariaDB and MySQL, on asyncmy: claims for `Dedup`, and an inbox for `Transactional`."""
+"""MariaDB and MySQL, on asyncmy: claims for `Dedup`, an inbox for `Transactional`, and an outbox."""
 
 from ackwise.middleware.errors import ConfigurationError
 
 try:
     from ackwise.stores.mysql.claims import MySQLStore, from_url
     from ackwise.stores.mysql.inbox import MySQLInbox
+    from ackwise.stores.mysql.outbox import MySQLOutbox
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "asyncmy":
         raise
     raise ConfigurationError("the MySQL store needs asyncmy; install it with pip install 'ackwise[mysql]'") from None
 
-__all__ = ["MySQLInbox", "MySQLStore", "from_url"]
+__all__ = ["MySQLInbox", "MySQLOutbox", "MySQLStore", "from_url"]

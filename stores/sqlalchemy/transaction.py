@@ -17,7 +17,7 @@ from ackwise.middleware.transaction import Finish, Finished, Taken, TransactionA
 from ackwise.stores.sqlalchemy.failures import FAILURES, aborted, bounded, refusing
 from ackwise.stores.sqlalchemy.tables import Tables
 
-__all__ = ["OpenTransaction", "abandon"]
+__all__ = ["OpenTransaction", "abandon", "begin_as_writer"]
 
 _ROLLBACK_TIMEOUT = 1.0
 """Seconds; a connection that takes longer is cut, which rolls back as well."""
@@ -42,7 +42,7 @@ class OpenTransaction:
         async with bounded(self._timeout, "see whether the database runs and has a connection left"):
             connection = await self.connection.connection()
             if connection.dialect.name == "sqlite":
-                await _begin_as_writer(connection)
+                await begin_as_writer(connection)
             await connection.execute(text(f"SAVEPOINT {_OURS}"))
             self._ours = self.connection.sync_session.get_transaction()
 
@@ -101,7 +101,7 @@ async def abandon(session: AsyncSession) -> None:
         raise
 
 
-async def _begin_as_writer(connection: AsyncConnection) -> None:
+async def begin_as_writer(connection: AsyncConnection) -> None:
     """SQLite's driver begins only with the first change, and a savepoint before that would be the whole transaction."""
     raw = await connection.get_raw_connection()
     driver: Any = raw.driver_connection

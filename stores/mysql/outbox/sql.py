@@ -65,7 +65,7 @@ async def changed(connection: Connection, packet: str) -> int:
     async with connection.cursor(Cursor) as cursor:
         await cursor.execute(packet)
         while True:
-            count += 0 if cursor.description else max(0, cursor.rowcount)
+            count += 0 if cursor.description else max(0, _int(cursor.rowcount))
             if not await cursor.nextset():
                 return count
 
@@ -80,3 +80,8 @@ def _by_name(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
         column: value.decode() if column in _TEXTS and isinstance(value, bytes) else value
         for column, value in zip(columns, row, strict=True)
     }
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

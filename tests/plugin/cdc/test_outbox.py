@@ -164,7 +164,7 @@ async def test_a_refused_row_is_parked_and_holds_its_key_until_it_is_requeued(wo
         await world.write(b"5", key=b"a")
         await world.write(b"6", key=b"b")
         await until(lambda: world.kafka.values[-1] == b"6")
-        assert await world.waiting() == 3
+        await world.waits(3)
         world.kafka.refuse = lambda _: False
         await world.outbox.requeue()
         await world.is_sent_and_deleted(b"bad", b"2", b"3", b"5")
@@ -323,7 +323,7 @@ async def test_a_column_that_goes_in_mid_stream_stops_the_relay_and_nothing_is_l
             await world.over()
     await world.database.execute("ALTER TABLE ackwise_outbox RENAME COLUMN payload TO value")
     assert await world.waiting() == 1
-    with pytest.raises(UnreadableChange, match=r"can't be read .*no column 'value'"):  # the log has the row as it was then
+    with pytest.raises(UnreadableChange, match=r"can't be read .*no column 'value'"):  # noqa: PT012  # the log has the row as it was then
         async with world.running():
             await until(lambda: world.kafka.values == [b"1", b"2"])  # the table has it, too
             await world.over()

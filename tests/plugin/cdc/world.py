@@ -180,8 +180,12 @@ class World:
     async def is_sent_and_deleted(self, *values: bytes) -> None:
         """Wait until these values are in Kafka, and the table is empty."""
         await until(lambda: set(values) <= set(self.kafka.values))
+        await self.waits(0)
+
+    async def waits(self, rows: int) -> None:
+        """Wait until so many rows wait in the table."""
         async with asyncio.timeout(20):
-            while await self.waiting():  # noqa: ASYNC110  # the table tells nobody
+            while await self.waiting() != rows:  # noqa: ASYNC110  # the table tells nobody
                 await asyncio.sleep(0.01)
 
 

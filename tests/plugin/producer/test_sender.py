@@ -95,11 +95,16 @@ async def test_a_list_of_many_batches_is_written_in_order(kafka: MemoryKafka, se
     assert values(kafka, "one") == [message.value for message in messages]
 
 
-@pytest.mark.parametrize("error", [InvalidTopicError, TopicAuthorizationFailedError], ids=lambda error: error.__name__)
-async def test_what_is_refused_for_good_says_so(kafka: MemoryKafka, sender: Sender, error: Any) -> None:
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [(InvalidTopicError, ""), (TopicAuthorizationFailedError, "; give this user the right to write to it")],
+    ids=["InvalidTopicError", "TopicAuthorizationFailedError"],
+)
+async def test_what_is_refused_for_good_says_so_and_what_to_do(kafka: MemoryKafka, sender: Sender, error: Any, advice: str) -> None:
     kafka.faults.refuse("Produce", error)
     (answer,) = await sender.send_many([Outgoing("one", b"v")])
-    assert answer == SendFailed(f"topic 'one' refuses the message for good ({error.__name__})", retriable=False, error=error.__name__)
+    cause = f"topic 'one' refuses the message for good ({error.__name__}){advice}"
+    assert answer == SendFailed(cause, retriable=False, error=error.__name__)
 
 
 async def test_only_the_message_that_is_too_large_is_refused_for_good(kafka: MemoryKafka, sender: Sender) -> None:
@@ -109,6 +114,7 @@ async def test_only_the_message_that_is_too_large_is_refused_for_good(kafka: Mem
     assert isinstance(answers[2], SendFailed)
     assert not answers[2].retriable
     assert answers[2].error == "MessageSizeTooLargeError"
+    assert answers[2].cause.endswith("; send less, or raise max.message.bytes of the topic")
     assert [len(value or b"") for value in values(kafka, "small")] == [100] * 4
 
 
@@ -213,6 +219,7 @@ async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(
     assert isinstance(missing, SendFailed)
     assert missing.retriable
     assert missing.error == "UnknownTopicOrPartitionError"
+    assert missing.cause.endswith("; create the topic, or correct its name")
     assert isinstance(there, Acked)
     kafka.create_topic("later")
     monkeypatch.undo()

@@ -460,10 +460,12 @@ async def test_business_relays_and_check_backs_side_by_side_never_wait_in_a_circ
             due = await outbox.due_checks("shop", limit=5, lease=0.0)
             await outbox.answered([CheckAnswer(row.id, TransactionOutcome.UNKNOWN, 0.0) for row in due])
 
-    beside = [asyncio.create_task(relay(owner)) for owner in ("a", "b")] + [asyncio.create_task(check()) for _ in range(2)]
+    relays = [asyncio.create_task(relay(owner)) for owner in ("a", "b")]
+    checks = [asyncio.create_task(check()) for _ in range(2)]
     await asyncio.gather(*(business(number) for number in range(4)))
     done.set()
-    sent = sum(count or 0 for count in await asyncio.gather(*beside))
+    await asyncio.gather(*checks)
+    sent = sum(await asyncio.gather(*relays))
     assert (sent, await shop.deadlocks() - before) == (2 * 4 * 15, 0)
 
 

@@ -27,6 +27,15 @@ from ackwise.stores.testing.outboxscene import message
 ALL = dict.fromkeys(range(64), 0)
 
 
+async def test_what_is_no_connection_of_asyncpg_is_refused() -> None:
+    outbox = PostgresOutbox("postgresql://127.0.0.1/shop")
+    with pytest.raises(ConfigurationError, match=r"got a object, and writes through connections of asyncpg; .* use SQLAlchemyOutbox"):
+        async with outbox.transaction(object()):  # type: ignore[arg-type]
+            pass
+    with pytest.raises(ConfigurationError, match="connections of asyncpg"):
+        await outbox.barrier(object(), "tx")  # type: ignore[arg-type]
+
+
 class TestPostgresOutbox(OutboxConformance):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
