@@ -19,6 +19,9 @@ MESSAGE_ID: Final = "message-id"
 #: Bytes of a message id as UTF-8: it is a column of the outbox, and part of what a consumer remembers.
 _LONGEST_ID: Final = 200
 
+#: Kafka counts partitions with 32 bits, and so does an outbox.
+_HIGHEST_PARTITION: Final = 2**31 - 1
+
 #: Kafka: `Topic.MAX_NAME_LENGTH` and its legal characters.
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -119,14 +122,18 @@ class MessageSender(Protocol):
 
 
 def _check_partition(given: object, topic: str) -> None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= _HIGHEST_PARTITION):
         raise ConfigurationError(f"partition of a message to {topic!r} is {given!r}; give a number from 0, or leave it out")
 
 
 def _check_id(given: object, topic: str) -> None:
     if not isinstance(given, str) or not given or "\0" in given:
         raise ConfigurationError(f"message_id of a message to {topic!r} is {given!r}; give a text that is not empty, or leave it out")
-    if len(given.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
+    try:
+        size = len(given.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"message_id of a message to {topic!r} is no valid text ({given!r}); give another one") from None
+    if size > _LONGEST_ID:
         raise ConfigurationError(f"message_id of a message to {topic!r} has more than {_LONGEST_ID} bytes; give a shorter one")
 
 

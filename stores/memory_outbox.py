@@ -234,7 +234,7 @@ class MemoryOutbox(Sends):
             await asyncio.sleep(0.001)
         if found is not None:
             raise TransactionAborted(
-                f"the local transaction {tx_id} has committed before; use a new tx_id for each"
+                f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
                 if found[0] == "C"
                 else f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays"
             )

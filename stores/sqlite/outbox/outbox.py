@@ -55,6 +55,8 @@ class SQLiteOutbox(Sends):
         super().__init__()
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite outbox needs the path of the file that the business writes to")
+        if "://" in str(path):
+            raise ConfigurationError("a SQLite outbox takes the path of a file, such as 'shop.db'; it was given a URL")
         if not retention >= 0:
             raise ConfigurationError(f"retention is {retention}; give the seconds that what was rolled back is kept, 0 or more")
         self._file = File(OUTBOX, path, timeout, "a call of the outbox")

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ackwise import Acked, ConfigurationError, Outgoing, Producer, PublishRefuse
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.outbox import OutboxRow
 from ackwise.middleware.outgoing import SendAnswer
+from ackwise.plugin.registry import open_outbox
 from ackwise.stores.memory_outbox import MemoryOutbox
 from ackwise.testing import MemoryKafka
 
@@ -166,6 +168,28 @@ async def test_a_closing_producer_waits_for_what_is_in_flight(desk: Desk) -> Non
     assert isinstance(sending.result(), Acked)
 
 
+async def test_what_is_given_up_at_the_end_is_saved_before_the_outbox_is_closed(desk: Desk, tmp_path: Path) -> None:
+    desk.always, url = AWAY, f"sqlite:///{tmp_path}/outbox.db"
+    resting = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        if seconds == 30.0:
+            await resting.wait()
+        else:
+            resting.set()
+            await asyncio.Event().wait()
+
+    desk.sleep = sleep  # type: ignore[method-assign]
+    async with desk.producer(outbox=url) as producer:
+        sending = asyncio.create_task(producer.send("orders", b"v", message_id="a"))
+        await resting.wait()
+    assert await sending == Saved("orders", "a")
+    outbox = open_outbox(url)
+    await outbox.open()
+    assert (await outbox.status()).waiting == 1
+    await outbox.close()
+
+
 async def test_what_is_not_acknowledged_at_the_end_is_named_and_raised(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     desk.always, sending = AWAY, list[asyncio.Task[object]]()
 
@@ -225,6 +249,11 @@ async def test_a_batch_of_something_else_is_refused_and_nothing_is_sent(desk: De
             await producer.send_batch(messages)
     assert sentence in str(error.value)
     assert desk.tried == []
+
+
+def test_a_codec_that_nobody_has_is_refused_where_it_is_given() -> None:
+    with pytest.raises(ConfigurationError, match="compression of Producer is 'brotli'; it is 'gzip', 'snappy', 'lz4', 'zstd', or None"):
+        Producer("localhost:9092", compression="brotli")
 
 
 @pytest.mark.parametrize(
