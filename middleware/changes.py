@@ -53,14 +53,14 @@ class Change(NamedTuple):
     """A change of one row."""
 
     table: str
-    """With its schema, such as `public.orders`."""
+    """With its schema, such as `public.orders`; on MariaDB and MySQL with its database."""
     operation: Operation
     row: Mapping[str, Any]
     """The columns by name: the new row, or for DELETE what the log has of the old one. Raises `NotInLog` for a column that is not there."""
     old: Mapping[str, Any] | None
-    """What the log has of the row before an update: its key if that changed, all of it under REPLICA IDENTITY FULL."""
+    """What the log has of the row before an update: its key if that changed, all of it under REPLICA IDENTITY FULL or on MariaDB."""
     position: str
-    """That of its transaction's commit."""
+    """That of its transaction's commit; of its beginning where the log has that first, as MariaDB's."""
     number: int
     """Its place in the transaction, from 0."""
     id: str

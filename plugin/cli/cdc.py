@@ -27,11 +27,24 @@ if TYPE_CHECKING:
 
 __all__ = ["cdc"]
 
-_Url = Annotated[str, typer.Argument(metavar="URL", help="The database, such as [bold]postgresql://host/shop[/bold].")]
+_Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="The database, such as [bold]postgresql://host/shop[/bold] or [bold]mariadb://user@host/shop[/bold]."
+    ),
+]
 _Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Where messages are sent. Default: {DEFAULT_BROKERS}.")]
-_Slot = Annotated[str, typer.Option(help="The replication slot, which keeps the log until Kafka has it.")]
-_Publication = Annotated[str, typer.Option(help="The publication, which says which tables the log tells of.")]
-_Create = Annotated[bool, typer.Option("--create-slot", help="Make publication and slot where they are missing.")]
+_Slot = Annotated[
+    str,
+    typer.Option(help="The replication slot, which keeps the log until Kafka has it; on MariaDB and MySQL the name of the kept position."),
+]
+_Publication = Annotated[str, typer.Option(help="The publication, which says which tables the log tells of; PostgreSQL only.")]
+_Create = Annotated[
+    bool,
+    typer.Option(
+        "--create-slot", help="Make publication and slot where they are missing, or begin at the end of the log where no position is kept."
+    ),
+]
 _Replace = Annotated[
     bool,
     typer.Option("--replace-lost-slot", help="Begin again at the end of the log after a slot was lost; see the page on it first."),
