@@ -268,6 +268,21 @@ async def test_a_log_that_was_reset_or_is_another_one_is_told(shop: BinlogWorld)
             pass
 
 
+async def test_reset_master_is_told_whether_a_relay_reads_then_or_not(shop: BinlogWorld) -> None:
+    with pytest.raises(ChangesLost):  # noqa: PT012  # it ends where the relay is awaited
+        async with shop.running(shop.relay(note, tables=["orders"], silence=4.0)):
+            await shop.run("INSERT INTO orders VALUES (1, '1', true)")
+            await until(lambda: len(shop.kafka.sent) == 1)
+            await shop.run("RESET MASTER")
+            await shop.over()
+    with pytest.raises(ChangesLost, match="will be missing in Kafka"):
+        async with shop.running(shop.relay(note, tables=["orders"])):
+            pass
+    async with shop.running(shop.relay(note, tables=["orders"], replace_lost=True)):
+        await shop.run("INSERT INTO orders VALUES (2, '2', true)")
+        await until(lambda: len(shop.kafka.sent) == 2)
+
+
 async def test_a_position_inside_a_transaction_is_refused(shop: BinlogWorld) -> None:
     async with shop.running(shop.relay(note, tables=["orders"])):
         pass
