@@ -3,8 +3,8 @@
     python -m benchmarks.cdc [--rows 50000] [--seconds 10] [--rate 1000] [--rounds 3] [--json]
 
 One real PostgreSQL (`wal_level=logical`, `synchronous_commit=on`) and one real Kafka on this machine, values of 200 bytes. The source
-is the outbox. A drain sends rows that were committed while Kafka took nothing, a thousand in a transaction; it is timed from when Kafka takes
-messages again to the last acknowledgement. Latency is counted from before the COMMIT of a row, one in a transaction, until Kafka
+is the outbox. A drain sends rows that were committed while Kafka took nothing, a thousand in a transaction; it is timed from when Kafka
+takes messages again to the last acknowledgement. Latency is counted from before the COMMIT of a row, one in a transaction, until Kafka
 acknowledged it. Read `docs/benchmarks.md` before you believe a figure.
 """
 

@@ -1,8 +1,8 @@
 """`BinlogConnection`: a connection on which the server sends its binary log.
 
-asyncmy brings the start of the connection, and packets. Its own reader of the log is not used: it connects anew in the middle of a
-transaction and passes over rows whose table it then does not know, it takes the names of columns from information_schema, which has those
-of now, and it drops events that it does not know, such as compressed rows.
+asyncmy brings the start of the connection, and packets. Its own reader of the log is not used. It connects anew by itself, at the event
+where it was, and passes over rows whose table it does not know there; it takes the names of columns from information_schema, which has
+those of now; and it passes over events that it does not know, such as compressed rows.
 """
 
 from __future__ import annotations
