@@ -308,7 +308,8 @@ class Reader:
         length = (count + 7) // 8
         for _ in range(bitmaps):
             if int.from_bytes(body[place : place + length], "little") & (1 << count) - 1 != (1 << count) - 1:
-                raise ValueError(f"rows of {columns.table} are not whole; set binlog_row_image = FULL in the session that wrote them")
+                self._refuse(f"rows of {columns.table} are not whole; set binlog_row_image = FULL in the session that wrote them")
+                return []
             place += length
         at = self._at
         identity = f"{self._server}-{at.created}-{at.number}-{at.position}"

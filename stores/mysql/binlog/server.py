@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from asyncmy.errors import MySQLError
@@ -15,7 +15,18 @@ from ackwise.stores.mysql.exchanging import rows_of
 if TYPE_CHECKING:
     from asyncmy.connection import Connection
 
-__all__ = ["Log", "Settings", "encodings", "end_of_log", "findings", "log_files", "require_own_id", "settings"]
+__all__ = [
+    "Log",
+    "Settings",
+    "encodings",
+    "end_of_log",
+    "findings",
+    "left_out",
+    "log_files",
+    "require_logged",
+    "require_own_id",
+    "settings",
+]
 
 #: Seconds of log below which a relay that stays away is in danger.
 _SHORT: Final = 86400
@@ -107,6 +118,20 @@ async def end_of_log(connection: Connection, address: str) -> Place:
     """Where the log ends now, between two transactions. Raises `ConfigurationError` for a missing right."""
     file, position, *_ = (await _asked(connection, address, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"))[0]
     return Place(number_of(file), int(position), file, 0)
+
+
+async def require_logged(connection: Connection, address: str, databases: Collection[str]) -> None:
+    """Raise `ConfigurationError` if the log leaves out one of these databases."""
+    _, _, only, ignored, *_ = (await _asked(connection, address, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"))[0]
+    for database in left_out(databases, only, ignored):
+        raise ConfigurationError(
+            f"{address}: the log leaves out the database {database}; correct binlog_do_db and binlog_ignore_db of the server"
+        )
+
+
+def left_out(databases: Collection[str], only: str, ignored: str) -> list[str]:
+    """Those of `databases` that a log with these lists, comma-separated as the server shows them, does not tell of."""
+    return [each for each in databases if (only and each not in only.split(",")) or each in ignored.split(",")]
 
 
 async def log_files(connection: Connection, address: str) -> Log:

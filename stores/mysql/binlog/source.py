@@ -80,7 +80,7 @@ class MySQLChanges:
         self._reporting: asyncio.Task[None] | None = None
         self._end: AckwiseError | None = None
         self._found: tuple[str, ...] = ()
-        self._reported: Place | None = None
+        self._has_news = False
         self._token = -1
 
     @property
@@ -102,6 +102,8 @@ class MySQLChanges:
             await server.require_own_id(database, self._server_id, self.address)
             await memory.ensure(database, self._tables)
             wanted = await self._wanted(database)
+            databases = {self._server.database, *(table.partition(".")[0] for table in wanted)}
+            await server.require_logged(database, self.address, databases)
             encodings = await server.encodings(database)
             place, lost = await self._begin(database, said)
             if lost is None:
@@ -163,7 +165,7 @@ class MySQLChanges:
         """Ask for the log, and wait until it has said which file it is. Raises `ChangesLost` if it is another one, or none."""
         progress = self._progress = Progress(place)
         self._ready.clear()
-        self._end = self._reported = None
+        self._end, self._has_news = None, False
         self._reader = Reader(
             wanted, said.server, self._known, progress, encodings, tables_are_read=not self._given, most_held=self._most_held
         )
@@ -216,6 +218,7 @@ class MySQLChanges:
         """Everything up to the end of this transaction was sent."""
         if self._progress is not None:
             self._progress.acknowledge(place_of(position))
+            self._has_news = True
 
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
@@ -299,7 +302,7 @@ class MySQLChanges:
         while self._end is None:
             await asyncio.sleep(_REPORT)
             idle += _REPORT
-            if idle >= _REPORT_IDLE or (self._progress is not None and self._progress.done != self._reported):
+            if idle >= _REPORT_IDLE or self._has_news:  # our own heartbeat moves the position, too, and is no reason for another one
                 idle = 0.0
                 with contextlib.suppress(StoreUnavailable):  # the lease ends then, and with it the right to write
                     await self._report()
@@ -308,10 +311,9 @@ class MySQLChanges:
         """Keep the acknowledged position. If somebody else has the lease, reading ends."""
         if self._progress is None:
             return
-        place = self._progress.done
+        place, self._has_news = self._progress.done, False
         async with self._database() as database:
             if await memory.keep(database, self._tables, self._name, self._token, place):
-                self._reported = place
                 return
         self._end = SourceBusy(f"{self.address}: another relay has taken over the position {self._name}")
         await self._close_stream()

@@ -342,6 +342,22 @@ async def test_a_statement_in_place_of_rows_stops_a_table_and_not_the_outbox(sho
         await shop.is_sent_and_deleted(b"after the statement")
 
 
+async def test_outbox_rows_that_the_log_does_not_have_are_sent_from_the_table(shop: BinlogWorld) -> None:
+    async with shop.running():
+        await shop.run("SET SESSION binlog_format = 'STATEMENT', binlog_row_image = 'MINIMAL'")
+        await shop.write(b"as a statement")
+        await shop.run("SET SESSION binlog_format = 'ROW'")
+        await shop.write(b"not whole")
+        await shop.run("SET SESSION sql_log_bin = 0")
+        await shop.write(b"not in the log")
+        await shop.run("SET SESSION sql_log_bin = 1, binlog_row_image = 'FULL'")
+        await shop.write(b"whole")
+        await until(lambda: b"whole" in shop.kafka.values)
+    async with shop.running():  # as once a minute, too
+        await shop.is_sent_and_deleted(b"as a statement", b"not whole", b"not in the log", b"whole")
+    assert len(shop.kafka.ids) == len(set(shop.kafka.ids)) == 4
+
+
 async def test_rows_of_a_transaction_of_xa_stop_a_table(shop: BinlogWorld) -> None:
     with pytest.raises(UnreadableChange, match="XA is not read"):  # noqa: PT012  # it ends where the relay is awaited
         async with shop.running(shop.relay(note, tables=["orders"])):
