@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.cli import outbox
+from ackwise.plugin.cli import dlq, outbox
 from ackwise.plugin.cli.cancel import cancel
 from ackwise.plugin.cli.cdc import cdc
 from ackwise.plugin.cli.console import say_error
@@ -120,6 +120,10 @@ def new_app() -> typer.Typer:
     _add(of_outbox, "requeue", outbox.requeue)
     _add(of_outbox, "cleanup", outbox.cleanup)
     app.add_typer(of_outbox, name="outbox")
+    letters = typer.Typer(cls=_Group, help=dlq.HELP, no_args_is_help=True)
+    _add(letters, "list", dlq.show_list)
+    _add(letters, "show", dlq.show)
+    app.add_typer(letters, name="dlq")
     plan = typer.Typer(cls=_Group, help=PLAN_HELP, no_args_is_help=True)
     _add(plan, "show", show_plan)
     _add(plan, "apply", apply)
