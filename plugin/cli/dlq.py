@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -17,13 +18,16 @@ from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ackwise.plugin.deadletters.causes import Causes
     from ackwise.plugin.deadletters.letter import Letter
     from ackwise.plugin.deadletters.letterstate import LetterState
     from ackwise.plugin.deadletters.place import Place
+    from ackwise.plugin.deadletters.redrive import Redriven
     from ackwise.plugin.deadletters.selection import Selection
 
-__all__ = ["HELP", "show", "show_list"]
+__all__ = ["HELP", "redrive", "show", "show_list"]
 
 HELP: Final = "Dead letters: list them by their causes, look at one, send them again, or mark them."
 
@@ -106,6 +110,87 @@ def show(
     to_stdout().print(table)
 
 
+def redrive(
+    target: options.WhoseApp,
+    ids: options.Ids = None,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    again: options.Again = False,
+    execute: options.Yes = False,
+    rate: options.Rate = 100.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Send dead letters again, to the retry topic of their own group, after their cause is mended. Without --yes it only says what it
+    would send.
+
+    A copy has the letter's key, value and headers, begins at attempt 1, and has a replay id, so that the store which knows the
+    message as dead lets it run. What was sent is noted in GROUP.dlq.state, which is made if it is missing, a portion at a time: a call
+    that was killed goes on where it ended. Ctrl-C finishes the portion.
+
+    Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    interrupted.
+    """
+    options.check_rate(rate)
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
+    )
+    _end(wait_for(_redrive(options.app_place(target), selection, None, execute=execute, rate=rate)), execute, as_json)
+
+
+def _end(result: Redriven, executed: bool, as_json: bool) -> NoReturn:
+    """Print what became of letters, and leave with the code for it."""
+    if as_json:
+        counts = [{"handler": handler, "fate": fate.value, "letters": number} for (handler, fate), number in result.counts.items()]
+        left = {fate.value: letters for fate, letters in result.places.items()}
+        typer.echo(
+            json.dumps({"executed": executed, "recorded": result.recorded, "stopped": result.stopped, "letters": counts, "left": left})
+        )
+    else:
+        _print_fates(result, executed)
+    raise typer.Exit(128 + signal.SIGINT if result.stopped else int(not result.is_done))
+
+
+def _print_fates(result: Redriven, executed: bool) -> None:
+    console = to_stdout()
+    table = new_table("handler", "letters", "")
+    for (handler, fate), number in sorted(result.counts.items()):
+        table.add_row(view.shown(handler), f"{number:,}", fate.value)
+    console.print(table if result.counts else "no letter is meant")
+    for fate, letters in result.places.items():
+        console.print(f"[yellow]left[/] {fate.value}: {', '.join(letters[:5])}{' …' if len(letters) > 5 else ''}", soft_wrap=True)
+    if not result.recorded:
+        console.print("[yellow]the app has no Events[/], so no reconciliation learns what was sent again", soft_wrap=True)
+    if result.stopped:
+        console.print("stopped; call it again to go on", soft_wrap=True)
+    elif not executed and result.counts:
+        console.print("nothing was changed; add --yes to do it", soft_wrap=True)
+
+
+async def _redrive(
+    place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, *, execute: bool, rate: float
+) -> Redriven:
+    from ackwise.plugin.deadletters.redriving import redrive as send_again
+
+    with _progress("letters", None) as (on_total, on_progress):
+        return await send_again(
+            place, selection, execute=execute, source=source, rate=rate, stop=_stop(), on_total=on_total, on_progress=on_progress
+        )  # fmt: skip
+
+
+def _stop() -> asyncio.Event:
+    """Set by the signals that ask for an end."""
+    import asyncio
+
+    stop = asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    return stop
+
+
 async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
     """What was found, and how many states can't be read."""
     from ackwise.plugin.deadletters.causes import Causes
@@ -114,7 +199,7 @@ async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, 
     causes = Causes(most)
     async with reading_letters(place) as reader:
         states = await reader.states()
-        with _progress("letters", reader.number) as on_progress:
+        with _progress("letters", reader.number) as (_, on_progress):
             async for letter in reader.letters(on_progress):
                 if selection.takes(letter, states.of(letter)):
                     causes.add(letter, states)
@@ -168,12 +253,12 @@ _DECODED: Final = 4000
 
 
 @contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where somebody looks on."""
+def _progress(what: str, total: int | None) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
+    """A bar on stderr, where somebody looks on: what to call with the total, and with what is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = to_stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+        yield lambda letters: bar.update(task, total=letters), lambda done: bar.advance(task, done)

@@ -123,6 +123,7 @@ def new_app() -> typer.Typer:
     letters = typer.Typer(cls=_Group, help=dlq.HELP, no_args_is_help=True)
     _add(letters, "list", dlq.show_list)
     _add(letters, "show", dlq.show)
+    _add(letters, "redrive", dlq.redrive)
     app.add_typer(letters, name="dlq")
     plan = typer.Typer(cls=_Group, help=PLAN_HELP, no_args_is_help=True)
     _add(plan, "show", show_plan)

@@ -86,11 +86,13 @@ class States:
         """The last word about it; `None` for one that is open."""
         return self.letters.get(letter.id)
 
-    def replays(self, letter: Letter) -> int:
-        """How often its message was redriven, by this letter or by another one of the same message, of which it may have died."""
-        return max(self._replays.get(letter.message, 0), letter.replays)
-
     def next_replay(self, letter: Letter) -> tuple[int, bytes]:
-        """Number and replay id of its next redrive: no store has seen that id with this message's key."""
-        number = self.replays(letter) + 1
+        """Number and replay id of its next redrive.
+
+        Letters of the same death have the same id, such as two of which one was written again after a crash: the store lets one of
+        them run. A letter that was sent before goes on behind every redrive of its message that is known.
+        """
+        state = self.of(letter)
+        is_sent = state is not None and state.replays > 0
+        number = (max(self._replays.get(letter.message, 0), letter.replays) if is_sent else letter.replays) + 1
         return number, f"{REPLAY}{number}".encode()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
 from aiokafka import TopicPartition
@@ -17,7 +17,7 @@ from ackwise.plugin.deadletters.letterstate import States
 from ackwise.plugin.deadletters.place import Place
 from ackwise.plugin.group.copyreader import CopyReader, Left, reading
 
-__all__ = ["LetterReader", "reading_letters"]
+__all__ = ["LetterReader", "reading_letters", "record_at"]
 
 #: Seconds in which a broker must have given the next records.
 _PATIENCE: Final = 30.0
@@ -46,7 +46,7 @@ class LetterReader:
         """What was done with letters, as of now."""
         states = States()
         for partition, left in self._state.items():
-            async for record in self._records(partition, left):
+            async for record in _records(self._copies, partition, left):
                 states.take(record.key, record.value)
         return states
 
@@ -54,7 +54,7 @@ class LetterReader:
         """The letters that were there when this reader was made, partition by partition, oldest first."""
         for partition, left in self._found.items():
             through = left.position
-            async for record in self._records(partition, left):
+            async for record in _records(self._copies, partition, left):
                 if record.offset >= left.end:
                     break
                 yield read_letter(record, self._place.group)
@@ -65,22 +65,29 @@ class LetterReader:
     async def letter(self, partition: int, offset: int) -> Letter | None:
         """One letter; `None` if it is not there."""
         place = TopicPartition(self._place.names.dead_letter, partition)
-        left = self._found.get(place)
-        if left is None or not left.position <= offset < left.end:
-            return None
-        async for record in self._records(place, left._replace(position=offset)):
-            return read_letter(record, self._place.group) if record.offset == offset else None
-        return None
+        found = await record_at(self._copies, place, offset, self._found.get(place))
+        return None if found is None else read_letter(found, self._place.group)
 
-    async def _records(self, partition: TopicPartition, left: Left) -> AsyncIterator[Delivery]:
-        records = aiter(self._copies.records(partition, left))
-        while True:
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    record, _ = await anext(records)
-            except StopAsyncIteration:
-                return
-            yield record
+
+async def record_at(copies: CopyReader, partition: TopicPartition, offset: int, left: Left | None) -> Delivery | None:
+    """One record of a partition that has what is `left`; `None` if it is not there. Raises `KafkaError` and `TimeoutError`."""
+    if left is None or not left.position <= offset < left.end:
+        return None
+    async with aclosing(_records(copies, partition, left._replace(position=offset))) as records:
+        async for record in records:
+            return record if record.offset == offset else None
+    return None
+
+
+async def _records(copies: CopyReader, partition: TopicPartition, left: Left) -> AsyncGenerator[Delivery, None]:
+    records = aiter(copies.records(partition, left))
+    while True:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                record, _ = await anext(records)
+        except StopAsyncIteration:
+            return
+        yield record
 
 
 @asynccontextmanager
