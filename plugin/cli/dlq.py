@@ -7,6 +7,7 @@ import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.deadletters.redrive import Redriven
     from ackwise.plugin.deadletters.selection import Selection
 
-__all__ = ["HELP", "redrive", "show", "show_list"]
+__all__ = ["HELP", "drop", "export", "import_file", "redrive", "show", "show_list"]
 
 HELP: Final = "Dead letters: list them by their causes, look at one, send them again, or mark them."
 
@@ -141,6 +142,98 @@ def redrive(
     _end(wait_for(_redrive(options.app_place(target), selection, None, execute=execute, rate=rate)), execute, as_json)
 
 
+def export(
+    whose: options.Whose,
+    file: options.NewFile,
+    ids: options.Ids = None,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    again: options.Again = False,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write open dead letters to a new file, whole: a line of JSON for each, key, value and header values in base64. Only its owner
+    may read it.
+
+    Exit code 0: done. 2: it could not be done, and there is no file; one sentence says why.
+    """
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
+    )
+    number = wait_for(_export(options.place_of(whose, brokers, dlq), selection, file))
+    if as_json:
+        typer.echo(json.dumps({"letters": number}))
+    else:
+        to_stdout().print(f"{number:,} letters written")
+
+
+def import_file(
+    target: options.WhoseApp,
+    file: options.OldFile,
+    again: options.Again = False,
+    execute: options.Yes = False,
+    rate: options.Rate = 100.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Redrive the dead letters of a file that export wrote, such as those that somebody chose from it. Without --yes it only says what
+    it would send.
+
+    All is as with redrive: the same letters are refused, and what was redriven or dropped before is passed over.
+
+    Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    interrupted.
+    """
+    from functools import partial
+
+    from ackwise.plugin.deadletters.letterfile import check_letters, letters_of
+
+    options.check_rate(rate)
+    place = options.app_place(target)
+    check_letters(file, place.group)
+    source, selection = partial(letters_of, file, place.group), options.selection_of(again=again)
+    _end(wait_for(_redrive(place, selection, source, execute=execute, rate=rate)), execute, as_json)
+
+
+def drop(
+    whose: options.Whose,
+    ids: options.Ids = None,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    again: options.Again = False,
+    execute: options.Yes = False,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Mark dead letters that nobody will send again, so that they are no longer open. Nothing is deleted. Without --yes it only
+    counts them.
+
+    The mark is in GROUP.dlq.state, which is made if it is missing. A dropped letter can still be redriven, with --again.
+
+    Exit code 0: done. 2: it could not be done; one sentence says why. 130: interrupted.
+    """
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
+    )
+    number, stopped = wait_for(_drop(options.place_of(whose, brokers, dlq), selection, execute=execute))
+    if as_json:
+        typer.echo(json.dumps({"executed": execute, "stopped": stopped, "letters": number}))
+    elif execute:
+        to_stdout().print(f"{number:,} letters dropped" + ("; stopped, call it again to go on" if stopped else ""))
+    else:
+        to_stdout().print(f"{number:,} letters would be dropped; nothing was changed, add --yes to do it")
+    raise typer.Exit(128 + signal.SIGINT if stopped else 0)
+
+
 def _end(result: Redriven, executed: bool, as_json: bool) -> NoReturn:
     """Print what became of letters, and leave with the code for it."""
     if as_json:
@@ -179,6 +272,19 @@ async def _redrive(
         return await send_again(
             place, selection, execute=execute, source=source, rate=rate, stop=_stop(), on_total=on_total, on_progress=on_progress
         )  # fmt: skip
+
+
+async def _export(place: Place, selection: Selection, file: Path) -> int:
+    from ackwise.plugin.deadletters.redriving import export as write
+
+    with _progress("letters", None) as (on_total, on_progress):
+        return await write(place, selection, file, on_total=on_total, on_progress=on_progress)
+
+
+async def _drop(place: Place, selection: Selection, *, execute: bool) -> tuple[int, bool]:
+    from ackwise.plugin.deadletters.redriving import drop as mark
+
+    return await mark(place, selection, execute=execute, stop=_stop())
 
 
 def _stop() -> asyncio.Event:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from ackwise.plugin.deadletters.selection import Selection
 
 __all__ = [
-    "Again", "AsJson", "Brokers", "CauseOption", "Dlq", "HandlerOption", "Ids", "KeyOption", "Rate", "Since", "TopicOption", "Until",
-    "Whose", "WhoseApp", "Yes", "app_place", "check_rate", "id_of", "place_of", "selection_of",
+    "Again", "AsJson", "Brokers", "CauseOption", "Dlq", "HandlerOption", "Ids", "KeyOption", "NewFile", "OldFile", "Rate", "Since",
+    "TopicOption", "Until", "Whose", "WhoseApp", "Yes", "app_place", "check_rate", "id_of", "place_of", "selection_of",
 ]  # fmt: skip
 
 Whose = Annotated[
@@ -41,6 +42,10 @@ TopicOption = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", hel
 KeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key of the record; 0x and hex digits for bytes.")]
 Since = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters from this time on: ISO 8601, or a duration back from now.")]
 Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only letters before this time: ISO 8601, or a duration back from now.")]
+NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file, such as [bold]letters.jsonl[/bold].", show_default=False)]
+OldFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A file that [bold]dlq export[/bold] wrote.", show_default=False, readable=False)
+]
 Again = Annotated[bool, typer.Option("--again", help="Also letters that were redriven or dropped before.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed, and what would be done is shown.")]
 Rate = Annotated[float, typer.Option(metavar="N", help="At most so many copies per second.")]

@@ -66,8 +66,8 @@ class Causes:
         if self.most:
             keep = heapq.heappush if len(self._newest) < self.most else heapq.heappushpop
             partition, offset, timestamp = letter.id
-            light = replace(letter, delivery=letter.delivery._replace(value=None, headers=()))  # values may be of any size
-            keep(self._newest, (timestamp, partition, offset, (light, state)))
+            light = letter.delivery._replace(value=None, headers=())  # values may be of any size
+            keep(self._newest, (timestamp, partition, offset, (replace(letter, delivery=light, record=light), state)))
 
     def count(self, state: str) -> int:
         """How many letters are in a state."""

@@ -57,6 +57,8 @@ class Letter:
     delivery: Delivery
     fields: Mapping[str, str]
     """Our headers."""
+    record: Delivery
+    """As it lies in its topic, headers of ours included."""
     problem: str = ""
     """Why it can't be read as a letter of this group, if so."""
 
@@ -110,9 +112,9 @@ class Letter:
 def read_letter(record: Delivery, group: str) -> Letter:
     """`record` of the dead-letter topic of `group`. One that this group did not write has a `problem`."""
     try:
-        return Letter(*parse_letter(record, group))
+        return Letter(*parse_letter(record, group), record)
     except (ForeignCopy, NewerWire) as error:
-        return Letter(record, {}, str(error))
+        return Letter(record, {}, record, str(error))
 
 
 def _frame(traceback: str) -> tuple[str, str, str] | None:

@@ -1,4 +1,4 @@
-"""Redriving: letters are chosen, judged, made whole and sent again, in portions that can be repeated; or marked as dropped."""
+"""Redriving: letters are chosen, judged, made whole and sent again, in portions that can be repeated; or marked, or copied to a file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.deadletters.letter import Letter
+from ackwise.plugin.deadletters.letterfile import LetterFile
 from ackwise.plugin.deadletters.letterstate import LetterState, States
 from ackwise.plugin.deadletters.originals import Originals, reading_originals
 from ackwise.plugin.deadletters.place import Place
@@ -20,10 +23,10 @@ from ackwise.plugin.deadletters.statetopic import ensure_state_topic, write_stat
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.repair.pace import Pace
 
-__all__ = ["drop", "redrive"]
+__all__ = ["drop", "export", "redrive"]
 
 #: Letters that are marked together.
-_MARKED: int = 500
+_MARKED: Final = 500
 
 
 async def redrive(
@@ -94,6 +97,20 @@ async def drop(
             if stop is not None and stop.is_set():
                 return number, True
     return number, False
+
+
+async def export(
+    place: Place, selection: Selection, path: Path, *, on_total: Callable[[int], None], on_progress: Callable[[int], None]
+) -> int:
+    """Write the letters that `selection` takes to a new file. Returns how many. Raises `AckwiseError`, and leaves no file then."""
+    async with reading_letters(place) as reader:
+        states = await reader.states()
+        on_total(reader.number)
+        with LetterFile(path) as file:
+            async for letter in reader.letters(on_progress):
+                if selection.takes(letter, states.of(letter)):
+                    file.write(letter)
+        return file.number
 
 
 def _dropped(letter: Letter, states: States, now_ms: int) -> LetterState:

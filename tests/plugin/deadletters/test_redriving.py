@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import pytest
-from aiokafka.errors import NotEnoughReplicasError
 from tests.plugin.deadletters.letters import Shop, letter
 
 from ackwise import App, Events
@@ -169,13 +171,17 @@ async def test_what_got_no_answer_is_not_noted_and_what_got_one_is(shop: Shop, m
     assert fates(await send(shop)) == {SENT: 2}
 
 
-async def test_a_state_that_no_broker_takes_is_an_error_that_says_what_follows(shop: Shop) -> None:
+async def test_a_state_that_no_broker_takes_is_an_error_that_says_what_follows(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.bury(letter(1))
-    shop.kafka.create_topic("billing.dlq.state", cleanup_policy="compact")
-    shop.kafka.faults.refuse("Produce", NotEnoughReplicasError, topic="billing.dlq.state", times=None)
-    with pytest.raises(PublishUnavailable, match="may be sent again, under the same replay id"):
+    publish = KafkaPublisher.publish
+
+    async def stateless(publisher: KafkaPublisher, copies: Sequence[Copy]) -> list[Any]:
+        return [PublishUnavailable("away")] if copies[0].topic == "billing.dlq.state" else await publish(publisher, copies)
+
+    monkeypatch.setattr(KafkaPublisher, "publish", stateless)
+    with pytest.raises(PublishUnavailable, match="may be noted or not: away; they may be sent again, under the same replay id"):
         await send(shop)
-    shop.kafka.faults.clear()
+    monkeypatch.setattr(KafkaPublisher, "publish", publish)
     assert fates(await send(shop)) == {SENT: 1}
     assert [copy.replay_id for copy in shop.copies()] == [b"redrive-1"] * 2
 
@@ -307,3 +313,18 @@ async def test_the_command_looks_first_and_sends_when_told_to(shop: Shop) -> Non
     }  # fmt: skip
     assert "no letter is meant" in await shop.run("redrive", shop.app, "--handler", "bill")
     assert "--rate is 0; it must be a number above 0" in await shop.run("redrive", shop.app, "--rate", "0", code=2)
+
+
+async def test_a_signal_finishes_the_portion_and_ends_with_130(shop: Shop) -> None:
+    shop.bury(*(letter(number) for number in range(40)))
+    command = [sys.executable, "-m", "ackwise.plugin.cli", "dlq", "redrive", shop.app, "--yes", "--rate", "5"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=shop.folder, stdout=PIPE, stderr=STDOUT)
+    async with asyncio.timeout(60):
+        while True:
+            if "billing.dlq.state" in shop.kafka._cluster.topics and shop.states():
+                break
+            await asyncio.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said = (await process.communicate())[0].decode()
+    assert (process.returncode, "stopped; call it again to go on" in said) == (130, True), said
+    assert len(shop.states()) == len(shop.copies()) < 40
