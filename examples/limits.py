@@ -1,6 +1,6 @@
 """Bills at the pace that a payment provider allows, and pauses while it is away: `ackwise run limits:app` in this folder.
 
-It reads the topic `invoices` at `localhost:9092`; ACKWISE_BROKERS names other brokers. `ackwise pause limits:app bill` stops
+It reads the topic `charges` at `localhost:9092`; ACKWISE_BROKERS names other brokers. `ackwise pause limits:app bill` stops
 the handler in every worker, and `ackwise resume limits:app bill` lets it go on.
 """
 
@@ -28,7 +28,7 @@ app.use(
 )
 
 
-@app.agent("invoices", max_messages=2000)  # for all partitions of this worker together
+@app.agent("charges", max_messages=2000)  # for all partitions of this worker together
 async def bill(message: Message[Invoice]) -> None:
     """A handler that knows nothing of all this."""
     invoice = message.value

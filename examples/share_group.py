@@ -1,6 +1,6 @@
 """Resizes pictures in a share group: run it with `ackwise run share_group:app` in this folder, in as many terminals as you like.
 
-All of them have work, though the topic `pictures` may have one partition: a broker hands each record to any worker. It needs
+All of them have work, though the topic `uploads` may have one partition: a broker hands each record to any worker. It needs
 Kafka 4.2 and `pip install 'ackwise[share]'`, and reads at `localhost:9092`; ACKWISE_BROKERS names other brokers.
 """
 
@@ -12,7 +12,7 @@ from ackwise import App, ConsumeLater, Dedup, Exponential, Message, Share
 
 
 class Picture(BaseModel):
-    """What a producer writes to `pictures`, as JSON."""
+    """What a producer writes to `uploads`, as JSON."""
 
     name: str
     seconds: float = 0.0
@@ -30,7 +30,7 @@ app.use(
 )
 
 
-@app.agent("pictures")
+@app.agent("uploads")
 async def resize(message: Message[Picture]) -> None:
     """Takes its time; a picture that is not uploaded yet comes back later, as in any other app."""
     if message.value.name.startswith("late") and message.reconsume_times == 0:

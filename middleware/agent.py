@@ -12,10 +12,13 @@ from ackwise.middleware.message import Delivery, Message
 from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.wire import HANDLER_LIMIT
 
-__all__ = ["CONSUME_TIMEOUT", "Agent"]
+__all__ = ["CONSUME_TIMEOUT", "MOST_THREADS", "Agent"]
 
 #: Seconds. RocketMQ: `consumeTimeout`, 15 minutes.
 CONSUME_TIMEOUT: Final = 900.0
+
+#: Threads of one handler at most; `concurrency` sets a lower bound.
+MOST_THREADS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,13 @@ class Agent:
     def overlaps(self) -> bool:
         """Whether its batches of one partition may be at work side by side."""
         return self.concurrency is not None and self.concurrency > 1 and self.order != "partition"
+
+    @property
+    def slots(self) -> int | None:
+        """Calls at a time at most: for a plain `def` there are so many threads, and a message that waits for one has not begun."""
+        if not self.in_thread:
+            return self.concurrency
+        return min(self.concurrency or MOST_THREADS, MOST_THREADS)
 
     @property
     def room(self) -> int:

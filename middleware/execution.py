@@ -46,7 +46,7 @@ class Execution:
         self._agent = agent
         self._worker = worker
         self._leases = worker.leases
-        self._slots = None if agent.concurrency is None else asyncio.Semaphore(agent.concurrency)
+        self._slots = None if agent.slots is None else asyncio.Semaphore(agent.slots)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
 
@@ -280,9 +280,8 @@ class Execution:
                 return False
             if call.transaction is not None:
                 call.raised = result.error
-                if len(work.ready) == 1:
-                    self.decisions.decide_and_log(work.runs, [run], Batch([message]), result)
-                return False
+                if len(work.ready) > 1:
+                    return False
             work.raised[run] = result.error
         if self.decisions.conclude_earlier(work.runs, result):
             return False
@@ -290,7 +289,7 @@ class Execution:
             self.decisions.succeed(work.runs, [run], result, call.publications)
         else:
             self.decisions.decide(work.runs, [run], Batch([message]), result, work.broken)
-        return True
+        return call.raised is None
 
     @staticmethod
     def _comes_to(call: HandlerCall) -> bool:

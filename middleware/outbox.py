@@ -24,6 +24,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.message import Headers
 from ackwise.middleware.outgoing import Outgoing
 
@@ -47,6 +48,7 @@ __all__ = [
     "RowState",
     "Sent",
     "TransactionOutcome",
+    "UnreadableRow",
     "key_hash",
     "next_check",
     "packed_headers",
@@ -136,6 +138,14 @@ class Failed(NamedTuple):
     cause: str
     """One sentence, without anything of the payload."""
     again_in: float | None
+
+
+class UnreadableRow(AckwiseError):
+    """The row `id` can't be read: nobody of ours wrote it so. It is parked, or the rows behind it would wait for ever."""
+
+    def __init__(self, id: int, shard: int, topic: str, why: str) -> None:
+        super().__init__(f"row {id} can't be read ({why}); see who changed the table")
+        self.id, self.shard, self.topic = id, shard, topic
 
 
 class Parked(NamedTuple):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers, Message
 
-__all__ = ["MESSAGE_ID", "Acked", "MessageSender", "Outgoing", "SendAnswer", "SendFailed", "message_id", "new_message_id"]
+__all__ = ["MESSAGE_ID", "Acked", "MessageSender", "Outgoing", "SendAnswer", "SendFailed", "message_id", "new_message_id", "outgoing_of"]
 
 #: The header with the id of a message. A producer sets it on each send, and on each repetition of a send to the same text.
 MESSAGE_ID: Final = "message-id"
 
 #: Bytes of a message id as UTF-8: it is a column of the outbox, and part of what a consumer remembers.
 _LONGEST_ID: Final = 200
+
+#: Kafka counts partitions with 32 bits, and so does an outbox.
+_HIGHEST_PARTITION: Final = 2**31 - 1
 
 #: Kafka: `Topic.MAX_NAME_LENGTH` and its legal characters.
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -69,6 +72,17 @@ class Outgoing:
         return (*own, (MESSAGE_ID, self.message_id.encode("utf-8", "surrogateescape")))
 
 
+def outgoing_of(messages: Iterable[Outgoing]) -> list[Outgoing]:
+    """Return the messages of any iterable, so that a generator is read once. Raises `ConfigurationError` if one is no `Outgoing`."""
+    if isinstance(messages, Outgoing | str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise ConfigurationError(f"messages are of type {type(messages).__name__}; give a list of Outgoing(topic, value)")
+    found = list(messages)
+    for place, message in enumerate(found):
+        if not isinstance(message, Outgoing):
+            raise ConfigurationError(f"message {place} of the list is of type {type(message).__name__}; give Outgoing(topic, value)")
+    return found
+
+
 class Acked(NamedTuple):
     """Every in-sync replica has the message: where it was written."""
 
@@ -108,14 +122,18 @@ class MessageSender(Protocol):
 
 
 def _check_partition(given: object, topic: str) -> None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= _HIGHEST_PARTITION):
         raise ConfigurationError(f"partition of a message to {topic!r} is {given!r}; give a number from 0, or leave it out")
 
 
 def _check_id(given: object, topic: str) -> None:
     if not isinstance(given, str) or not given or "\0" in given:
         raise ConfigurationError(f"message_id of a message to {topic!r} is {given!r}; give a text that is not empty, or leave it out")
-    if len(given.encode("utf-8", "surrogateescape")) > _LONGEST_ID:
+    try:
+        size = len(given.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"message_id of a message to {topic!r} is no valid text ({given!r}); give another one") from None
+    if size > _LONGEST_ID:
         raise ConfigurationError(f"message_id of a message to {topic!r} has more than {_LONGEST_ID} bytes; give a shorter one")
 
 

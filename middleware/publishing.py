@@ -115,7 +115,7 @@ def identified(
     found: list[Outgoing] = []
     for message, has_id, due_ms in publications:
         if not has_id:
-            content = _digest(group, handler, *origin[:3], message.topic, message.partition, message.key, message.value, *message.headers)
+            content = _digest(group, handler, *origin, message.topic, message.partition, message.key, message.value, *message.headers)
             seen[content] += 1
             message = replace(message, message_id=_digest(content, seen[content]).hex())
         found.append(message if due_ms is None or delayed is None else delayed(message, due_ms))

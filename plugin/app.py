@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
-import difflib
 import functools
 import signal
 import time
@@ -35,7 +34,7 @@ from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
 from ackwise.plugin.settings.config import Config, read_config
-from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
 from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class App:
     def __init__(
         self, group: str, *, brokers: str = DEFAULT_BROKERS, config: Config | None = None, **settings: Unpack[AppSettings]
     ) -> None:
-        _refuse_unknown(settings)
+        refuse_unknown("App", settings)
         self._config = read_config() if config is None else config
         self.settings = self._config.host_settings(group, brokers=brokers, **settings)
         self._slots = Slots(self._config)
@@ -434,11 +433,3 @@ def _timeout(given: float | str, order: Order) -> float:
     """Seconds; the default is none for a partition in order, as in RocketMQ."""
     seconds = parse_duration(given, what="consume_timeout")
     return 0.0 if order == "partition" and seconds == CONSUME_TIMEOUT else seconds
-
-
-def _refuse_unknown(settings: Mapping[str, object]) -> None:
-    known = sorted({field.name for field in dataclasses.fields(HostSettings)} - {"group", "instance"})
-    for name in settings.keys() - set(known):
-        near = difflib.get_close_matches(name, known, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-        raise ConfigurationError(f"App has no setting {name!r}; {advice}")

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["MOST_THREADS", "Threaded"]
+from ackwise.middleware.agent import MOST_THREADS
 
-#: Threads of one handler at most; `concurrency` sets a lower bound.
-MOST_THREADS: Final = 64
+__all__ = ["Threaded"]
 
 
 class Threaded:

@@ -133,7 +133,7 @@ class MemoryOutbox(Sends):
         if self._kind != kind:
             raise ConfigurationError(
                 f"{_PLACE}: relays of kind {self._kind!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then release the outbox from them"
+                "stop all of those first, then call ackwise outbox release"
             )
 
     async def release_relay(self) -> None:
@@ -234,7 +234,7 @@ class MemoryOutbox(Sends):
             await asyncio.sleep(0.001)
         if found is not None:
             raise TransactionAborted(
-                f"the local transaction {tx_id} has committed before; use a new tx_id for each"
+                f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
                 if found[0] == "C"
                 else f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays"
             )

@@ -71,10 +71,12 @@ async def running(name: str, folder: Path, kafka: RawKafka, *options: str, app: 
 
 
 async def create(kafka: RawKafka, topic: str) -> None:
+    """Make a topic, which no other example reads: all of them run on one Kafka."""
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    response: Any = await admin.create_topics([NewTopic(topic, 1, 1)])
     await admin.close()
+    assert [code for _, code, *_ in response.topic_errors] == [0], f"{topic} is there already"
 
 
 async def write(kafka: RawKafka, topic: str, *values: object) -> None:
@@ -98,10 +100,10 @@ async def test_billing_charges_brings_back_and_rejects(raw_kafka: RawKafka, tmp_
 
 @pytest.mark.kafka
 async def test_two_workers_in_a_share_group_resize_the_pictures_of_one_partition(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "pictures")
+    await create(raw_kafka, "uploads")
     async with running("share_group.py", tmp_path, raw_kafka) as one, running("share_group.py", tmp_path, raw_kafka) as two:
         for name in ("a", "late", "b", "a"):
-            await write(raw_kafka, "pictures", {"name": name})
+            await write(raw_kafka, "uploads", {"name": name})
         said: list[str] = []
         async with asyncio.timeout(60):
             reading = {asyncio.ensure_future(worker.lines(1)): worker for worker in (one, two)}
@@ -134,9 +136,9 @@ async def test_notify_rejects_retries_when_told_to_and_buries_what_can_not_be_se
 
 @pytest.mark.kafka
 async def test_limits_bills_each_customer_at_its_own_rate(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "invoices")
+    await create(raw_kafka, "charges")
     ann = [{"id": f"a{number}", "customer": "ann", "amount": 1} for number in range(14)]
-    await write(raw_kafka, "invoices", *ann, {"id": "b0", "customer": "bob", "amount": 1})
+    await write(raw_kafka, "charges", *ann, {"id": "b0", "customer": "bob", "amount": 1})
     async with running("limits.py", tmp_path, raw_kafka) as worker:
         billed = await worker.lines(15)
         await worker.stop()

@@ -34,7 +34,7 @@ class OffsetsFile:
 
     def __init__(self, path: Path, group: str, cluster: str | None) -> None:
         """`cluster`: the id of the Kafka cluster; `None` if it has none."""
-        self.path = path
+        self.path = Path(os.path.realpath(path))  # a link to it would be replaced, and what it leads to is forgotten
         self._group = group
         self._cluster = cluster
         self._positions: _Positions = {}

@@ -33,9 +33,6 @@ class MappedRows:
         """There is no table to look into."""
         return False
 
-    async def look(self) -> None:
-        """Nothing to do."""
-
     def judge(self, change: Change) -> Verdict:
         """What the function says. Raises `UnreadableChange` with where it raised; never with what, which may be of a row."""
         try:

@@ -51,6 +51,7 @@ class OutboxRows:
         self._keys: set[tuple[str, bytes]] = set()
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._undeleted: dict[int, Sent] = {}
+        self._unseen: list[Sent] = []
         self._deleting: asyncio.Task[None] | None = None
         self._keeps = 0
 
@@ -86,14 +87,13 @@ class OutboxRows:
             return Aside.NOTHING
         return Parcel(row.message, change.position, row)
 
-    async def look(self) -> None:
-        """Learn anew which rows are parked: one that was requeued lets its key go."""
+    async def waiting(self) -> Sequence[Parcel]:
+        """The next rows of the table that are due, by id.
+
+        What is parked is learnt anew each time: a row that was requeued meanwhile lets its key go, and would be held for ever.
+        """
         await self._finish_deletion()
         await self._learn_parked()
-
-    async def waiting(self) -> Sequence[Parcel]:
-        """The next rows of the table that are due, by id."""
-        await self._finish_deletion()
         rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
         return [Parcel(row.message, "", row) for row in rows]
 
@@ -101,12 +101,20 @@ class OutboxRows:
         """Those whose key is free. The others stay in the table; one that is not there was deleted with its insert, and is sent."""
         if not self._keys:
             return parcels
-        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._hold(parcel.row)]
+        return [parcel for parcel in parcels if self._key(parcel.row) not in self._keys or not await self._is_in_table(parcel)]
 
-    async def _hold(self, row: OutboxRow | None) -> bool:
-        """Write at the row why it waits; whether it is in the table."""
+    async def _is_in_table(self, parcel: Parcel) -> bool:
+        """Whether the row can wait in the table; one that the log told of gets the reason written at it, which shows that it is there."""
+        if not parcel.position:
+            return True
+        row = parcel.row
+        assert row is not None, "an outbox has rows"
         await self._finish_deletion()
-        return row is not None and await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens) > 0
+        for delay in (0.02, 0.2, 0.0):  # the log tells of a commit a moment before a statement sees it
+            if await self._store.failed([Failed(row.id, row.shard, _HELD, 0.0)], self._tokens):
+                return True
+            await asyncio.sleep(delay)
+        return False
 
     async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
         """Delete the rows, beside what is sent next. A row that is not there any more was deleted before."""
@@ -151,10 +159,11 @@ class OutboxRows:
             await deleting
 
     async def _delete(self) -> None:
-        if done := list(self._undeleted.values()):
-            await self._store.sent(done, self._tokens)
-            for row in done:
-                del self._undeleted[row.id]
+        if done := [*self._unseen, *self._undeleted.values()]:
+            deleted = await self._store.sent(done, self._tokens)
+            # The log tells of a commit a moment before a statement sees it: what was not there is asked for once more.
+            self._unseen = list(self._undeleted.values()) if deleted < len(done) else []
+            self._undeleted.clear()
 
     async def _learn_parked(self) -> None:
         """Which rows are parked, and whose keys wait for them: those that sending failed for, not those that no check-back decided."""

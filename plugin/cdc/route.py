@@ -51,9 +51,6 @@ class Route(Protocol):
         """What becomes of `change`. Raises `UnreadableChange`; nothing behind it is sent then."""
         ...
 
-    async def look(self) -> None:
-        """The table is looked into: `waiting` is called until it has nothing more that was there before."""
-
     async def waiting(self) -> Sequence[Parcel]:
         """What waits in the table, a part of it; empty where there is none, and once everything was given out and sent."""
         ...

@@ -34,6 +34,9 @@ _AT_ONCE: Final = 2000
 #: Seconds from one heartbeat to the next, which is also how often the slot is looked at.
 _BEAT: Final = 10.0
 
+#: Seconds after which the table is looked into again for a row that the log told of; a stand-by that has to confirm may take longer.
+_VISIBLE: Final = (0.05, 0.5, 5.0)
+
 #: Seconds from one RELAY_POSITION to the next.
 _TELL: Final = 1.0
 
@@ -134,6 +137,7 @@ class CdcSession:
             elif verdict is Aside.TABLE:
                 if not (await self._send(parcels) and await self._send_waiting()):
                     return False
+                self._look_again()
                 parcels = []
         if not await self._send(parcels):
             return False
@@ -154,7 +158,6 @@ class CdcSession:
     async def _send_waiting(self) -> bool:
         """Send what waits in the table; whether all was sent before the stop. What comes in meanwhile is in the log."""
         self._look.clear()
-        await self._route.look()
         since_ms = (await self._source.status()).now_ms
         while parcels := await self._route.waiting():
             if not await self._send(parcels):
@@ -162,6 +165,11 @@ class CdcSession:
             if all(parcel.row is not None and parcel.row.created_ms > since_ms for parcel in parcels):
                 break
         return True
+
+    def _look_again(self) -> None:
+        """The log tells of a commit a moment before a query sees it: look again soon, and later."""
+        for delay in _VISIBLE:
+            asyncio.get_running_loop().call_later(delay, self._look.set)
 
     async def _send(self, parcels: Sequence[Parcel]) -> bool:
         """Send until each is acknowledged or refused for good; whether that was so before the stop."""

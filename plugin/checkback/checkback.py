@@ -16,7 +16,7 @@ from typing import Final
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log, said
-from ackwise.middleware.outbox import BarrierStore, CheckAnswer, Prepared, PreparedStore, TransactionOutcome
+from ackwise.middleware.outbox import BarrierStore, CheckAnswer, Prepared, PreparedStore, TransactionOutcome, UnreadableRow
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.checkback.schedule import CheckSchedule, by_transaction
 from ackwise.plugin.checkback.witness import CHECK_TIMEOUT, PROBE_WAIT, Check, Witnesses
@@ -89,7 +89,11 @@ class CheckBack:
 
     async def look(self) -> int:
         """Check what is due now, up to a limit; returns how many half messages that were. Raises `StoreUnavailable`."""
-        due = await self._store.due_checks(self._group, limit=_AT_ONCE, lease=_LEASE)
+        try:
+            due = await self._store.due_checks(self._group, limit=_AT_ONCE, lease=_LEASE)
+        except UnreadableRow as error:
+            await self._park_unreadable(error)
+            return _AT_ONCE
         answers = await asyncio.gather(*map(self._answers, by_transaction(due)))
         told = [pair for some in answers for pair in some]
         self.counts.unanswered += len(due) - len(told)
@@ -98,6 +102,18 @@ class CheckBack:
             for prepared, answer in told:
                 self._tell(prepared, answer)
         return len(due)
+
+    async def _park_unreadable(self, unreadable: UnreadableRow) -> None:
+        """Somebody else wrote it so; the others must not wait for that for ever."""
+        await self._store.answered([CheckAnswer(unreadable.id, TransactionOutcome.UNKNOWN, None, str(unreadable))])
+        self.counts.parked += 1
+        log.error(
+            "a half message can't be read, it is parked and the others are checked",
+            producer_group=self._group,
+            row=unreadable.id,
+            topic=unreadable.topic,
+            cause=str(unreadable),
+        )
 
     async def _answers(self, half: Sequence[Prepared]) -> list[tuple[Prepared, CheckAnswer]]:
         """Those of one local transaction, with what to write down; empty if there is no answer."""

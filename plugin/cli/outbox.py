@@ -19,7 +19,7 @@ from ackwise.plugin.registry import open_outbox, open_sink
 if TYPE_CHECKING:
     from ackwise.middleware.outbox import OutboxStatus, OutboxStore, Parked
 
-__all__ = ["HELP", "check", "cleanup", "init", "requeue", "show", "show_list", "status"]
+__all__ = ["HELP", "check", "cleanup", "init", "release", "requeue", "show", "show_list", "status"]
 
 HELP: Final = "An outbox: set it up, examine it, see what waits and what is parked, and let it be sent."
 
@@ -162,6 +162,18 @@ def requeue(
         to_stdout().print(f"{undecided} rows were parked by check-backs, their transactions may be rolled back; name them to send them")
 
 
+def release(url: _Url, as_json: _AsJson = False) -> None:
+    """Let another kind of relay send the rows: ackwise cdc in place of workers and ackwise relay, or these in place of ackwise cdc.
+
+    Stop all relays first. No row is changed.
+
+    Exit code 0: the first relay that starts now says which kind it is. 2: a relay is still there, or the database can't be reached.
+    """
+    _, store = _found(url)
+    wait_for(_open_and(store, lambda: store.release_relay()))
+    _print({"released": True}, as_json, "released; the next relay that starts may be of either kind")
+
+
 async def _requeue(store: OutboxStore, name: str, rows: Sequence[int], every: bool, events: str | None) -> tuple[list[Parked], int]:
     """The rows that are parked, and how many of them were requeued."""
     parked = await _all_parked(store)
@@ -252,7 +264,8 @@ def _print_status(name: str, found: OutboxStatus, alone: bool) -> None:
             relays.add_row(escape(owner), str(shards))
         to_stdout().print(relays)
     if alone:
-        to_stdout().print("rows wait and no relay is there; run a worker, or ackwise relay --outbox URL")
+        remedy = "ackwise cdc URL" if found.relay_kind == "cdc" else "a worker, or ackwise relay --outbox URL"
+        to_stdout().print(f"rows wait and no relay is there; run {remedy}")
     if found.parked:
         to_stdout().print("parked rows are not sent; ackwise outbox list shows why, ackwise outbox requeue sends them")
 

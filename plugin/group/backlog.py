@@ -8,6 +8,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Protocol
 
+from ackwise.middleware.flowcontrol import is_withheld_letter
 from ackwise.middleware.run import Run, Stage, Taker, count
 
 __all__ = ["MAX_MESSAGES", "Backlog", "Fresh", "InSequence", "is_decided"]
@@ -41,6 +42,10 @@ class Fresh(Protocol):
 
     def fill(self, pipeline: Taker | None, batch: list[Run]) -> None:
         """Add messages of `pipeline` to `batch`, as far as each of those in it allows."""
+
+    def come_up(self, runs: Iterable[Run]) -> list[Run]:
+        """Withheld letters come up again. Take those among them that have to wait for their turn, and return them."""
+        ...
 
     def finished(self, runs: Iterable[Run]) -> bool:
         """These are finished. Return whether that lets others be taken."""
@@ -92,6 +97,10 @@ class InSequence:
             size += len(run)
         self._runs.extendleft(reversed(others))
 
+    def come_up(self, runs: Iterable[Run]) -> list[Run]:
+        """All of them have their place in the log."""
+        return []
+
     def finished(self, runs: Iterable[Run]) -> bool:
         """Nothing here waits for others."""
         return False
@@ -134,6 +143,9 @@ class Backlog:
     def take(self, *, stopping: bool) -> list[Run]:
         """The next batch, of one pipeline: held messages that are due, then new ones. `stopping`: only what needs no more user code."""
         now = self._clock()
+        if not stopping and (letters := [run for run in self.held if run.not_before <= now and is_withheld_letter(run)]):
+            known = self.fresh.come_up(letters)
+            self.held = [run for run in self.held if run not in known]
         due = [run for run in self.held if run.not_before <= now and (not stopping or is_decided(run))]
         waits = stopping or (self._in_order and len(due) < len(self.held))
         if self._in_order:

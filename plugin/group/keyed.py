@@ -49,6 +49,24 @@ class ByKey:
                 self._behind[key] = deque()
                 self._let_run(key, run)
 
+    def come_up(self, runs: Iterable[Run]) -> list[Run]:
+        """Of `runs`, whose values could not be decoded, take those that have a key by now, and return them.
+
+        Nothing could wait behind them, so others of their key may have run: they are out of order, and run at their turn all the same.
+        """
+        unknown = [run for run in runs if run.order_keys is None]
+        self._find_order(unknown)
+        known = [run for run in unknown if run.order_keys is not None]
+        for run in known:
+            run.out_of_order = True
+            if run.order_key not in self._behind:
+                self.add([run])
+                continue
+            behind = self._behind[run.order_key]
+            behind.insert(sum(other.first < run.first for other in behind), run)
+            self._number += 1
+        return known
+
     def _let_run(self, key: Hashable, run: Run) -> None:
         self._taken[run.first] = key
         heappush(self._ready, (run.first, run))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -130,9 +130,14 @@ class Lane:
         self._stopping = False
         self._wake = asyncio.Event()
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin to work."""
-        self.task = asyncio.create_task(self._work(), name=f"ackwise {self.topic}/{self.partition}")
+    @property
+    def keeps_order(self) -> bool:
+        """Whether a message may wait for another one: by partition, by key, or for an offset in a database."""
+        return self._in_order or self.generation is not None or not isinstance(self._backlog.fresh, InSequence)
+
+    def start(self, *, after: Collection[asyncio.Task[None]] = ()) -> asyncio.Task[None]:
+        """Begin to work, once `after` have ended: lanes of this partition that it was taken from, whose handlers go on all the same."""
+        self.task = asyncio.create_task(self._work(after), name=f"ackwise {self.topic}/{self.partition}")
         return self.task
 
     def resume(self, finished: FinishedMap | None, in_place: Sequence[InPlace]) -> None:
@@ -389,8 +394,9 @@ class Lane:
     def _unsettled(self) -> Iterator[Run]:
         return chain(self._lent, self.uncommitted, self.running, self._backlog.held, self._backlog.fresh)
 
-    async def _work(self) -> None:
+    async def _work(self, after: Collection[asyncio.Task[None]]) -> None:
         try:
+            await self._wait_for(after)
             while True:
                 self._reap()
                 batch = [] if self.cut_off or self._is_busy() else self._backlog.take(stopping=self._stopping)
@@ -448,6 +454,14 @@ class Lane:
             return True
         room = max((pipeline.agent.room for pipeline in pipelines if pipeline is not None), default=MAX_MESSAGES)
         return count(self.running) >= room
+
+    async def _wait_for(self, before: Collection[asyncio.Task[None]]) -> None:
+        """Until all of `before` have ended, or this lane stops."""
+        for task in before:
+            task.add_done_callback(lambda _: self._wake.set())
+        while not self._stopping and not all(task.done() for task in before):
+            self._wake.clear()
+            await self._wake.wait()
 
     async def _wait(self) -> None:
         """Until something was offered, something held is due, or the lane stops."""

@@ -157,6 +157,7 @@ class Member:
             self.offsets = cast(OffsetsStore, inbox)
             self.owner = owner_of(dedup, settings.group)
         self.lanes: dict[TopicPartition, tuple[Lane, ...]] = {}
+        self._working: dict[TopicPartition, set[asyncio.Task[None]]] = {}  #: tasks of lanes, also of those that were let go while they ran
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
@@ -489,8 +490,12 @@ class Member:
         found = decode(metadata)
         self._commits.resume(lanes, found)
         self._share_thresholds()
+        working = self._working.setdefault(partition, set())
+        before = [*working]
         for lane in lanes:
-            task = lane.start()
+            task = lane.start(after=before if lane.keeps_order else ())
+            working.add(task)
+            task.add_done_callback(working.discard)
             task.add_done_callback(partial(self._has_ended, lane))
             self._tasks.detach(task)
         self._foreign += bool(metadata) and found is None
@@ -620,6 +625,7 @@ class Member:
             lane.cut()
             if stopping:
                 lane.call_off()
+        await self._commits.wait(offsets, by)  # the answer of an earlier one, or its repetition would overtake this
         await self._commit(offsets, by)
         if stopping and running:
             await asyncio.wait(running, timeout=min(_GRACE, max(_AT_LEAST, by - asyncio.get_running_loop().time())))

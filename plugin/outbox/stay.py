@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.log import Log
-from ackwise.middleware.outbox import Failed, OutboxRow, RelayStore, Sent, retry_delay
+from ackwise.middleware.outbox import Failed, OutboxRow, RelayStore, Sent, UnreadableRow, retry_delay
 from ackwise.middleware.outgoing import Acked, MessageSender, SendAnswer, SendFailed
 from ackwise.middleware.policies import Outbox
 from ackwise.plugin.client.bounded import until
@@ -157,13 +157,7 @@ class OutboxStay:
         """The next rows. What the broker has acknowledged before, and the database still has, is deleted and not sent again."""
         if not (tokens := self._holding.tokens):
             return Window()
-        rows = await self._store.pending(
-            tokens,
-            limit=self._policy.batch,
-            under_way=tuple(self._under_way),
-            blocked=tuple(stopped),
-            block_key=self._policy.on_error == "block",
-        )
+        rows = await self._pending(tokens, stopped)
         self._under_way.update(row.id for row in rows)
         if rows or not self._under_way:
             self._around.counts.lag = max(0.0, self._around.wall() - rows[0].created_ms / 1000) if rows else 0.0
@@ -171,6 +165,16 @@ class OutboxStay:
             rows = [row for row in rows if not self._around.memory.has(row)]
             await self._delete(known, tokens)
         return Window(rows, tokens)
+
+    async def _pending(self, tokens: Mapping[int, int], stopped: Collection[Key]) -> list[OutboxRow]:
+        blocks, under_way = self._policy.on_error == "block", tuple(self._under_way)
+        while True:
+            try:
+                return await self._store.pending(
+                    tokens, limit=self._policy.batch, under_way=under_way, blocked=tuple(stopped), block_key=blocks
+                )
+            except UnreadableRow as error:
+                await self._park_unreadable(error, tokens)
 
     async def _send(self, window: Window) -> Ruling:
         if self._holding.is_over(self._around.clock()):
@@ -236,6 +240,19 @@ class OutboxStay:
             attempts=row.attempts + 1,
             holds_key=self._policy.on_error == "block" and row.message.key is not None,
             cause=failure.cause,
+        )
+
+    async def _park_unreadable(self, unreadable: UnreadableRow, tokens: Any) -> None:
+        """Somebody else wrote it so; the rows behind it must not wait for that for ever. Raises it if it can't be parked."""
+        if not await self._store.failed([Failed(unreadable.id, unreadable.shard, str(unreadable), None)], tokens):
+            raise unreadable
+        self._around.counts.parked += 1
+        log.error(
+            "a row of the outbox can't be read, it is parked and the others are sent",
+            outbox=self._around.name,
+            row=unreadable.id,
+            topic=unreadable.topic,
+            cause=str(unreadable),
         )
 
     def _log_failure(self, row: OutboxRow, failure: Failed) -> None:

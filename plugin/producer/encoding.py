@@ -45,7 +45,7 @@ def encoded(value: Any, what: str) -> bytes | None:
         return value.encode() if isinstance(value, str) else pydantic_core.to_json(value)
     except (ValueError, TypeError, RecursionError) as error:  # the error may repeat the value
         raise ConfigurationError(
-            f"{what} is a {type(value).__qualname__}, which can't be encoded ({type(error).__name__}); "
+            f"{what} is of type {type(value).__qualname__}, which can't be encoded ({type(error).__name__}); "
             "give bytes, str, a pydantic model, or what JSON can hold"
         ) from None
 

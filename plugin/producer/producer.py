@@ -17,10 +17,11 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore, TransactionOutcome, retry_delay
-from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id
+from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id, outgoing_of
 from ackwise.middleware.policies import Events
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import refuse_too_late, send_later
+from ackwise.plugin.client.bounded import ended
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
 from ackwise.plugin.producer.ledger import Ledger
@@ -34,6 +35,12 @@ log = Log()
 
 #: Ids and topics that a log line or an error spells out; the rest is a number.
 _SPELLED: Final = 20
+
+#: Seconds at the end for what was given up to be saved to the outbox.
+_LAND: Final = 10.0
+
+#: Codecs that aiokafka brings; the brokers and every consumer have to know the one that is chosen.
+_CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 
 #: Seconds added to due times, as `clock_skew` of an app by default.
 _CLOCK_SKEW: Final = 0.5
@@ -88,6 +95,8 @@ class Producer:
         self._group = group
         self._timeout = parse_duration(timeout, what="timeout of Producer")
         self._close_timeout = parse_duration(close_timeout, what="close_timeout of Producer")
+        if compression is not None and compression not in _CODECS:
+            raise ConfigurationError(f"compression of Producer is {compression!r}; it is {', '.join(map(repr, _CODECS))}, or None")
         options = {"compression_type": compression, "linger_ms": round(parse_duration(linger, what="linger of Producer") * 1000)}
         self._own_sender = Sender(settings, options=options) if sender is None else None
         self._sender: MessageSender = self._own_sender or sender  # type: ignore[assignment]  # one of them is there
@@ -100,6 +109,7 @@ class Producer:
         self._in_flight: dict[int, Outgoing] = {}  #: by identity: two may have one id
         self._landed = asyncio.Event()
         self._giving_up = asyncio.Event()
+        self._left: list[Outgoing] = []  #: what was neither acknowledged nor saved when it was closed
         self._is_open = False
         self._opened = AsyncExitStack()
 
@@ -116,6 +126,7 @@ class Producer:
             if self._own_outbox is not None:
                 opening.push_async_callback(self._own_outbox.close)
                 await self._own_outbox.open()
+            opening.push_async_callback(self._save_the_rest)  # what is given up is saved before the outbox is closed
             if self._own_sender is not None:
                 opening.push_async_callback(self._own_sender.stop)
                 await self._own_sender.start()
@@ -163,15 +174,18 @@ class Producer:
     async def send_batch(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
         """Send all; one answer for each, in order, whatever becomes of the others. Of a partition they are written in this order.
 
-        Raises `ConfigurationError` if the producer is not open, and nothing else but cancellation.
+        Raises `ConfigurationError` if the producer is not open or one of them is no `Outgoing`, and nothing else but cancellation.
         """
         if not self._is_open:
             raise ConfigurationError("this Producer is not open; send inside of `async with Producer(brokers) as producer:`")
+        messages = outgoing_of(messages)
         self._in_flight.update((id(message), message) for message in messages)
         try:
             answers: list[Acked | Saved | SendFailed] = [*await self._deliver(messages)]
             await self._save(messages, answers)
             self._ledger.record(messages, answers)
+            if self._giving_up.is_set():
+                self._left += [message for message, found in zip(messages, answers, strict=True) if isinstance(found, SendFailed)]
             return answers
         finally:
             for message in messages:
@@ -181,14 +195,16 @@ class Producer:
     async def close(self) -> None:
         """Wait up to `close_timeout` seconds for what is in flight, and close. Sends after this are refused.
 
-        What is not acknowledged by then fails where it is awaited. Raises `PublishUnavailable` that names those messages.
+        What is not acknowledged by then is saved to the outbox, or fails where it is awaited. Raises `PublishUnavailable` that names what
+        was neither.
         """
         self._is_open = False
         try:
             await self._wait_for_landing()
         finally:
             self._giving_up.set()
-            if left := list(self._in_flight.values()):
+            await self._opened.aclose()
+            if left := [*self._left, *self._in_flight.values()]:
                 log.error(
                     "the producer is closed before messages were acknowledged",
                     group=self._group,
@@ -196,23 +212,25 @@ class Producer:
                     topics=", ".join(sorted({message.topic for message in left})[:_SPELLED]),
                     ids=_spelled(left),
                 )
-            await self._opened.aclose()
         if left:
             raise PublishUnavailable(f"{len(left)} messages were not acknowledged when the producer was closed: {_spelled(left)}")
 
     async def _wait_for_landing(self) -> None:
-        async def landing() -> None:
-            while self._in_flight:
-                self._landed.clear()
-                await self._landed.wait()
-
-        waiting = asyncio.ensure_future(landing())
+        waiting = asyncio.ensure_future(self._have_landed())
         giving_up = asyncio.ensure_future(self._sleep(self._close_timeout))
         try:
             await asyncio.wait({waiting, giving_up}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
             giving_up.cancel()
+
+    async def _save_the_rest(self) -> None:
+        await ended(self._have_landed(), within=_LAND)
+
+    async def _have_landed(self) -> None:
+        while self._in_flight:
+            self._landed.clear()
+            await self._landed.wait()
 
     def _later(self, message: Outgoing, due: int) -> Outgoing:
         now_ms = round(self._wall() * 1000)

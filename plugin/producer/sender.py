@@ -10,7 +10,14 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from aiokafka.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.structs import RecordMetadata
 
 from ackwise.middleware.errors import PublishUnavailable
@@ -37,6 +44,15 @@ _MOST_UNANSWERED: Final = 10_000
 
 #: To be sent again at once, alone in its batch and through a client that is in order. No caller sees it.
 _AGAIN: Final = SendFailed("the batch was refused", retriable=True)
+
+#: What to do about an error of the brokers.
+_ADVICE: Final[Mapping[type[BaseException], str]] = {
+    UnknownTopicOrPartitionError: "create the topic, or correct its name",
+    MessageSizeTooLargeError: "send less, or raise max.message.bytes of the topic",
+    RecordListTooLargeError: "send less, or raise max.message.bytes of the topic",
+    TopicAuthorizationFailedError: "give this user the right to write to it",
+    ClusterAuthorizationFailedError: "give this user the right IdempotentWrite on the cluster",
+}
 
 _BEHIND: Final = SendFailed("an earlier message of its partition was not acknowledged", retriable=True)
 _STOPPED: Final = SendFailed("the producer is stopped", retriable=True)
@@ -103,7 +119,7 @@ class Sender:
         if self._is_stopping:
             return [_STOPPED] * len(messages)
         self._running += 1
-        stopped = _StoppedKeys() if stop_keys else None
+        stopped = _StoppedKeys(messages) if stop_keys else None
         try:
             answers = await self._attempt(messages, stopped, is_last=False)
             if again := [place for place, found in enumerate(answers) if found is _AGAIN]:
@@ -269,20 +285,26 @@ class Sender:
 
 
 class _StoppedKeys:
-    """The topics and keys of which a message was refused for good in one call."""
+    """The topics and keys of which a message was refused for good in one call. What stands before it in the call is not stopped."""
 
-    def __init__(self) -> None:
-        self._keys: set[tuple[str, bytes]] = set()
+    def __init__(self, messages: Sequence[Outgoing]) -> None:
+        self._places = {id(message): place for place, message in enumerate(messages)}
+        self._keys: dict[tuple[str, bytes], int] = {}
 
     def stop(self, message: Outgoing) -> None:
         if message.key is not None:
-            self._keys.add((message.topic, message.key))
+            key, place = (message.topic, message.key), self._places[id(message)]
+            self._keys[key] = min(place, self._keys.get(key, place))
 
     def before(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        """Those of `messages` before the first one with such a key."""
+        """Those of `messages` before the first one that stands behind such a message of its key."""
         if not self._keys:
             return messages
-        return messages[: next((place for place, each in enumerate(messages) if (each.topic, each.key) in self._keys), len(messages))]
+        return messages[: next((place for place, each in enumerate(messages) if self._is_stopped(each)), len(messages))]
+
+    def _is_stopped(self, message: Outgoing) -> bool:
+        refused = None if message.key is None else self._keys.get((message.topic, message.key))
+        return refused is not None and self._places[id(message)] > refused
 
 
 def _is_refusal(answer: SendAnswer) -> bool:
@@ -299,7 +321,12 @@ def _failure(error: BaseException, topic: str, *, is_last: bool = True, alone: b
     if isinstance(error, PublishUnavailable):
         return SendFailed(str(error), retriable=True, error=name)
     if refusal is Refusal.FINAL:
-        return SendFailed(f"topic {topic!r} refuses the message for good ({name})", retriable=False, error=name)
+        return SendFailed(f"topic {topic!r} refuses the message for good ({name}){_advice(error)}", retriable=False, error=name)
     if refusal is not Refusal.PASSING and not is_last:
         return _AGAIN
-    return SendFailed(f"topic {topic!r} did not acknowledge the message ({name})", retriable=True, error=name)
+    return SendFailed(f"topic {topic!r} did not acknowledge the message ({name}){_advice(error)}", retriable=True, error=name)
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about `error`, where that is known; begins with a semicolon."""
+    return next((f"; {advice}" for kind, advice in _ADVICE.items() if isinstance(error, kind)), "")

@@ -16,7 +16,7 @@ from ackwise.middleware.limits import check_threshold
 from ackwise.plugin.settings.addresses import parse_brokers
 from ackwise.plugin.settings.redaction import shown_options
 
-__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings"]
+__all__ = ["DEFAULT_BROKERS", "REBALANCE_TIMEOUT", "AppSettings", "HostSettings", "LoopSettings", "refuse_unknown"]
 
 DEFAULT_BROKERS: Final = "localhost:9092"
 
@@ -176,6 +176,15 @@ def _options_of_every_client() -> tuple[str, ...]:
 
     takes = [inspect.signature(client).parameters.keys() for client in (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)]
     return tuple(sorted(set.intersection(*map(set, takes)) - _NOT_YOURS.keys()))
+
+
+def refuse_unknown(owner: str, settings: Mapping[str, object]) -> None:
+    """Raise `ConfigurationError` for a name that is no setting of `owner`, which takes `AppSettings`."""
+    known = sorted({field.name for field in fields(HostSettings)} - {"group", "instance"})
+    for name in settings.keys() - set(known):
+        near = difflib.get_close_matches(name, known, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+        raise ConfigurationError(f"{owner} has no setting {name!r}; {advice}")
 
 
 def _check_group(group: str) -> None:

@@ -21,7 +21,7 @@ from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.config import read_config
-from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
 from ackwise.plugin.simple.desk import Desk
 from ackwise.plugin.simple.pipeline import ReceivingPipeline
 from ackwise.plugin.simple.received import Received
@@ -118,6 +118,7 @@ class SimpleConsumer(Generic[T]):
         agent = Agent(name, (topics,) if isinstance(topics, str) else tuple(topics), "message", _never, decoder_of(name, model))
         check_agent(agent)
         (self._agent,) = config.agents([agent])
+        refuse_unknown("SimpleConsumer", settings)
         self._settings: HostSettings = config.host_settings(group, brokers=brokers, **settings)
         refuse_own_topics(self._agent, group=group, dead_letter=slots.dead_letter.topic)
         self._clock = clock

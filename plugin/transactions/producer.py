@@ -13,7 +13,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log
 from ackwise.middleware.outbox import FIRST_CHECK, MAX_CHECKS, NEXT_CHECK, BarrierStore, OutboxStore, TransactionOutcome
-from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.outgoing import Outgoing, outgoing_of
 from ackwise.middleware.policies import Outbox
 from ackwise.plugin.checkback.checkback import CheckBack
 from ackwise.plugin.checkback.counts import CheckCounts
@@ -80,7 +80,8 @@ class TransactionalProducer:
         sink: EventSink | None = None,
     ) -> None:
         if not isinstance(producer_group, str) or not _GROUP.fullmatch(producer_group):
-            raise ConfigurationError(f"producer_group is {producer_group!r}; use up to 100 letters, digits, '.', '_' and '-'")
+            found = "a URL" if "://" in str(producer_group) else repr(producer_group)  # which may hold a password
+            raise ConfigurationError(f"producer_group is {found}; use up to 100 letters, digits, '.', '_' and '-'")
         _refuse_what_can_not_be_awaited(check)
         self._group = producer_group
         self._schedule = CheckSchedule(first_check, check_every, max_checks)  # type: ignore[arg-type]  # texts become seconds there
@@ -150,10 +151,11 @@ class TransactionalProducer:
 
         What the block raises is raised; where the database says that it has not committed, nothing is sent. An end that is not known, such
         as a connection that was lost during COMMIT, is left to the check-back, which comes after `first_check` seconds. Raises
-        `StoreUnavailable` if the messages can't be made durable: then the block has not begun.
+        `StoreUnavailable` if the messages can't be made durable, and `ConfigurationError` if one is no `Outgoing`; then the block has not
+        begun.
         """
         self._require_running()
-        return self._half_messages.prepare([messages] if isinstance(messages, Outgoing) else messages, first_check=first_check)
+        return self._half_messages.prepare([messages] if isinstance(messages, Outgoing) else outgoing_of(messages), first_check=first_check)
 
     async def send_in_transaction(
         self, messages: Outgoing | Sequence[Outgoing], local: Local, *, first_check: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.message import Headers
 from ackwise.middleware.outbox import (
     CheckAnswer,
     OutboxRow,
@@ -12,6 +13,7 @@ from ackwise.middleware.outbox import (
     Prepared,
     RowState,
     TransactionOutcome,
+    UnreadableRow,
     key_hash,
     packed_headers,
     shard_of,
@@ -93,16 +95,19 @@ def state_of(answer: CheckAnswer) -> RowState:
     return RowState.MESSAGE_ERROR if is_parked else DECIDED[answer.outcome]
 
 
-def message_of(row: Any) -> Outgoing:
-    """Return the message of a row that can be asked for its columns by name."""
-    return Outgoing(
-        row["topic"], row["value"], row["message_key"], unpacked_headers(row["headers"]), row["partition"], message_id=row["message_id"]
-    )
+def message_of(row: Any, shard: int = 0) -> Outgoing:
+    """Return the message of a row that can be asked for its columns by name. Raises `UnreadableRow`."""
+    try:
+        headers = unpacked_headers(row["headers"])
+        return Outgoing(row["topic"], row["value"], row["message_key"], headers, row["partition"], message_id=row["message_id"])
+    except (ValueError, TypeError, ConfigurationError) as error:
+        why = str(error) if isinstance(error, ConfigurationError) else f"its headers, {type(error).__name__}"
+        raise UnreadableRow(row["id"], shard, str(row["topic"]), why) from None
 
 
 def row_of(row: Any) -> OutboxRow:
     """Return the row for a relay; it has the columns `id`, `shard`, `attempts` and `created_ms` besides."""
-    return OutboxRow(row["id"], row["shard"], message_of(row), row["attempts"], int(row["created_ms"]))
+    return OutboxRow(row["id"], row["shard"], message_of(row, row["shard"]), row["attempts"], int(row["created_ms"]))
 
 
 def prepared_of(row: Any) -> Prepared:
@@ -114,7 +119,7 @@ def prepared_of(row: Any) -> Prepared:
 
 def parked_of(row: Any, *, is_whole: bool) -> Parked:
     """Return a parked row; headers and value only if it `is_whole`."""
-    shown = (unpacked_headers(row["headers"]), row["value"]) if is_whole else ((), None)
+    shown = (_headers_as_far_as_readable(row["headers"]), row["value"]) if is_whole else ((), None)
     return Parked(
         row["id"],
         row["topic"],
@@ -126,3 +131,11 @@ def parked_of(row: Any, *, is_whole: bool) -> Parked:
         int(row["created_ms"]),
         *shown,
     )
+
+
+def _headers_as_far_as_readable(packed: str | None) -> Headers:
+    """The headers; none of a text that is parked because nobody can read it."""
+    try:
+        return unpacked_headers(packed)
+    except (ValueError, TypeError):
+        return ()

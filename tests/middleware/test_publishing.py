@@ -15,9 +15,9 @@ from ackwise.middleware.batch import Batch
 from ackwise.middleware.disposition import CONSUME_LATER, Dead, Done, Later
 from ackwise.middleware.errors import ConfigurationError, InvalidRuling
 from ackwise.middleware.events import EventCode
-from ackwise.middleware.message import Message
+from ackwise.middleware.message import Message, Origin
 from ackwise.middleware.outgoing import Outgoing, SendFailed
-from ackwise.middleware.publishing import publish
+from ackwise.middleware.publishing import Publication, identified, publish
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Stage
 
@@ -166,6 +166,12 @@ async def test_an_id_that_is_given_is_kept_and_equal_messages_have_ids_of_their_
     found = ids(spine)
     assert (found[2], found[5]) == ("mine", "mine")
     assert len(set(found)) == 5
+
+
+def test_a_topic_that_was_made_again_gives_other_ids() -> None:
+    published = [Publication(Outgoing("invoices", b"same"), has_id=False)]
+    made = [identified(published, Origin("orders", 0, 0, at), group="g", handler="bill", delayed=None)[0].message_id for at in (1, 2, 2)]
+    assert made[0] != made[1] == made[2]
 
 
 async def test_another_handler_has_other_ids(make_spine: Any) -> None:

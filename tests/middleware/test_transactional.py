@@ -289,6 +289,20 @@ async def test_a_copy_that_is_there_stands_although_the_commit_failed(make: Any,
     assert spine.watermark.commit == 100
 
 
+@pytest.mark.parametrize("kind", ["batch", "message"])
+async def test_a_failure_is_one_line_without_the_text_that_the_handler_raised(
+    make: Any, caplog: pytest.LogCaptureFixture, kind: Any
+) -> None:
+    async def handler(given: object) -> None:
+        raise ValueError("card 4711")
+
+    spine = make(handler, kind=kind)
+    assert await spine.run(spine.entries(1)) == [Stage.SETTLED]
+    (line,) = [record.getMessage() for record in caplog.records if "come back later" in record.getMessage()]
+    assert "error=ValueError at=" in line
+    assert "card 4711" not in caplog.text
+
+
 async def test_a_handler_that_ends_its_transaction_is_blamed_alone(make: Any, database: Database) -> None:
     spine = make(write)
     database.abort = lambda: True

@@ -138,7 +138,7 @@ class MySQLOutbox(Sends):
         if (found := await self._run(claimed)) != kind:
             raise ConfigurationError(
                 f"{self._address}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then release the outbox from them"
+                "stop all of those first, then call ackwise outbox release"
             )
 
     async def release_relay(self) -> None:

@@ -73,7 +73,9 @@ async def barrier(connection: Connection, tables: OutboxTables, tx_id: str) -> N
     else:
         return
     if (await rows_of(connection, _OUTCOME.format(**about) + " LOCK IN SHARE MODE"))[0][0] == "C":
-        raise TransactionAborted(f"the local transaction {tx_id} has committed before; use a new tx_id for each")
+        raise TransactionAborted(
+            f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
+        )
     raise TransactionAborted(f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays")
 
 

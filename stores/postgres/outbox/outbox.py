@@ -17,7 +17,7 @@ from ackwise.stores.postgres.outbox import inspecting, preparing, relaying
 from ackwise.stores.postgres.outbox.savepoints import watched
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.postgres.outbox.waking import Listening, Waking, say_idle
-from ackwise.stores.postgres.outbox.writing import Joined, PostgresOutboxTransaction, insert
+from ackwise.stores.postgres.outbox.writing import Joined, PostgresOutboxTransaction, asyncpg_connection, insert
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
 from ackwise.stores.protocol.outboxrows import columns_of
@@ -141,7 +141,7 @@ class PostgresOutbox(Sends):
 
     def writer(self, connection: Connection | PoolConnectionProxy) -> PostgresOutboxTransaction:
         """See `Outbox.writer`."""
-        return PostgresOutboxTransaction(connection, self._tables, self._address, self._timeout)
+        return PostgresOutboxTransaction(asyncpg_connection(connection), self._tables, self._address, self._timeout)
 
     def wake(self) -> None:
         """See `Outbox.wake`; a relay of another process is notified if it is idle and this outbox is open."""
@@ -163,7 +163,7 @@ class PostgresOutbox(Sends):
         if (found := await self._run(claim)) != kind:
             raise ConfigurationError(
                 f"{self._address}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then release the outbox from them"
+                "stop all of those first, then call ackwise outbox release"
             )
 
     async def release_relay(self) -> None:
@@ -246,7 +246,7 @@ class PostgresOutbox(Sends):
     async def barrier(self, connection: Connection | PoolConnectionProxy, tx_id: str) -> None:
         """See `BarrierStore.barrier`."""
         with self._connections.errors(self._timeout):
-            await preparing.barrier(connection, self._tables, tx_id)
+            await preparing.barrier(asyncpg_connection(connection), self._tables, tx_id)
 
     async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
         """See `BarrierStore.probe`; it waits for less than the timeout in any case."""

@@ -52,7 +52,9 @@ async def barrier(connection: AnyConnection, tables: OutboxTables, tx_id: str) -
     if (await connection.execute(_BARRIER.format(**tables.names), tx_id, "C")).endswith(" 1"):
         return
     if await connection.fetchval(_OUTCOME.format(**tables.names), tx_id) == "C":
-        raise TransactionAborted(f"the local transaction {tx_id} has committed before; use a new tx_id for each")
+        raise TransactionAborted(
+            f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
+        )
     raise TransactionAborted(f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays")
 
 

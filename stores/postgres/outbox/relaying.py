@@ -36,10 +36,11 @@ RETURNING shard, token, owner
 """
 
 # An earlier row of the key that holds it up: one that waits itself, is not due again yet, or is parked because it could not be sent.
+# One moment for the whole statement: a row that became due in the middle of it would be left out, and hold up nothing.
 _BLOCKER: Final = """
 SELECT FROM {rows} AS before WHERE before.key_hash = r.key_hash AND before.id < r.id AND before.key_hash IS NOT NULL
     AND (before.attempts > 0 OR before.behind)
-    AND (before.behind OR before.state = 2 AND before.next_at > clock_timestamp() OR before.state = 5 AND {block_key})
+    AND (before.behind OR before.state = 2 AND before.next_at > statement_timestamp() OR before.state = 5 AND {block_key})
 """
 # By id over all shards and not by shard, so that a backlog of any size is read from its beginning only. A row that is blocked is told
 # without its value, and is put `behind` then: it leaves the index that is read here, until what blocks it is sent.
@@ -48,7 +49,7 @@ WITH seen AS (
     SELECT id, shard, attempts, created, size::bigint, topic, value, message_key, headers, partition, message_id,
         key_hash IS NOT NULL AND EXISTS ({_BLOCKER.replace("{block_key}", "$5")}) AS is_blocked
     FROM {{rows}} AS r
-    WHERE state = 2 AND NOT behind AND shard = ANY ($1) AND (next_at IS NULL OR next_at <= clock_timestamp())
+    WHERE state = 2 AND NOT behind AND shard = ANY ($1) AND (next_at IS NULL OR next_at <= statement_timestamp())
         AND id <> ALL ($3::bigint[]) AND (key_hash IS NULL OR key_hash <> ALL ($4::bigint[]))
     ORDER BY id LIMIT $2
 ), summed AS (

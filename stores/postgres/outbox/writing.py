@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
-from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.stores.postgres.failures import FAILURES, as_store_error
 from ackwise.stores.postgres.outbox.tables import OutboxTables
 from ackwise.stores.protocol.outboxrows import RowColumns
@@ -16,9 +17,8 @@ from ackwise.stores.protocol.purpose import OUTBOX
 
 if TYPE_CHECKING:
     from asyncpg import Connection
-    from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["Joined", "PostgresOutboxTransaction", "insert"]
+__all__ = ["Joined", "PostgresOutboxTransaction", "asyncpg_connection", "insert"]
 
 # The ids are given in the order of the arrays, which is that of the calls.
 _INSERT: Final = """
@@ -31,6 +31,16 @@ ORDER BY place
 """
 _TO_SEND: Final = "2, NULL, '', '', ''"
 _PREPARED: Final = "1, clock_timestamp() + $10 * interval '1 s', $11, $12, $13"
+
+
+def asyncpg_connection(connection: Any) -> Connection | PoolConnectionProxy:
+    """Return the connection. Raises `ConfigurationError` for what is none of asyncpg's."""
+    if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        raise ConfigurationError(
+            f"the PostgreSQL outbox got a {type(connection).__name__}, and writes through connections of asyncpg; "
+            "for a session of SQLAlchemy use SQLAlchemyOutbox"
+        )
+    return connection
 
 
 async def insert(

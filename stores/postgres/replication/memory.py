@@ -61,7 +61,8 @@ async def remember(connection: Connection | PoolConnectionProxy, tables: Tables,
 async def beat(connection: Connection | PoolConnectionProxy, tables: Tables, slot: str, position: str) -> int:
     """Write a heartbeat with the acknowledged position; returns how many rows there were for it."""
     statement = f"""
-        UPDATE {tables.named("cdc")} SET beats = beats + 1, beat_at = clock_timestamp(), position = $2::text::pg_lsn WHERE slot = $1"""
+        UPDATE {tables.named("cdc")} SET beats = beats + 1, beat_at = clock_timestamp(),
+            position = greatest(position, $2::text::pg_lsn) WHERE slot = $1"""
     return int((await connection.execute(statement, slot, position)).rpartition(" ")[2])
 
 

@@ -19,6 +19,11 @@ class Progress:
         self._outstanding: deque[int] = deque()  # ends of transactions that were read whole and not acknowledged, in their order
         self._is_inside = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was read that is not acknowledged."""
+        return self._is_inside or bool(self._outstanding)
+
     def begin(self) -> None:
         """A transaction begins: from now on something is outstanding."""
         self._is_inside = True
@@ -35,5 +40,5 @@ class Progress:
 
     def passed(self, position: int) -> None:
         """The server has sent everything that there is before `position`: an idle source goes forward with it."""
-        if not self._outstanding and not self._is_inside:
+        if not self.waits:
             self.done = max(self.done, position)

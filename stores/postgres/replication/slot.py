@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackwise.middleware.changes import ChangesLost
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.stores.postgres.replication.lsn import parse_lsn
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -76,7 +77,7 @@ def decide(
     """
     if slot is not None:
         _require_ours(name, slot)
-    loss = _loss(name, slot, known, system_id)
+    loss = _loss(name, slot, known, system_id, timeline)
     if loss is not None and not replace_lost:
         raise ChangesLost(
             f"{loss}; {remains}. Find out why, then start once with --create-slot --replace-lost-slot to begin again at the end of the log"
@@ -100,7 +101,7 @@ def _require_ours(name: str, slot: Slot) -> None:
         raise ConfigurationError(f"the replication slot {name} is of another database of this server; choose another --slot")
 
 
-def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str) -> str | None:
+def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str, timeline: int) -> str | None:
     """Why changes may be missing between what was sent and what can be read; `None` if none are."""
     if slot is not None and slot.wal_status == "lost":
         return (
@@ -113,6 +114,11 @@ def _loss(name: str, slot: Slot | None, known: Known | None, system_id: str) -> 
         return f"this is another server: the slot {name} was read on system {known.system_id}, and this one is {system_id}"
     if slot is None:
         return f"the replication slot {name} is gone, which was read up to {known.position}: somebody dropped it, or a stand-by took over"
+    if known.timeline == timeline and slot.confirmed is not None and parse_lsn(slot.confirmed) > parse_lsn(known.position):
+        return (
+            f"the replication slot {name} begins at {slot.confirmed}, and was read up to {known.position} only: "
+            "somebody dropped it and made it again, or moved it forward"
+        )
     return None
 
 

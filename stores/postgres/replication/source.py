@@ -89,7 +89,7 @@ class PostgresChanges:
             timeout=options.timeout,
             max_size=1,
             statement_cache_size=options.statement_cache_size,
-            session={"application_name": "ackwise cdc"},
+            session={"application_name": "ackwise cdc", "synchronous_commit": "local"},  # what is reported has to be remembered first
             maintenance_session={"application_name": "ackwise cdc"},
             is_bounded=True,
         )
@@ -101,6 +101,8 @@ class PostgresChanges:
         self._end: AckwiseError | None = None
         self._found: tuple[str, ...] = ()
         self._reported = 0
+        self._remembered = 0
+        self._has_changes = False
 
     @property
     def name(self) -> str:
@@ -128,7 +130,7 @@ class PostgresChanges:
         self._progress = Progress(parse_lsn(start))
         identity = f"{system_id}-{timeline}-{self._name}"
         self._reader = Reader(wanted, identity, self._known, self._progress)
-        self._stream, self._end, self._reported = stream, None, 0
+        self._stream, self._end, self._reported, self._remembered = stream, None, 0, parse_lsn(start)
         self._create = self._replace_lost = False  # said for this beginning, not for one after the next loss
         self._reporting = asyncio.create_task(self._report_on(), name="ackwise reports its position to PostgreSQL")
 
@@ -160,6 +162,7 @@ class PostgresChanges:
             self._end = UnreadableChange(f"{self.address}: {error}")
         except ValueError as error:
             self._end = UnreadableChange(f"{self.address}: {error}")
+        self._has_changes |= any(isinstance(each, Change) for each in found)
         return found or self._raised_end()
 
     def _raised_end(self) -> list[Change | Committed]:
@@ -174,7 +177,7 @@ class PostgresChanges:
     async def beat(self) -> SourceStatus:
         """Write a heartbeat, and return how far it has come. Raises `StoreUnavailable`."""
         async with self._database() as database:
-            await memory.beat(database, self._tables, self._name, format_lsn(self._progress.done))
+            await self._remember(database)
             return await self._status(database)
 
     async def status(self) -> SourceStatus:
@@ -317,14 +320,30 @@ class PostgresChanges:
         while True:
             await asyncio.sleep(_REPORT)
             idle += _REPORT
-            if self._progress.done > self._reported or idle >= _REPORT_IDLE:
+            if self._has_changes:  # heartbeats alone are remembered with the next one, or each would bring another
+                await self._try_to_remember()
+                self._has_changes = self._progress.waits
+            if self._remembered > self._reported or idle >= _REPORT_IDLE:
                 idle = 0.0
                 with contextlib.suppress(StoreUnavailable):  # the reader will see it, too
                     self._report()
 
+    async def _try_to_remember(self) -> None:
+        """Remember the position in bounded time, if the database takes it; else a little more is read again one day."""
+        if self._progress.done > self._remembered:
+            with contextlib.suppress(AckwiseError, TimeoutError):
+                async with asyncio.timeout(self._timeout), self._database() as database:
+                    await self._remember(database)
+
+    async def _remember(self, database: PoolConnectionProxy) -> None:
+        done = self._progress.done
+        if await memory.beat(database, self._tables, self._name, format_lsn(done)):
+            self._remembered = max(self._remembered, done)
+
     def _report(self) -> None:
+        """Report what is remembered and no more: a slot that is beyond that was moved, or made again, by somebody else."""
         if self._stream is not None:
-            self._reported = self._progress.done
+            self._reported = self._remembered
             self._stream.send(status_update(self._reported))
 
     async def _stop_stream(self) -> None:
@@ -334,7 +353,10 @@ class PostgresChanges:
             await asyncio.wait({reporting})
         stream = self._stream
         if stream is not None:
-            with contextlib.suppress(StoreUnavailable):
-                self._report()
-            self._stream = None
-            await stream.close()
+            try:
+                await self._try_to_remember()
+                with contextlib.suppress(StoreUnavailable):
+                    self._report()
+            finally:
+                self._stream = None
+                await stream.close()

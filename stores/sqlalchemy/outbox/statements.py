@@ -84,7 +84,9 @@ class Statements:
                 return
             found = connection.execute(text(f"SELECT outcome FROM {barrier} WHERE tx_id = :tx_id"), {"tx_id": tx_id}).scalar()
         if found == "C":
-            raise TransactionAborted(f"the local transaction {tx_id} has committed before; use a new tx_id for each")
+            raise TransactionAborted(
+                f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
+            )
         if found is not None:
             raise TransactionAborted(
                 f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays"

@@ -21,7 +21,7 @@ from ackwise.stores.sqlite.file import File, result_code
 from ackwise.stores.sqlite.maintenance import complaints
 from ackwise.stores.sqlite.outbox import inspecting, preparing, relaying, tables
 from ackwise.stores.sqlite.outbox.relaylock import RelayLock
-from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, begin, insert
+from ackwise.stores.sqlite.outbox.writing import Block, SQLiteOutboxTransaction, begin, insert, sqlite_connection
 from ackwise.stores.sqlite.schema import VERSION
 from ackwise.stores.sqlite.url import parse, seconds
 
@@ -55,6 +55,8 @@ class SQLiteOutbox(Sends):
         super().__init__()
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite outbox needs the path of the file that the business writes to")
+        if "://" in str(path):
+            raise ConfigurationError("a SQLite outbox takes the path of a file, such as 'shop.db'; it was given a URL")
         if not retention >= 0:
             raise ConfigurationError(f"retention is {retention}; give the seconds that what was rolled back is kept, 0 or more")
         self._file = File(OUTBOX, path, timeout, "a call of the outbox")
@@ -118,7 +120,7 @@ class SQLiteOutbox(Sends):
 
     def writer(self, connection: sqlite3.Connection) -> SQLiteOutboxTransaction:
         """See `Outbox.writer`; rows are inserted by `add`."""
-        return SQLiteOutboxTransaction(connection, self._file, self._clock)
+        return SQLiteOutboxTransaction(sqlite_connection(connection), self._file, self._clock)
 
     def wake(self) -> None:
         """See `Outbox.wake`; a relay of another process looks by itself."""
@@ -136,7 +138,7 @@ class SQLiteOutbox(Sends):
         if (found := await self._write(claim)) != kind:
             raise ConfigurationError(
                 f"{self._path}: relays of kind {found!r} send the rows of this outbox, and one of kind {kind!r} would send them again; "
-                "stop all of those first, then release the outbox from them"
+                "stop all of those first, then call ackwise outbox release"
             )
 
     async def release_relay(self) -> None:
@@ -197,7 +199,7 @@ class SQLiteOutbox(Sends):
 
     async def barrier(self, connection: sqlite3.Connection, tx_id: str) -> None:
         """See `BarrierStore.barrier`."""
-        self._on(connection, preparing.barrier, tx_id, self._clock())
+        self._on(sqlite_connection(connection), preparing.barrier, tx_id, self._clock())
 
     async def probe(self, tx_id: str, *, wait: float) -> TransactionOutcome:
         """See `BarrierStore.probe`; UNKNOWN while anybody writes to the file."""

@@ -43,7 +43,9 @@ def barrier(connection: sqlite3.Connection, tx_id: str, now: float) -> None:
     if connection.execute(_BARRIER, (tx_id, "C", now)).rowcount == 1:
         return
     if _first(connection, "SELECT outcome FROM ackwise_outbox_barrier WHERE tx_id = ?", tx_id) == "C":
-        raise TransactionAborted(f"the local transaction {tx_id} has committed before; use a new tx_id for each")
+        raise TransactionAborted(
+            f"the local transaction {tx_id} has committed before, or called its barrier twice; use a new one for each transaction"
+        )
     raise TransactionAborted(f"a check-back took the local transaction {tx_id} for rolled back, as it had not begun; nothing of it stays")
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import SHARDS
-from ackwise.stores.protocol import purpose
 from ackwise.stores.sqlite.file import File
 from ackwise.stores.sqlite.schema import VERSION, Part, version
 
@@ -68,5 +67,8 @@ def create(connection: sqlite3.Connection) -> int:
 def as_error(file: File, error: sqlite3.Error) -> ConfigurationError | StoreUnavailable:
     """Return the error for what SQLite raised."""
     if "no such table: ackwise_outbox" in str(error):
-        return ConfigurationError(purpose.OUTBOX.not_there(str(file.path)))
+        return ConfigurationError(
+            f"{file.path}: the tables of the outbox are missing where the connection leads; open the outbox once, or run "
+            "`ackwise outbox init URL`, and connect to this file"
+        )
     return file.unavailable(error)

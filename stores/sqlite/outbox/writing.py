@@ -6,16 +6,16 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
-from ackwise.middleware.errors import TransactionAborted
+from ackwise.middleware.errors import ConfigurationError, TransactionAborted
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.stores.protocol.outboxrows import RowColumns, columns_of
 from ackwise.stores.protocol.outboxwriting import ENDED, Buffer
 from ackwise.stores.sqlite.file import File, result_code
 from ackwise.stores.sqlite.outbox.tables import as_error
 
-__all__ = ["Block", "SQLiteOutboxTransaction", "begin", "insert"]
+__all__ = ["Block", "SQLiteOutboxTransaction", "begin", "insert", "sqlite_connection"]
 
 _INSERT: Final = """
 INSERT INTO ackwise_outbox (message_id, shard, topic, message_key, key_hash, partition, headers, value, size, created, state, next_at,
@@ -26,6 +26,16 @@ _TO_SEND: Final = (2, None, "", "", "")
 
 #: Seconds between two tries for the file while another connection writes to it.
 _TRY_AGAIN: Final = 0.005
+
+
+def sqlite_connection(connection: Any) -> sqlite3.Connection:
+    """Return the connection. Raises `ConfigurationError` for what is none of sqlite3's."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise ConfigurationError(
+            f"the SQLite outbox got a {type(connection).__name__}, and writes through connections of sqlite3; "
+            "for a session of SQLAlchemy use SQLAlchemyOutbox"
+        )
+    return connection
 
 
 def insert(

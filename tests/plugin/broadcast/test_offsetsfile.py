@@ -116,6 +116,18 @@ def test_one_process_writes_it_and_after_a_kill_the_next_one_may(tmp_path: Path)
     asyncio.run(file_at(tmp_path / "offsets").close())
 
 
+async def test_a_link_stays_one_and_what_it_leads_to_is_written_by_one_process(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    real, link = tmp_path / "volume" / "offsets", tmp_path / "offsets"
+    link.symlink_to(real)
+    await kept(link)
+    assert (link.is_symlink(), await offset_in(real)) == (True, 7)
+    file = file_at(real)
+    with pytest.raises(ConfigurationError, match="another worker has it"):
+        file_at(link)
+    await file.close()
+
+
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"can't be locked .*No such file or directory.*give a file in a folder that is there"):
         file_at(tmp_path / "nowhere" / "offsets")

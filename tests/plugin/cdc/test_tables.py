@@ -130,6 +130,25 @@ async def test_a_lost_slot_of_a_table_says_that_changes_are_missing(shop: World)
             pass
 
 
+async def test_a_slot_that_was_made_again_by_hand_passes_nothing_over_in_silence(shop: World) -> None:
+    from ackwise.middleware.changes import ChangesLost
+
+    async with shop.running(shop.relay(to_message, tables=["orders"])):
+        await shop.database.execute("INSERT INTO orders VALUES (1, 'a', true)")
+        await until(lambda: len(shop.kafka.sent) == 1)
+    await shop.database.execute("SELECT pg_drop_replication_slot($1)", shop.slot)
+    await shop.database.execute("INSERT INTO orders VALUES (2, 'b', true)")
+    await shop.database.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", shop.slot)
+    with pytest.raises(ChangesLost, match="made it again, or moved it forward; changes that were not sent yet will be missing"):
+        async with shop.running(shop.relay(to_message, tables=["orders"])):
+            pass
+    async with shop.running(shop.relay(to_message, tables=["orders"], replace_lost=True)):
+        await shop.database.execute("INSERT INTO orders VALUES (3, 'c', true)")
+        await until(lambda: len(shop.kafka.sent) == 2)
+    async with shop.running(shop.relay(to_message, tables=["orders"])):
+        pass
+
+
 def test_what_is_no_message_is_refused() -> None:
     change = Change("public.orders", Operation.INSERT, {"id": 1}, None, "0/1", 0, "id", 0)
     with pytest.raises(UnreadableChange, match=r"returned dict for a change of public\.orders; return an Outgoing, or None"):

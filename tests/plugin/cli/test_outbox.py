@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import CheckAnswer, Failed, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
 from ackwise.plugin.cli.root import new_app
@@ -84,6 +85,33 @@ def test_status_shows_what_waits_and_what_is_parked(path: Path) -> None:
     _, said, _ = ackwise(f"status {URL}")
     assert "rows wait and no relay is there" in said
     assert "parked rows are not sent" in said
+
+
+def test_release_lets_the_other_kind_of_relay_begin_once_no_relay_is_there(path: Path) -> None:
+    asyncio.run(fill(waiting=1))
+    asyncio.run(as_relay("table"))
+    code, _, errors = ackwise(f"release {URL}")
+    assert (code, "1 relays have a lease; stop them" in errors) == (2, True)
+    asyncio.run(as_relay("table", leaves=True))
+    with pytest.raises(ConfigurationError, match="stop all of those first, then call ackwise outbox release"):
+        asyncio.run(as_relay("cdc"))
+    assert facts(f"release {URL}") == (0, {"released": True})
+    asyncio.run(as_relay("cdc", leaves=True))
+    assert facts(f"status {URL}")[1]["relay_kind"] == "cdc"
+    assert "rows wait and no relay is there; run ackwise cdc URL" in ackwise(f"status {URL}")[1]
+
+
+async def as_relay(kind: str, *, leaves: bool = False) -> None:
+    """A relay of this kind takes the outbox, and leaves it or is killed."""
+    store = open_outbox(URL)
+    await store.open()
+    try:
+        await store.claim_relay(kind)
+        await store.own("relay", lease=60.0, share=64)
+        if leaves:
+            await store.leave("relay")
+    finally:
+        await store.close()
 
 
 def test_status_of_an_empty_outbox_is_fine(path: Path) -> None:

@@ -327,6 +327,28 @@ async def test_a_thread_that_takes_too_long_is_abandoned_and_its_late_success_co
     assert here.sink.codes(100)[-1] is EventCode.LATE_SUCCESS
 
 
+async def test_a_message_that_waits_for_a_thread_has_not_begun_and_is_charged_no_attempt(
+    shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.agent.MOST_THREADS", 1)
+    monkeypatch.setattr("ackwise.plugin.threads.MOST_THREADS", 1)
+    end, ran = threading.Event(), list[int]()
+
+    def handle(message: Message[Any]) -> None:
+        ran.append(message.offset)
+        if message.offset == 100:
+            end.wait(10)
+
+    here = shop(Threaded(handle, "bill"), in_thread=True)
+    here.offer(2)
+    await here.until(lambda: here.pipeline.abandoned)
+    await asyncio.sleep(4 * TIMEOUT)  # longer than a call may take: the thread is not free yet
+    assert ran == [100]
+    end.set()
+    await here.settled(2)
+    assert (ran, here.sent) == ([100, 101], [("billing.delay.10s", 100)])
+
+
 async def test_what_a_thread_raises_is_what_the_handler_raised(shop: Any) -> None:
     def handle(message: Message[Any]) -> None:
         raise KeyError("customer")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tests.plugin.group.ordered import Shop
 
 from ackwise.middleware.batch import Batch
+from ackwise.middleware.breaker import Breaker
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace
+from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message, TopicPartition
 from ackwise.middleware.ordering import RetryInPlace
 from ackwise.middleware.run import Run, Stage
@@ -110,6 +112,40 @@ async def test_a_message_whose_order_by_raises_fails_in_place_under_the_key_of_i
     await here.settled(3)
     assert [offset for call in here.seen for offset in call] == [102, 100, 101]
     assert "the function of order_by raised, its messages count as failed" in caplog.text
+
+
+async def test_what_can_be_decoded_after_all_waits_for_its_key_and_is_told_to_be_out_of_order(shop: Any) -> None:
+    schemas = list[str]()
+
+    def decode(value: bytes | None) -> object:
+        if not schemas:
+            raise ValueError("no schema")
+        return value
+
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 103:
+            await end.wait()
+
+    here = shop(handle, kind="message", order_by=lambda message: message.value[:1], decode=decode, concurrency=4)
+    here.worker.flow._breaker = Breaker()
+    here.worker.flow.listen(here.lane.look_again)
+    here.offer(values=[b"a0", b"a1", b"b0"])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(here.lane.held) == 3
+    schemas.append("v1")
+    here.offer(values=[b"a2"])  # the first good one: the sample is over, and what was withheld comes up
+    await here.until(lambda: len(here.seen) >= 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    begun = sorted(offset for (offset,) in here.seen)
+    end.set()
+    await here.settled(4)
+    assert (begun, here.seen[2:]) == ([102, 103], [[100], [101]])
+    done = [event for event in here.sink.durable if event.code is EventCode.SUCCEEDED]
+    assert {event.offset for event in done if "out_of_order" in (event.attrs or "")} == {100, 101, 102}
 
 
 async def test_an_order_by_that_always_raises_ends_as_a_dead_letter(shop: Any) -> None:

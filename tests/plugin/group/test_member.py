@@ -140,6 +140,32 @@ async def test_only_what_every_lane_has_passed_is_committed(world: Any) -> None:
     assert here.client.commits == [{ORDERS: 102}]
 
 
+async def test_the_commit_of_a_cut_off_waits_for_the_answer_of_the_one_before(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = await world()
+    here.offer(100, 101)
+    here.finish(0, 100)
+    here.finish(1, 100)
+    asked, heard = list[int](), asyncio.Event()
+
+    async def commit(offsets: dict[TopicPartition, OffsetAndMetadata], /) -> None:
+        asked.append(offsets[ORDERS].offset)
+        await heard.wait()
+
+    monkeypatch.setattr(here.client, "commit", commit)
+    earlier = asyncio.create_task(here.member.commit())
+    await asyncio.sleep(0)
+    here.finish(0, 101)
+    here.finish(1, 101)
+    here.offer(102)
+    draining = asyncio.create_task(here.member.drain([ORDERS], 0.0))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert asked == [101]
+    heard.set()
+    await asyncio.gather(earlier, draining)
+    assert asked == [101, 102]
+
+
 async def test_a_commit_is_told_once_for_all_lanes_and_not_repeated(world: Any) -> None:
     here = await world()
     here.offer(100)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ackwise import Acked, ConfigurationError, Outgoing, Producer, PublishRefuse
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.outbox import OutboxRow
 from ackwise.middleware.outgoing import SendAnswer
+from ackwise.plugin.registry import open_outbox
 from ackwise.stores.memory_outbox import MemoryOutbox
 from ackwise.testing import MemoryKafka
 
@@ -166,6 +168,28 @@ async def test_a_closing_producer_waits_for_what_is_in_flight(desk: Desk) -> Non
     assert isinstance(sending.result(), Acked)
 
 
+async def test_what_is_given_up_at_the_end_is_saved_before_the_outbox_is_closed(desk: Desk, tmp_path: Path) -> None:
+    desk.always, url = AWAY, f"sqlite:///{tmp_path}/outbox.db"
+    resting = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        if seconds == 30.0:
+            await resting.wait()
+        else:
+            resting.set()
+            await asyncio.Event().wait()
+
+    desk.sleep = sleep  # type: ignore[method-assign]
+    async with desk.producer(outbox=url) as producer:
+        sending = asyncio.create_task(producer.send("orders", b"v", message_id="a"))
+        await resting.wait()
+    assert await sending == Saved("orders", "a")
+    outbox = open_outbox(url)
+    await outbox.open()
+    assert (await outbox.status()).waiting == 1
+    await outbox.close()
+
+
 async def test_what_is_not_acknowledged_at_the_end_is_named_and_raised(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     desk.always, sending = AWAY, list[asyncio.Task[object]]()
 
@@ -204,10 +228,38 @@ async def test_outside_of_its_block_a_producer_sends_nothing(desk: Desk) -> None
         await producer.__aenter__()
 
 
+async def test_a_generator_of_messages_is_sent_whole(desk: Desk) -> None:
+    async with desk.producer() as producer:
+        answers = await producer.send_batch(Outgoing("orders", b"v", message_id=name) for name in "ab")  # type: ignore[arg-type]
+    assert [answer.message_id for answer in answers if isinstance(answer, Acked)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        (Outgoing("orders", b"v"), "messages are of type Outgoing; give a list of Outgoing(topic, value)"),
+        ("orders", "messages are of type str; give a list"),
+        (7, "messages are of type int; give a list"),
+        ([Outgoing("orders", b"v"), ("orders", b"v")], "message 1 of the list is of type tuple; give Outgoing(topic, value)"),
+    ],
+)
+async def test_a_batch_of_something_else_is_refused_and_nothing_is_sent(desk: Desk, messages: Any, sentence: str) -> None:
+    async with desk.producer() as producer:
+        with pytest.raises(ConfigurationError) as error:
+            await producer.send_batch(messages)
+    assert sentence in str(error.value)
+    assert desk.tried == []
+
+
+def test_a_codec_that_nobody_has_is_refused_where_it_is_given() -> None:
+    with pytest.raises(ConfigurationError, match="compression of Producer is 'brotli'; it is 'gzip', 'snappy', 'lz4', 'zstd', or None"):
+        Producer("localhost:9092", compression="brotli")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"value": object()}, "the value of a message to 'orders' is a object, which can't be encoded"),
+        ({"value": object()}, "the value of a message to 'orders' is of type object, which can't be encoded"),
         ({"value": b"v", "key": 7}, "the key of a message to 'orders' is of type int; give str, bytes or None"),
         ({"value": b"v", "headers": {"a": 1}}, "a header of a message to 'orders' is of type int"),
         ({"value": b"v", "headers": [1]}, "headers of a message to 'orders' are list; give a dict or pairs"),

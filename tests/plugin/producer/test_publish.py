@@ -120,7 +120,7 @@ async def test_what_a_handler_can_t_publish_fails_it_with_a_sentence() -> None:
     async with TestApp(app) as worker:
         assert (await worker.deliver("orders", b"1")).kind == "later"
     assert said == [
-        "the value of a message to 'invoices' is a object, which can't be encoded (PydanticSerializationError); "
+        "the value of a message to 'invoices' is of type object, which can't be encoded (PydanticSerializationError); "
         "give bytes, str, a pydantic model, or what JSON can hold"
     ]
 

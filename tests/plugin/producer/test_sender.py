@@ -95,11 +95,16 @@ async def test_a_list_of_many_batches_is_written_in_order(kafka: MemoryKafka, se
     assert values(kafka, "one") == [message.value for message in messages]
 
 
-@pytest.mark.parametrize("error", [InvalidTopicError, TopicAuthorizationFailedError], ids=lambda error: error.__name__)
-async def test_what_is_refused_for_good_says_so(kafka: MemoryKafka, sender: Sender, error: Any) -> None:
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [(InvalidTopicError, ""), (TopicAuthorizationFailedError, "; give this user the right to write to it")],
+    ids=["InvalidTopicError", "TopicAuthorizationFailedError"],
+)
+async def test_what_is_refused_for_good_says_so_and_what_to_do(kafka: MemoryKafka, sender: Sender, error: Any, advice: str) -> None:
     kafka.faults.refuse("Produce", error)
     (answer,) = await sender.send_many([Outgoing("one", b"v")])
-    assert answer == SendFailed(f"topic 'one' refuses the message for good ({error.__name__})", retriable=False, error=error.__name__)
+    cause = f"topic 'one' refuses the message for good ({error.__name__}){advice}"
+    assert answer == SendFailed(cause, retriable=False, error=error.__name__)
 
 
 async def test_only_the_message_that_is_too_large_is_refused_for_good(kafka: MemoryKafka, sender: Sender) -> None:
@@ -109,6 +114,7 @@ async def test_only_the_message_that_is_too_large_is_refused_for_good(kafka: Mem
     assert isinstance(answers[2], SendFailed)
     assert not answers[2].retriable
     assert answers[2].error == "MessageSizeTooLargeError"
+    assert answers[2].cause.endswith("; send less, or raise max.message.bytes of the topic")
     assert [len(value or b"") for value in values(kafka, "small")] == [100] * 4
 
 
@@ -213,6 +219,7 @@ async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(
     assert isinstance(missing, SendFailed)
     assert missing.retriable
     assert missing.error == "UnknownTopicOrPartitionError"
+    assert missing.cause.endswith("; create the topic, or correct its name")
     assert isinstance(there, Acked)
     kafka.create_topic("later")
     monkeypatch.undo()
@@ -328,6 +335,11 @@ async def test_behind_a_refusal_its_key_goes_on_only_if_asked_to(kafka: MemoryKa
     assert acked(await sender.send_many(messages, stop_keys=stop_keys)) == [True, False, True, not stop_keys]
     nowhere = Outgoing("small", b"v", b"c", partition=7)
     assert acked(await sender.send_many([nowhere, Outgoing("small", b"v", b"c")], stop_keys=stop_keys)) == [False, not stop_keys]
+
+
+async def test_a_refusal_does_not_stop_what_stands_before_it_on_another_partition(sender: Sender) -> None:
+    first, refused, behind = (Outgoing("orders", b"v", b"k", partition=partition) for partition in (0, 9, 1))
+    assert acked(await sender.send_many([first, refused, behind], stop_keys=True)) == [True, False, False]
 
 
 async def test_a_broker_that_is_away_and_comes_back_gets_everything(kafka: MemoryKafka) -> None:

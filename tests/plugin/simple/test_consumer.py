@@ -207,6 +207,11 @@ def test_without_claims_it_is_refused() -> None:
         SimpleConsumer("billing", TOPIC)
 
 
+def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"SimpleConsumer has no setting 'drain_timout'; did you mean drain_timeout\?"):
+        SimpleConsumer("billing", TOPIC, store="memory://", drain_timout=1)  # type: ignore[call-overload]
+
+
 def test_two_stores_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="Dedup was used twice"):
         SimpleConsumer("billing", TOPIC, Dedup("memory://"), store="memory://")

@@ -163,6 +163,12 @@ def test_a_producer_group_that_is_no_name_is_refused(outbox: MemoryOutbox, name:
         TransactionalProducer(name, outbox)
 
 
+def test_a_url_in_place_of_the_producer_group_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigurationError, match="producer_group is a URL; use up to 100 letters") as error:
+        TransactionalProducer("postgresql://shop:secret@localhost/shop", "orders")
+    assert "secret" not in str(error.value)
+
+
 def test_settings_that_can_not_work_are_refused(outbox: MemoryOutbox) -> None:
     with pytest.raises(ConfigurationError, match="every 0 s"):
         TransactionalProducer("orders", outbox, check_every=0)

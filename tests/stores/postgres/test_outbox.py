@@ -27,6 +27,15 @@ from ackwise.stores.testing.outboxscene import message
 ALL = dict.fromkeys(range(64), 0)
 
 
+async def test_what_is_no_connection_of_asyncpg_is_refused() -> None:
+    outbox = PostgresOutbox("postgresql://127.0.0.1/shop")
+    with pytest.raises(ConfigurationError, match=r"got a object, and writes through connections of asyncpg; .* use SQLAlchemyOutbox"):
+        async with outbox.transaction(object()):  # type: ignore[arg-type]
+            pass
+    with pytest.raises(ConfigurationError, match="connections of asyncpg"):
+        await outbox.barrier(object(), "tx")  # type: ignore[arg-type]
+
+
 class TestPostgresOutbox(OutboxConformance):
     @pytest.fixture(autouse=True)
     def _on(self, postgres: Server) -> None:
@@ -495,3 +504,21 @@ def test_an_outbox_is_found_by_its_url() -> None:
         open_outbox("oracle://user:secret@h/d")
     with pytest.raises(ConfigurationError, match="has no scheme"):
         open_outbox("secret")
+
+
+async def test_a_row_that_becomes_due_while_rows_are_read_is_not_overtaken(postgres: Server) -> None:
+    outbox = PostgresOutbox(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres", prefix=f"t{os.urandom(6).hex()}_")
+    await outbox.open()
+    connection = await asyncpg.connect(f"postgresql://{USER}@127.0.0.1:{postgres.port}/postgres")
+    keys = [b"%d" % n for n in range(12)]
+    async with outbox.transaction(connection) as rows:
+        for keyed in (*[(key, b"first") for key in keys], *[(None, b"between")] * 3000, *[(key, b"second") for key in keys]):
+            rows.send("orders", keyed[1], key=keyed[0])
+    shards = await outbox.own("relay", lease=60, share=64)
+    firsts = {row.message.key: row for row in await outbox.pending(shards, limit=len(keys))}
+    for key in keys:
+        await outbox.failed([Failed(firsts[key].id, firsts[key].shard, "away", 0.004)], shards)
+        given = [row.message.value for row in await outbox.pending(shards, limit=5000) if row.message.key == key]
+        assert given in ([], [b"first"], [b"first", b"second"])
+    await connection.close()
+    await outbox.close()

@@ -19,6 +19,34 @@ from ackwise.stores.sqlite.outbox import SQLiteOutbox
 from ackwise.stores.testing.outbox import OutboxConformance, OutboxFeatures
 
 
+def test_a_url_in_place_of_the_path_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"takes the path of a file, such as 'shop\.db'"):
+        SQLiteOutbox("sqlite:///shop.db")
+
+
+async def test_a_connection_to_another_file_is_told_so(tmp_path: Path) -> None:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    await outbox.open()
+    try:
+        with (
+            closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as connection,
+            pytest.raises(ConfigurationError, match="are missing where the connection leads; open the outbox once"),
+        ):
+            async with outbox.transaction(connection):
+                outbox.send("orders", b"1")
+    finally:
+        await outbox.close()
+
+
+async def test_what_is_no_connection_of_sqlite3_is_refused(tmp_path: Path) -> None:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    with pytest.raises(ConfigurationError, match=r"got a object, and writes through connections of sqlite3; .* use SQLAlchemyOutbox"):
+        async with outbox.transaction(object()):  # type: ignore[arg-type]
+            pass
+    with pytest.raises(ConfigurationError, match="connections of sqlite3"):
+        await outbox.barrier(object(), "tx")  # type: ignore[arg-type]
+
+
 class TestSQLiteOutbox(OutboxConformance):
     features = OutboxFeatures(relays=False, writers=False)
 

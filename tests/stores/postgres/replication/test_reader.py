@@ -216,7 +216,7 @@ def test_a_report_never_goes_back_nor_beyond_what_is_outstanding(steps: list[tup
 
 
 SLOT = Slot("pgoutput", "logical", True, False, "0/10", "reserved", None, 100, 50, -1, 0)
-KNOWN = Known("sys", 1, "0/8")
+KNOWN = Known("sys", 1, "0/10")
 
 
 def decided(seen: Slot | None, known: Known | None, *, create: bool = False, replace_lost: bool = False, timeline: int = 1) -> Decision:
@@ -234,7 +234,8 @@ def test_a_slot_is_read_on_and_one_that_never_was_is_made_only_on_demand() -> No
 @pytest.mark.parametrize(
     ("seen", "known", "sentence"),
     [
-        (None, KNOWN, "slot s is gone, which was read up to 0/8"),
+        (None, KNOWN, "slot s is gone, which was read up to 0/10"),
+        (SLOT._replace(confirmed="0/11"), KNOWN, "slot s begins at 0/11, and was read up to 0/10 only"),
         (SLOT._replace(wal_status="lost"), KNOWN, "max_slot_wal_keep_size"),
         (SLOT._replace(wal_status="lost"), None, "max_slot_wal_keep_size"),
         (SLOT, Known("other", 1, "0/8"), "this is another server"),
@@ -259,6 +260,8 @@ def test_replacing_a_slot_that_is_not_lost_changes_nothing() -> None:
 
 def test_a_new_timeline_is_told() -> None:
     assert "timeline 2 after 1" in str(decided(SLOT, KNOWN, timeline=2).says)
+    ahead = SLOT._replace(confirmed="0/11")  # what a stand-by knows of the slot may be newer than its copy of our table
+    assert "timeline 2 after 1" in str(decided(ahead, KNOWN, timeline=2).says)
 
 
 @pytest.mark.parametrize("other", [SLOT._replace(plugin="wal2json"), SLOT._replace(slot_type="physical"), SLOT._replace(is_here=False)])

@@ -1,0 +1,70 @@
+"""Rows that somebody else wrote and nobody can read: they are parked, and neither relay nor check-back stands still for them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.plugin.outbox.desk import Desk
+
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.middleware.policies import Outbox
+from ackwise.plugin.checkback.checkback import CheckBack
+from ackwise.plugin.outbox.relay import OutboxRelay
+from ackwise.stores.sqlite.outbox import SQLiteOutbox
+
+MESSAGES = [Outgoing("orders", b"%d" % n, b"%d" % n, (("n", b"v"),) if n == 2 else (), message_id=str(n)) for n in range(1, 4)]
+
+
+@pytest.fixture
+async def outbox(tmp_path: Path) -> AsyncIterator[SQLiteOutbox]:
+    outbox = SQLiteOutbox(tmp_path / "shop.db")
+    await outbox.open()
+    yield outbox
+    await outbox.close()
+
+
+@pytest.fixture
+def spoil(tmp_path: Path) -> Callable[[], None]:
+    def spoil() -> None:
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            connection.execute("UPDATE ackwise_outbox SET headers = 'secret' WHERE headers IS NOT NULL")
+        connection.close()
+
+    return spoil
+
+
+async def test_the_relay_parks_it_and_sends_the_others(outbox: SQLiteOutbox, tmp_path: Path, spoil: Callable[[], None]) -> None:
+    connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    async with outbox.transaction(connection) as rows:
+        for message in MESSAGES:
+            rows.add(message)
+    connection.close()
+    spoil()
+    desk, stop = Desk(), asyncio.Event()
+    relay = OutboxRelay(outbox, Outbox(outbox, poll=0.05), name="shop", new_sender=desk._new_sender, brokers_answer=desk._brokers_answer)
+    running = asyncio.create_task(relay.run(stop))
+    await desk.until(lambda: len(desk.log.messages) == 2)
+    stop.set()
+    await running
+    assert [message.value for message in desk.log.messages] == [b"1", b"3"]
+    (parked,) = await outbox.parked()
+    assert parked.cause == "row 2 can't be read (its headers, JSONDecodeError); see who changed the table"
+    shown = await outbox.show(parked.id)
+    assert shown is not None
+    assert (shown.value, shown.headers) == (b"2", ())
+
+
+async def test_the_check_back_parks_it_and_checks_the_others(outbox: SQLiteOutbox, spoil: Callable[[], None]) -> None:
+    here = await outbox.database_id()
+    for message in MESSAGES:
+        await outbox.prepare([message], f"tx-{message.message_id}", producer_group="g", barrier_in=here, first_check=0.0)
+    spoil()
+    check_back = CheckBack(outbox)
+    for _ in range(2):
+        await check_back.look()
+    assert (check_back.counts.parked, check_back.counts.rolled_back) == (1, 2)
+    assert [row.id for row in await outbox.parked()] == [2]
