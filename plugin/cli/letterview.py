@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.markup import escape
 
-from ackwise.middleware.duration import format_duration
 from ackwise.plugin.cli.console import new_table
 
 if TYPE_CHECKING:
@@ -50,11 +49,11 @@ def bytes_text(given: bytes | None, limit: int = _VALUE) -> str | None:
 def causes_table(causes: Causes) -> Table:
     """Causes with their counts, the most frequent first."""
     now = time.time() * 1000
-    table = new_table("cause", "reason", "error", "place", "handler", "topic", "open", "redriven", "dropped", "oldest", "newest", "letter")
+    table = new_table("cause", "reason", "raised", "handler", "topic", "open", "redriven", "dropped", "oldest", "newest", "letter")
     for kind, tally in causes.ordered:
         cause, states = kind.cause, tally.states
         table.add_row(
-            *map(shown, (cause.fingerprint, cause.reason, cause.error, cause.place, kind.handler, kind.topic)),
+            *map(shown, (cause.fingerprint, cause.reason, f"{cause.error} {cause.place}".strip() or "–", kind.handler, kind.topic)),
             *(f"{states[state]:,}" for state in ("open", "redriven", "dropped")),
             _age(now - tally.oldest_ms), _age(now - tally.newest_ms), tally.example,
         )  # fmt: skip
@@ -69,7 +68,12 @@ def letters_table(causes: Causes) -> Table:
         cells = letter.cause.fingerprint, letter.problem or letter.reason, letter.handler, str(delivery.origin)
         key = bytes_text(delivery.key, _CELL)
         table.add_row(
-            str(letter.id), _time(letter.id.timestamp_ms), _state(state), *map(shown, cells), str(delivery.attempt), shown(key or "–")
+            str(letter.id),
+            _time(letter.id.timestamp_ms, "seconds"),
+            _state(state),
+            *map(shown, cells),
+            str(delivery.attempt),
+            shown(key or "–"),
         )
     return table
 
@@ -120,13 +124,14 @@ def _state(state: LetterState | None) -> str:
 
 
 def _age(milliseconds: float) -> str:
+    """In the largest unit of which there is one."""
     seconds = max(0, round(milliseconds / 1000))
-    unit = next((size for size in (86400, 3600, 60) if seconds >= size), 1)
-    return format_duration(float(seconds // unit * unit)) if seconds else "0s"
+    unit, size = next((each for each in (("d", 86400), ("h", 3600), ("m", 60)) if seconds >= each[1]), ("s", 1))
+    return f"{seconds // size}{unit}"
 
 
-def _time(milliseconds: int) -> str:
+def _time(milliseconds: int, precision: str = "milliseconds") -> str:
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=precision)
     except (ValueError, OverflowError, OSError):
         return f"{milliseconds} ms"

@@ -34,8 +34,8 @@ class RedriveFate(enum.StrEnum):
     REFUSED = "refused by the broker for good"
 
 
-#: What is left for somebody: it makes the exit code 1.
-OPEN: Final = frozenset(RedriveFate) - {RedriveFate.SENT, RedriveFate.READY}
+#: What is left for somebody of this group: it makes the exit code 1. Several groups may share a dead-letter topic.
+OPEN: Final = frozenset(RedriveFate) - {RedriveFate.SENT, RedriveFate.READY, RedriveFate.FOREIGN}
 
 
 @dataclass(eq=False, slots=True)
