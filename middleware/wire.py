@@ -28,6 +28,7 @@ __all__ = [
     "dead_letter",
     "due_ms",
     "parse_copy",
+    "parse_letter",
     "reason_of",
     "retry_copy",
     "shrink",
@@ -147,6 +148,22 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
     Raises `ForeignCopy` for a record that this group did not write and `NewerWire` for one of a newer format.
     """
     block = _block_of(group, copy.headers)
+    # A copy that was charged is at least the second attempt; what an operator replays starts again at the first.
+    return _read(copy, block, lowest_attempt=block.lowest_attempt)
+
+
+def parse_letter(letter: Delivery, group: str) -> tuple[Delivery, dict[str, str]]:
+    """`letter`, read from a dead-letter topic of `group`, as `parse_copy` reads a copy; and our headers as texts, by their names.
+
+    Raises `ForeignCopy` for a record that this group did not write and `NewerWire` for one of a newer format.
+    """
+    block = _block_of(group, letter.headers)
+    fields = {name: value.decode("utf-8", "backslashreplace") for name, value in block.fields.items()}
+    return _read(letter, block, lowest_attempt=1), fields
+
+
+def _read(copy: Delivery, block: _HeaderBlock, *, lowest_attempt: int) -> Delivery:
+    """Raises `ForeignCopy` for headers that can't be read."""
     try:
         replay_id = block.replay_id()
         return copy._replace(
@@ -157,8 +174,7 @@ def parse_copy(copy: Delivery, group: str) -> Delivery:
                 block.number("ackwise-origin-offset"),
                 block.number("ackwise-origin-timestamp", lowest=-1),  # Kafka's "no timestamp"
             ),
-            # A copy that was charged is at least the second attempt; what an operator replays starts again at the first.
-            attempt=block.number("ackwise-attempt", lowest=block.lowest_attempt, highest=2**31 - 1),
+            attempt=block.number("ackwise-attempt", lowest=lowest_attempt, highest=2**31 - 1),
             first_seen_ms=block.number("ackwise-first-seen"),
             handler=block.text(_HANDLER, HANDLER_LIMIT),
             replay_id=replay_id,

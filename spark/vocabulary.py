@@ -263,8 +263,8 @@ ACTIONS: Final = {
     "and not yet marked.",
     Verdict.UNKNOWN_EXPORT_GAP: "Find the missing files or logs that are named under “Evidence”, and run reconcile again.",
     Verdict.DEAD_LETTERED: (
-        "Look at the dead-letter topic, mend the cause, and send again what should still be done; with the same dedup key it would be "
-        "dropped as a duplicate, so give it another one, or wait until the store's retention is over."
+        "Look at the causes with ackwise dlq list, mend them, and send again what should still be done with ackwise dlq redrive; a new "
+        "record with the same dedup key is dropped as a duplicate until the store's retention is over."
     ),
     Verdict.DROPPED: "This instance goes on without them: mend the cause, and bring the instance up to date in your own way, such as by a "
     "restart that loads everything anew.",

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ackwise.middleware.errors import AckwiseError
-from ackwise.plugin.cli import outbox
+from ackwise.plugin.cli import dlq, outbox
 from ackwise.plugin.cli.cancel import cancel
 from ackwise.plugin.cli.cdc import cdc
 from ackwise.plugin.cli.console import say_error
@@ -121,6 +121,14 @@ def new_app() -> typer.Typer:
     _add(of_outbox, "release", outbox.release)
     _add(of_outbox, "cleanup", outbox.cleanup)
     app.add_typer(of_outbox, name="outbox")
+    letters = typer.Typer(cls=_Group, help=dlq.HELP, no_args_is_help=True)
+    _add(letters, "list", dlq.show_list)
+    _add(letters, "show", dlq.show)
+    _add(letters, "redrive", dlq.redrive)
+    _add(letters, "export", dlq.export)
+    _add(letters, "import", dlq.import_file)
+    _add(letters, "drop", dlq.drop)
+    app.add_typer(letters, name="dlq")
     plan = typer.Typer(cls=_Group, help=PLAN_HELP, no_args_is_help=True)
     _add(plan, "show", show_plan)
     _add(plan, "apply", apply)

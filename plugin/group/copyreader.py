@@ -111,6 +111,7 @@ async def reading(settings: HostSettings, names: TopicNames) -> AsyncIterator[Co
     """With an admin client, and a consumer that is in no group. Raises what `connected` raises, and `KafkaError` from the consumer."""
     options: dict[str, Any] = {"enable_auto_commit": False, "isolation_level": "read_committed", **settings.client_options}
     client_id = f"{settings.client_id}-copies"
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=client_id, auto_offset_reset="none", **options)
-    async with connected(settings) as admin, opened(consumer):
-        yield CopyReader(admin, consumer, names)
+    async with connected(settings) as admin:  # first: a consumer that is made and never begun complains when it is collected
+        consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, client_id=client_id, auto_offset_reset="none", **options)
+        async with opened(consumer):
+            yield CopyReader(admin, consumer, names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -16,14 +15,12 @@ from ackwise.middleware.repairplan import Action, RepairStep, Title, read_steps,
 from ackwise.plugin.group.group import Group
 from ackwise.plugin.repair.candidate import OPEN, RepairFate
 from ackwise.plugin.repair.origins import reading
+from ackwise.plugin.repair.pace import Pace
 from ackwise.plugin.repair.portions import Piece, Pieces
 from ackwise.plugin.repair.progress import PlanProgress
 from ackwise.plugin.repair.sender import Sender
 
 __all__ = ["Carried", "carry_out", "steps_for"]
-
-#: Records that are looked up, asked about and sent together.
-_PORTION: Final = 100
 
 #: Places of each fate that are told.
 _SHOWN: Final = 20
@@ -96,7 +93,7 @@ async def carry_out(
     async with AsyncExitStack() as opened:
         progress = opened.enter_context(PlanProgress(plan, title, writing=execute))
         origins = await opened.enter_async_context(reading(group.settings))
-        sender, pace = Sender(group, title, with_review), _Pace(rate)
+        sender, pace = Sender(group, title, with_review), Pace(rate)
         if execute:
             await opened.enter_async_context(sender.opened())
         pieces = Pieces(origins, group, title, with_review=with_review)
@@ -140,24 +137,3 @@ async def _portions(pieces: AsyncIterator[Piece], most: int) -> AsyncIterator[li
             portion = []
     if portion:
         yield portion
-
-
-class _Pace:
-    """Not more than so many copies per second."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._since = time.monotonic()
-        self._sent = 0
-        self.portion = min(_PORTION, max(1, round(rate)))
-
-    async def wait(self, sent: int, stop: asyncio.Event | None) -> None:
-        """Wait until so many more may have been sent, or until `stop`."""
-        self._sent += sent
-        ahead = self._since + self._sent / self._rate - time.monotonic()
-        if ahead > 0 and sent:
-            try:
-                async with asyncio.timeout(ahead):
-                    await (stop or asyncio.Event()).wait()
-            except TimeoutError:
-                pass

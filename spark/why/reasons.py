@@ -44,8 +44,8 @@ _ADVICE: Final = {
     Verdict.RETRYING: "Wait until it is due.",
     Verdict.PENDING: "Wait; if the partition has no worker, start one.",
     Verdict.DEAD_LETTERED: (
-        "Look at the dead letter, mend the cause, and send it again if it should still be done; with the same dedup key it would be "
-        "dropped as a duplicate, so give it another one, or wait until the store's retention is over."
+        "Look at the dead letter, mend the cause, and send it again with ackwise dlq redrive, if it should still be done; a new record "
+        "with the same dedup key is dropped as a duplicate until the store's retention is over."
     ),
     Verdict.DROPPED: "Mend the cause, and bring this instance up to date in your own way; the other instances have outcomes of their own.",
 }

@@ -275,7 +275,7 @@ def _in_words(event: Event, run: str) -> str:
         case E.DROPPED:
             what = f"dropped{f': {error}' if error else ''}"
         case E.DUP_SUPPRESSED:
-            what = "not run: the store says that its key was done"
+            what = _suppressed(_attributes(event))
         case E.IN_FLIGHT_ELSEWHERE:
             what = "not run: somebody else has its key claimed"
         case E.SKIPPED:
@@ -283,7 +283,7 @@ def _in_words(event: Event, run: str) -> str:
         case E.CLAIM_LOST:
             what = f"{run} lost its claim to somebody else"
         case E.REDELIVERED:
-            what = "sent again by a repair plan"
+            what = _sent_again(_attributes(event))
         case E.CANCELLED:
             what = "dropped when it was due: it was cancelled"
         case E.STALE:
@@ -293,6 +293,18 @@ def _in_words(event: Event, run: str) -> str:
         case other:
             what = other.name
     return what + copy
+
+
+def _suppressed(attrs: dict[str, Any]) -> str:
+    if attrs.get("outcome") == "dead":
+        return "not run: its key is that of a dead letter; ackwise dlq redrive sends that letter again"
+    return "not run: the store says that its key was done"
+
+
+def _sent_again(attrs: dict[str, Any]) -> str:
+    if "redrive" not in attrs:
+        return "sent again by a repair plan"
+    return f"sent again as {attrs['redrive']} by ackwise dlq redrive, from its letter {attrs.get('letter', '')}"
 
 
 def _took(event: Event) -> str:

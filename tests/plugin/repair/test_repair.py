@@ -81,7 +81,7 @@ async def test_once_the_store_may_have_forgotten_what_was_done_nothing_more_is_s
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = itertools.chain([0.0, 0.0], itertools.repeat(1e12))
-    monkeypatch.setattr("ackwise.plugin.repair.carrying._PORTION", 2)
+    monkeypatch.setattr("ackwise.plugin.repair.pace._PORTION", 2)
     monkeypatch.setattr("ackwise.plugin.repair.sender.time", SimpleNamespace(time=lambda: next(ticks)))
     carried = await carry_out(shop.plan(shop.step(0, 6), as_of=time.time()), shop.group, execute=True)
     assert fates(carried) == {RepairFate.SENT: 4, RepairFate.UNGUARDED: 2}

@@ -1,0 +1,370 @@
+"""`ackwise dlq …`: dead letters listed by their causes, looked at, sent again, and marked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.cli import letteroptions as options
+from ackwise.plugin.cli import letterview as view
+from ackwise.plugin.cli.console import new_table, to_stderr, to_stdout
+from ackwise.plugin.cli.waiting import wait_for
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ackwise.plugin.deadletters.causes import Causes
+    from ackwise.plugin.deadletters.letter import Letter
+    from ackwise.plugin.deadletters.letterstate import LetterState
+    from ackwise.plugin.deadletters.place import Place
+    from ackwise.plugin.deadletters.redrive import Redriven
+    from ackwise.plugin.deadletters.selection import Selection
+
+__all__ = ["HELP", "drop", "export", "import_file", "redrive", "show", "show_list"]
+
+HELP: Final = "Dead letters: list them by their causes, look at one, send them again, or mark them."
+
+
+def show_list(
+    whose: options.Whose,
+    ids: options.Ids = None,
+    letters: Annotated[bool, typer.Option("--letters", help="List letters one by one, the newest first, instead of causes.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="With --letters or --json: letters at most.")] = 100,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List dead letters by what they died of: reason, exception, its place, handler and topic, with counts, ages and the newest letter.
+
+    Open letters wait for somebody; redriven and dropped ones are counted apart. The whole topic is read, in no group; values
+    are not shown.
+
+    Exit code 0: no letter is open. 1: some are. 2: there is no such topic, or the brokers do not answer.
+    """
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=True
+    )
+    place = options.place_of(whose, brokers, dlq)
+    found, unreadable = wait_for(_list(place, selection, limit if letters or as_json else 0))
+    opened, foreign = found.count("open"), found.count("foreign")
+    if as_json:
+        each = [view.letter_facts(*letter) for letter in found.newest]
+        typer.echo(
+            json.dumps(
+                {"topic": place.names.dead_letter, "open": opened, "foreign": foreign, "causes": view.cause_facts(found), "letters": each}
+            )
+        )
+    elif not found.kinds:
+        to_stdout().print("no dead letters")
+    else:
+        to_stdout().print(view.letters_table(found) if letters else view.causes_table(found))
+    if foreign:
+        to_stderr().print(f"{foreign} records were not written by this group, or can't be read; they do not count as open", soft_wrap=True)
+    if unreadable:
+        to_stderr().print(f"{unreadable} records of {place.state_topic} can't be read, so some states may be missing", soft_wrap=True)
+    raise typer.Exit(int(bool(opened)))
+
+
+def show(
+    whose: options.Whose,
+    letter: Annotated[str, typer.Argument(metavar="LETTER", help="PARTITION/OFFSET of the letter, such as [bold]0/17[/bold].")],
+    traceback: Annotated[bool, typer.Option("--full-traceback", help="Show the traceback, too.")] = False,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show one dead letter: why it is dead, its headers and its value, and the command that tells its story.
+
+    With an app the value is shown as its handler would get it; otherwise as a text, or in hex digits. Long values are cut.
+
+    Exit code 0: here it is. 2: there is no such letter, or the brokers do not answer.
+    """
+    partition, offset = options.id_of(letter)
+    place = options.place_of(whose, brokers, dlq)
+    found = wait_for(_letter(place, partition, offset))
+    if found is None:
+        raise ConfigurationError(f"there is no letter {letter} in {place.names.dead_letter!r}; ackwise dlq list --letters shows them")
+    facts = view.letter_facts(*found) | _contents(place, found[0], with_traceback=traceback or as_json)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    table = new_table("", "")
+    for name, given in facts.items():
+        if given not in (None, "", [], {}):
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            lines = text.splitlines() if name == "traceback" else [text]
+            table.add_row(name.replace("_", " "), "\n".join(view.shown(line, 10_000) for line in lines))
+    to_stdout().print(table)
+
+
+def redrive(
+    target: options.WhoseApp,
+    ids: options.Ids = None,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    again: options.Again = False,
+    execute: options.Yes = False,
+    rate: options.Rate = 100.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Send dead letters again, to the retry topic of their own group, after their cause is mended. Without --yes it only says what it
+    would send.
+
+    A copy has the letter's key, value and headers, begins at attempt 1, and has a replay id, so that the store which knows the
+    message as dead lets it run. What was sent is noted in GROUP.dlq.state, which is made if it is missing, a portion at a time: a call
+    that was killed goes on where it ended. Ctrl-C finishes the portion.
+
+    Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    interrupted.
+    """
+    options.check_rate(rate)
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
+    )
+    _end(wait_for(_redrive(options.app_place(target), selection, None, execute=execute, rate=rate)), execute, as_json)
+
+
+def export(
+    whose: options.Whose,
+    file: options.NewFile,
+    ids: options.Ids = None,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    again: options.Again = False,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write open dead letters to a new file, whole: a line of JSON for each, key, value and header values in base64. Only its owner
+    may read it.
+
+    Exit code 0: done. 2: it could not be done, and there is no file; one sentence says why.
+    """
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
+    )
+    number = wait_for(_export(options.place_of(whose, brokers, dlq), selection, file))
+    if as_json:
+        typer.echo(json.dumps({"letters": number}))
+    else:
+        to_stdout().print(f"{number:,} letters written")
+
+
+def import_file(
+    target: options.WhoseApp,
+    file: options.OldFile,
+    again: options.Again = False,
+    execute: options.Yes = False,
+    rate: options.Rate = 100.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Redrive the dead letters of a file that export wrote, such as those that somebody chose from it. Without --yes it only says what
+    it would send.
+
+    All is as with redrive: the same letters are refused, and what was redriven or dropped before is passed over.
+
+    Exit code 0: nothing is left. 1: letters are left, for the reasons shown. 2: it could not be done; one sentence says why. 130:
+    interrupted.
+    """
+    from functools import partial
+
+    from ackwise.plugin.deadletters.letterfile import check_letters, letters_of
+
+    options.check_rate(rate)
+    place = options.app_place(target)
+    check_letters(file, place.group)
+    source, selection = partial(letters_of, file, place.group), options.selection_of(again=again)
+    _end(wait_for(_redrive(place, selection, source, execute=execute, rate=rate)), execute, as_json)
+
+
+def drop(
+    whose: options.Whose,
+    ids: options.Ids = None,
+    cause: options.CauseOption = None,
+    handler: options.HandlerOption = None,
+    topic: options.TopicOption = None,
+    key: options.KeyOption = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    again: options.Again = False,
+    execute: options.Yes = False,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Mark dead letters that nobody will send again, so that they are no longer open. Nothing is deleted. Without --yes it only
+    counts them.
+
+    The mark is in GROUP.dlq.state, which is made if it is missing. A dropped letter can still be redriven, with --again.
+
+    Exit code 0: done. 2: it could not be done; one sentence says why. 130: interrupted.
+    """
+    selection = options.selection_of(
+        cause=cause, handler=handler, topic=topic, key=key, since=since, until=until, ids=ids or (), again=again
+    )
+    number, stopped = wait_for(_drop(options.place_of(whose, brokers, dlq), selection, execute=execute))
+    if as_json:
+        typer.echo(json.dumps({"executed": execute, "stopped": stopped, "letters": number}))
+    elif execute:
+        to_stdout().print(f"{number:,} letters dropped" + ("; stopped, call it again to go on" if stopped else ""))
+    else:
+        to_stdout().print(f"{number:,} letters would be dropped; nothing was changed, add --yes to do it")
+    raise typer.Exit(128 + signal.SIGINT if stopped else 0)
+
+
+def _end(result: Redriven, executed: bool, as_json: bool) -> NoReturn:
+    """Print what became of letters, and leave with the code for it."""
+    if as_json:
+        counts = [{"handler": handler, "fate": fate.value, "letters": number} for (handler, fate), number in result.counts.items()]
+        left = {fate.value: letters for fate, letters in result.places.items()}
+        typer.echo(
+            json.dumps({"executed": executed, "recorded": result.recorded, "stopped": result.stopped, "letters": counts, "left": left})
+        )
+    else:
+        _print_fates(result, executed)
+    raise typer.Exit(128 + signal.SIGINT if result.stopped else int(not result.is_done))
+
+
+def _print_fates(result: Redriven, executed: bool) -> None:
+    console = to_stdout()
+    table = new_table("handler", "letters", "")
+    for (handler, fate), number in sorted(result.counts.items()):
+        table.add_row(view.shown(handler), f"{number:,}", fate.value)
+    console.print(table if result.counts else "no letter is meant")
+    for fate, letters in result.places.items():
+        console.print(f"[yellow]left[/] {fate.value}: {', '.join(letters[:5])}{' …' if len(letters) > 5 else ''}", soft_wrap=True)
+    if not result.recorded:
+        console.print("[yellow]the app has no Events[/], so no reconciliation learns what was sent again", soft_wrap=True)
+    if result.stopped:
+        console.print("stopped; call it again to go on", soft_wrap=True)
+    elif not executed and result.counts:
+        console.print("nothing was changed; add --yes to do it", soft_wrap=True)
+
+
+async def _redrive(
+    place: Place, selection: Selection, source: Callable[[], AsyncIterator[Letter]] | None, *, execute: bool, rate: float
+) -> Redriven:
+    from ackwise.plugin.deadletters.redriving import redrive as send_again
+
+    with _progress("letters", None) as (on_total, on_progress):
+        return await send_again(
+            place, selection, execute=execute, source=source, rate=rate, stop=_stop(), on_total=on_total, on_progress=on_progress
+        )  # fmt: skip
+
+
+async def _export(place: Place, selection: Selection, file: Path) -> int:
+    from ackwise.plugin.deadletters.redriving import export as write
+
+    with _progress("letters", None) as (on_total, on_progress):
+        return await write(place, selection, file, on_total=on_total, on_progress=on_progress)
+
+
+async def _drop(place: Place, selection: Selection, *, execute: bool) -> tuple[int, bool]:
+    from ackwise.plugin.deadletters.redriving import drop as mark
+
+    return await mark(place, selection, execute=execute, stop=_stop())
+
+
+def _stop() -> asyncio.Event:
+    """Set by the signals that ask for an end."""
+    import asyncio
+
+    stop = asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    return stop
+
+
+async def _list(place: Place, selection: Selection, most: int) -> tuple[Causes, int]:
+    """What was found, and how many states can't be read."""
+    from ackwise.plugin.deadletters.causes import Causes
+    from ackwise.plugin.deadletters.reading import reading_letters
+
+    causes = Causes(most)
+    async with reading_letters(place) as reader:
+        states = await reader.states()
+        with _progress("letters", reader.number) as (_, on_progress):
+            async for letter in reader.letters(on_progress):
+                if selection.takes(letter, states.of(letter)):
+                    causes.add(letter, states)
+    return causes, states.unreadable
+
+
+async def _letter(place: Place, partition: int, offset: int) -> tuple[Letter, LetterState | None] | None:
+    from ackwise.plugin.deadletters.reading import reading_letters
+
+    async with reading_letters(place) as reader:
+        states, letter = await reader.states(), await reader.letter(partition, offset)
+    return None if letter is None else (letter, states.of(letter))
+
+
+def _contents(place: Place, letter: Letter, *, with_traceback: bool) -> dict[str, Any]:
+    """What else is in a letter, and what to call next."""
+    delivery, fields = letter.delivery, letter.fields
+    return {
+        "message_text": fields.get("ackwise-error-message", ""),
+        "line": letter.line,
+        "traceback": fields.get("ackwise-error-traceback", "") if with_traceback else "",
+        "headers": [[name, view.bytes_text(value)] for name, value in delivery.headers],
+        "value_bytes": None if delivery.value is None else len(delivery.value),
+        "value": view.bytes_text(delivery.value),
+        "decoded": _decoded(place, letter),
+        "story": f"ackwise why {shlex.quote(str(delivery.origin))} {_events(place)}",
+    }
+
+
+def _events(place: Place) -> str:
+    """The folder of the app's events, or what stands for it."""
+    policy = None if place.app is None else place.app.events
+    return shlex.quote(policy.sink) if policy is not None and isinstance(policy.sink, str) else "EVENTS"
+
+
+def _decoded(place: Place, letter: Letter) -> str | None:
+    """The value as its handler gets it, or why it can't be decoded; nothing where nobody knows how."""
+    agents = () if place.app is None else place.app.agents
+    agent = next((agent for agent in agents if agent.name == letter.handler), None)
+    if agent is None or "value" in letter.dropped:
+        return None
+    try:
+        text = repr(agent.decode(letter.delivery.value))
+    except Exception as error:  # noqa: BLE001  # a decoder is the user's code, and this letter may be dead of it
+        return f"{type(error).__name__}: {error}"
+    return text if len(text) <= _DECODED else f"{text[:_DECODED]} … {len(text) - _DECODED} more"
+
+
+#: Characters of a decoded value that are shown.
+_DECODED: Final = 4000
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[tuple[Callable[[int], None], Callable[[int], None]]]:
+    """A bar on stderr, where somebody looks on: what to call with the total, and with what is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = to_stderr()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda letters: bar.update(task, total=letters), lambda done: bar.advance(task, done)
