@@ -133,6 +133,7 @@ CREATE VIEW folded AS
 SELECT group_id, handler, topic, partition, "offset",
        bool_or(code IN (3, 19)) AS done, bool_or(code = 4) AS failed, bool_or(code = 5) AS sent, bool_or(code = 6) AS dead,
        bool_or(code = 9) AS skipped, bool_or(code = 13) AS dropped, bool_or(code = 14) AS cancelled, bool_or(code = 19) AS late,
+       bool_or(code IN (3, 4) AND attrs->>'out_of_order' = 'true') AS out_of_order,
        bool_or(code = 7) AS suppressed, bool_or(code = 12) AS stale, bool_or(code = 10) AS claim_lost, bool_or(code = 2) AS claimed,
        max(attempt * 16
            + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 14 THEN 7 ELSE 0 END) AS last,
@@ -197,7 +198,8 @@ SELECT group_id, handler, topic, partition, "offset", verdict, dedup_hash, recor
            CASE WHEN "offset" >= rewound_from AND "offset" < rewound_to THEN 'REWOUND' END,
            CASE WHEN recreated THEN 'RECREATED' END,
            CASE WHEN done AND cancelled THEN 'RAN_CANCELLED' END,
-           CASE WHEN late THEN 'TIMED_OUT' END
+           CASE WHEN late THEN 'TIMED_OUT' END,
+           CASE WHEN out_of_order THEN 'OUT_OF_ORDER' END
        ], lambda flag: flag IS NOT NULL) AS flags
 FROM second;
 CREATE TABLE phantom AS

@@ -32,7 +32,9 @@ _LETTERS: Final = {
     "Z": EventCode.CANCELLED,
     "Y": EventCode.LATE_SUCCESS,
 }
-_STEP = re.compile(r"(?P<who>[~!]?)(?P<letter>[A-Z])(?:@(?P<attempt>\d))?(?:#(?P<run>\d))?(?:\+(?P<after>-?\d+))?(?P<older><?)$")
+_STEP = re.compile(
+    r"(?P<who>[~!]?)(?P<letter>[A-Z])(?:@(?P<attempt>\d))?(?:#(?P<run>\d))?(?:\+(?P<after>-?\d+))?(?P<older><?)(?P<out_of_order>\*?)$"
+)
 _RUNS: Final = {EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.FAILED, EventCode.CLAIM_LOST, EventCode.LATE_SUCCESS}
 
 
@@ -68,6 +70,8 @@ class Step(NamedTuple):
     """Microseconds since the message was fetched."""
     is_older: bool
     """The record that was read has another time than that of the other steps."""
+    out_of_order: bool
+    """It ran as a copy, although its handler has an order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,9 @@ class WriterFate:
 
 
 def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 10, hash: int = Hash.OWN) -> WriterFate:
-    """`words` are events: who (own, `~` standby, `!` victim), a letter, `@` attempt, `#` execution, `+` seconds after the one before."""
+    """`words` are events: who (own, `~` standby, `!` victim), a letter, `@` attempt, `#` execution, `+` seconds after the one before,
+    `<` another record, `*` out of order.
+    """
     steps, at = [], 0
     for word in words.split():
         found = _STEP.match(word)
@@ -92,7 +98,17 @@ def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 
         code = _LETTERS[found["letter"]]
         at += int(found["after"]) * SECOND if found["after"] else 3000
         run = int(found["run"] or 0) if code in _RUNS else -1
-        steps.append(Step(code, " ~!".index(found["who"] or " "), int(found["attempt"] or 1), run, at, bool(found["older"])))
+        steps.append(
+            Step(
+                code,
+                " ~!".index(found["who"] or " "),
+                int(found["attempt"] or 1),
+                run,
+                at,
+                bool(found["older"]),
+                bool(found["out_of_order"]),
+            )
+        )
     return WriterFate(name, tuple(steps), verdict, Flag(flags), share, hash)
 
 
@@ -126,6 +142,7 @@ FATES: Final = (
     _fate("cancelled", "C F B Z@2+15", _V.CANCELLED, _RETRIED),
     _fate("cancelled too late", "C F B Z@2+15 C@2#1 S@2#1", _ONCE, _RETRIED | _F.RAN_CANCELLED),
     _fate("too late a success", "C F B Y+20 D@2+5", _ONCE, _RETRIED | _F.TIMED_OUT | _F.DUP_AND_OK),
+    _fate("a copy out of order", "C F B C@2#1+30 S@2#1*", _ONCE, _RETRIED | _F.OUT_OF_ORDER),
     _fate("failed and forgotten", "C F", _V.LOST, _F.HAD_FAILURES),
     _fate("received and forgotten", "R", _V.LOST),
     _fate("fetched and forgotten", "", _V.LOST),

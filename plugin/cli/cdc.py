@@ -16,7 +16,6 @@ from ackwise.plugin.cli.relay import relay_until_signalled
 from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
 from ackwise.plugin.cli.waiting import wait_for
 from ackwise.plugin.process.garbage import collect_rarely
-from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +32,7 @@ _Url = Annotated[
         metavar="URL", help="The database, such as [bold]postgresql://host/shop[/bold] or [bold]mariadb://user@host/shop[/bold]."
     ),
 ]
-_Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help=f"Where messages are sent. Default: {DEFAULT_BROKERS}.")]
+_Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where messages are sent. Default: localhost:9092.")]
 _Slot = Annotated[
     str,
     typer.Option(help="The replication slot, which keeps the log until Kafka has it; on MariaDB and MySQL the name of the kept position."),
@@ -116,6 +115,7 @@ class _Relaying:
         from ackwise.plugin.outbox.apart import AloneSettings
         from ackwise.plugin.registry import open_outbox, open_sink
         from ackwise.plugin.settings.config import read_config
+        from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
         config = read_config()
         given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)

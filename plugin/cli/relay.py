@@ -14,7 +14,6 @@ from ackwise.plugin.cli.run import LogFormatOption, LogLevelOption
 from ackwise.plugin.cli.target import find_app
 from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.process.watchdog import Watchdog
-from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,9 +30,7 @@ _Outbox = Annotated[
     str | None,
     typer.Option("--outbox", metavar="URL", help="Relay this outbox, such as [bold]postgresql://host/shop[/bold], without an app."),
 ]
-_Brokers = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help=f"With --outbox: where its rows are sent. Default: {DEFAULT_BROKERS}.")
-]
+_Brokers = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="With --outbox: where its rows are sent. Default: localhost:9092.")]
 _Events = Annotated[str | None, typer.Option(metavar="FOLDER", help="With --outbox: where events go. Default: nowhere.")]
 
 
@@ -88,6 +85,7 @@ def _of_outbox(url: str, brokers: str | None, events: str | None) -> _Relaying:
     from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
     from ackwise.plugin.registry import open_outbox, open_sink
     from ackwise.plugin.settings.config import read_config
+    from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
     config = read_config()
     options = {name: given.value for name, given in config.of("client_options").items()}

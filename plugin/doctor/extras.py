@@ -29,6 +29,7 @@ EXTRAS: Final = (
     Extra("redis", ("redis",), "for claims in Redis"),
     Extra("postgres", ("asyncpg",), "for claims in PostgreSQL, and Transactional there"),
     Extra("mysql", ("asyncmy",), "for claims in MariaDB or MySQL, and Transactional there"),
+    Extra("cdc", ("asyncpg", "psycopg", "psycopg-binary"), "only ackwise cdc needs it"),
     Extra("sqlalchemy", ("sqlalchemy", "greenlet"), "for Transactional in sessions of SQLAlchemy"),
     Extra("share", ("confluent-kafka",), "for Share, which consumes in a share group of Kafka"),
     Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
