@@ -1,6 +1,6 @@
 """Takes orders, has them paid and ships them, and is killed all the while: run it with `python order_service.py --seconds 60`.
 
-    place → outbox → orders → pay → outbox → paid → ship
+    place → outbox → placed → pay → outbox → paid → ship
 
 An order and its message are one transaction of shop.db. So are a payment, its message, and the mark "done" of the order. Shipping keeps
 its own books in shipping.db, and knows each message by the id that the outbox gave it. The two workers are processes, one of which is
@@ -28,7 +28,7 @@ from ackwise import App, Batch, ConsumeLater, Outbox, Transactional, message_id
 from ackwise.stores.sqlite.outbox import SQLiteOutbox
 
 BROKERS = os.environ.get("BROKERS", "localhost:9092")
-TOPICS = ("orders", "paid")
+TOPICS = ("placed", "paid")
 CUSTOMERS = ("ann", "bob", "cleo", "dora")
 PRICE = 5
 
@@ -41,7 +41,7 @@ SHIPPING = ("CREATE TABLE IF NOT EXISTS shipments (order_id INTEGER NOT NULL)",)
 
 
 class Order(BaseModel):
-    """What is written to `orders` and to `paid`, as JSON."""
+    """What is written to `placed` and to `paid`, as JSON."""
 
     id: int
     customer: str
@@ -53,7 +53,7 @@ payments = App("payments", brokers=BROKERS, commit_interval=0.5, session_timeout
 payments.use(Transactional("sqlite:///shop.db", key=message_id), Outbox("sqlite:///shop.db"), ConsumeLater(5, levels="1s"))
 
 
-@payments.agent("orders", max_batch=20)
+@payments.agent("placed", max_batch=20)
 async def pay(batch: Batch[Order]) -> None:
     """Take the money and say so: both are there once this has returned and its transaction has committed, or neither."""
     for message in batch:
@@ -87,7 +87,7 @@ async def place_orders(stop: asyncio.Event) -> None:
                     customer = random.choice(CUSTOMERS)
                     number = connection.execute("INSERT INTO orders (customer) VALUES (?)", (customer,)).lastrowid
                     order = Order(id=number or 0, customer=customer)
-                    outbox.send("orders", order.model_dump_json().encode(), key=customer.encode(), message_id=f"order-{number}")
+                    outbox.send("placed", order.model_dump_json().encode(), key=customer.encode(), message_id=f"order-{number}")
             await asyncio.sleep(0.02)
 
 

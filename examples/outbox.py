@@ -4,7 +4,7 @@
 
 The order and the message are one transaction in shop.db: an order that is refused is never told of, and no order that was taken is
 forgotten, whichever of the two processes is killed, and when. The relay sends to `localhost:9092`; --brokers names other brokers, which
-need a topic `orders`.
+need a topic `taken`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ async def take(shop: sqlite3.Connection, customer: str, amount: int) -> str:
     """Take an order. One that the customer can't pay breaks the rule of the table: it is rolled back, with the message."""
     async with outbox.transaction(shop):
         shop.execute("UPDATE customers SET credit = credit - ? WHERE name = ?", (amount, customer))
-        return outbox.send("orders", json.dumps({"customer": customer, "amount": amount}).encode(), key=customer.encode())
+        return outbox.send("taken", json.dumps({"customer": customer, "amount": amount}).encode(), key=customer.encode())
 
 
 async def main() -> None:

@@ -164,20 +164,20 @@ async def test_reminder_comes_when_it_is_time_and_not_if_it_is_called_off(raw_ka
 
 @pytest.mark.kafka
 async def test_publish_sends_an_invoice_for_each_order_and_a_reminder_later(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    for topic in ("orders", "invoices", "reminders"):
+    for topic in ("sales", "bills", "nudges"):
         await create(raw_kafka, topic)
     async with running("publish.py", tmp_path, raw_kafka) as worker:
         environment = {**os.environ, "ACKWISE_BROKERS": raw_kafka.bootstrap}
         command = [sys.executable, "publish.py", "ann", "bob"]
         ordering = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=asyncio.subprocess.PIPE)
         said, _ = await ordering.communicate()
-        assert [line.split()[:2] for line in said.decode().splitlines()] == [["ordered", "orders"]] * 2
+        assert [line.split()[:2] for line in said.decode().splitlines()] == [["ordered", "sales"]] * 2
         lines = await worker.lines(4)
         assert await worker.stop() == ""
     assert sorted(lines) == ["invoice ann 12", "invoice bob 12", "remind ann", "remind bob"]
-    ordered, reminded = await raw_kafka.records("orders"), await raw_kafka.records("reminders")
+    ordered, reminded = await raw_kafka.records("sales"), await raw_kafka.records("nudges")
     assert min(record.timestamp for record in reminded) >= min(record.timestamp for record in ordered) + 2_000
-    for topic in ("invoices", "reminders"):
+    for topic in ("bills", "nudges"):
         assert [name for record in await raw_kafka.records(topic) for name, _ in record.headers] == ["message-id"] * 2
 
 
@@ -208,7 +208,7 @@ async def test_transactional_moves_money_once_and_leaves_nothing_of_an_overdraft
 
 @pytest.mark.kafka
 async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kafka: RawKafka, tmp_path: Path) -> None:
-    await create(raw_kafka, "orders")
+    await create(raw_kafka, "taken")
     async with running("outbox.py", tmp_path, raw_kafka, app=False) as shop:
         told = await shop.lines(5)
         await shop.process.wait()
@@ -219,7 +219,7 @@ async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kaf
     relay = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
     try:
         async with asyncio.timeout(60):
-            while len(await raw_kafka.records("orders")) < 3:  # noqa: ASYNC110  # a topic tells nobody
+            while len(await raw_kafka.records("taken")) < 3:  # noqa: ASYNC110  # a topic tells nobody
                 await asyncio.sleep(0.1)
             relay.send_signal(signal.SIGINT)
             _, errors = await relay.communicate()
@@ -227,7 +227,7 @@ async def test_outbox_tells_of_each_order_that_was_taken_and_of_no_other(raw_kaf
     finally:
         if relay.returncode is None:
             relay.kill()
-    sent = [(record.key, json.loads(record.value or b"")["amount"]) for record in await raw_kafka.records("orders")]
+    sent = [(record.key, json.loads(record.value or b"")["amount"]) for record in await raw_kafka.records("taken")]
     assert sent == [(b"ann", 70), (b"bob", 20), (b"ann", 30)]
 
 
