@@ -124,6 +124,9 @@ class FlowControl:
         """Withhold what the rate of `handler` does not let begin now."""
         if self._rate_limit is not None:
             limiter = self._limiters.get(handler) or self._limiters.setdefault(handler, Limiter(self._rate_limit, handler))
+            if self.burials:
+                for run in runs:
+                    run.paid = run.paid or len(self.burials.places(run)) == len(run)  # it never begins
             limiter.admit(runs, self._clock())
 
     # What is called around handlers.

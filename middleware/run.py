@@ -92,7 +92,7 @@ class Run:
         self.prepared = False  #: decoded, and the keys are known
         self.passed = False  #: the watermark knows that it is settled
         self.counted: Literal["", "good", "bad"] = ""  #: how the breaker has counted its value
-        self.paid = False  #: its rate lets it begin
+        self.paid = False  #: its rate lets this attempt begin
         self.in_place = 0  #: attempts that failed and were followed by no copy
         self.due_ms = 0  #: when the next of these is due, epoch milliseconds
         self.failure: Failure | None = None  #: of the last of these, if it was made here
@@ -106,7 +106,7 @@ class Run:
         self.renewed_at = 0.0  #: monotonic seconds when the lease was last asked for
         self.deadline = 0.0  #: monotonic seconds after which the claim counts as lost
         self.register: dict[Run, None] | None = None  #: of what is held by this worker; parts of what is in it are in it too
-        self.out_of_order = False  #: a copy for a handler with an order, which others have overtaken
+        self.out_of_order = False  #: others may have overtaken it, though its handler has an order
         self.alone = False  #: workers died of this message: it runs as the only claim of this worker
         self.at_most: int | None = None  #: messages in a batch with it, itself included, once it would have died with more of them
         self.began = False  #: a handler has seen it since it was admitted
@@ -304,6 +304,7 @@ class Run:
         self.failure = self.disposition.failure if isinstance(self.disposition, Suspended) else None
         self.forget_claim()
         self.in_place += 1
+        self.paid = False
         self.due_ms = due_ms
         for message in self.made or ():
             message.in_place = self.in_place

@@ -8,7 +8,6 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Protocol
 
-from ackwise.middleware.flowcontrol import is_withheld_letter
 from ackwise.middleware.run import Run, Stage, Taker, count
 
 __all__ = ["MAX_MESSAGES", "Backlog", "Fresh", "InSequence", "is_decided"]
@@ -44,7 +43,7 @@ class Fresh(Protocol):
         """Add messages of `pipeline` to `batch`, as far as each of those in it allows."""
 
     def come_up(self, runs: Iterable[Run]) -> list[Run]:
-        """Withheld letters come up again. Take those among them that have to wait for their turn, and return them."""
+        """These come up again, and their keys were not known. Take those among them that have to wait for their turn, and return them."""
         ...
 
     def finished(self, runs: Iterable[Run]) -> bool:
@@ -143,14 +142,11 @@ class Backlog:
     def take(self, *, stopping: bool) -> list[Run]:
         """The next batch, of one pipeline: held messages that are due, then new ones. `stopping`: only what needs no more user code."""
         now = self._clock()
-        if not stopping and (letters := [run for run in self.held if run.not_before <= now and is_withheld_letter(run)]):
-            known = self.fresh.come_up(letters)
-            self.held = [run for run in self.held if run not in known]
         due = [run for run in self.held if run.not_before <= now and (not stopping or is_decided(run))]
         waits = stopping or (self._in_order and len(due) < len(self.held))
         if self._in_order:
             due = self._in_front(due)
-        if alone := next((run for run in due if run.alone and run.stage is Stage.FETCHED), None):
+        if alone := next((run for run in due if run.alone and run.stage in (Stage.WITHHELD, Stage.FETCHED)), None):
             batch = [alone]
         else:
             head = due[0] if due else None if waits else self.fresh.head()
@@ -165,6 +161,17 @@ class Backlog:
             taken = set(batch)
             self.held = [run for run in self.held if run not in taken]
         return self._without_late(batch, now)
+
+    def in_turn(self, batch: list[Run]) -> list[Run]:
+        """Those of `batch` that may begin now: of what failed before its key was known, only what need not wait for others of its key.
+
+        It is asked once nothing is paused, since finding a key runs user code, and may fail once more.
+        """
+        again = [run for run in batch if run.in_place or run.stage is Stage.WITHHELD]
+        if not (unknown := [run for run in again if not run.prepared and run.stage in (Stage.WITHHELD, Stage.FETCHED)]):
+            return batch
+        moved = self.fresh.come_up(unknown)
+        return self._without_late([run for run in batch if run not in moved], self._clock())
 
     def _in_front(self, due: list[Run]) -> list[Run]:
         """Those of `due` that nothing waits in front of; one that has to run alone is the only one, or behind them."""

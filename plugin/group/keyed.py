@@ -50,22 +50,25 @@ class ByKey:
                 self._let_run(key, run)
 
     def come_up(self, runs: Iterable[Run]) -> list[Run]:
-        """Of `runs`, whose values could not be decoded, take those that have a key by now, and return them.
+        """Find the keys of `runs` anew. Take those that have another one now, and return them: they run at its turn, and not before.
 
-        Nothing could wait behind them, so others of their key may have run: they are out of order, and run at their turn all the same.
+        Others of that key may have run meanwhile, so these are out of order. Where a key can't be found again, all stays as it was.
         """
-        unknown = [run for run in runs if run.order_keys is None]
+        unknown = list(runs)
         self._find_order(unknown)
-        known = [run for run in unknown if run.order_keys is not None]
-        for run in known:
-            run.out_of_order = True
-            if run.order_key not in self._behind:
-                self.add([run])
-                continue
-            behind = self._behind[run.order_key]
-            behind.insert(sum(other.first < run.first for other in behind), run)
-            self._number += 1
-        return known
+        moved = [run for run in unknown if run.prepared and run.order_key != self._taken.get(run.first)]
+        self.finished(moved)
+        for run in moved:
+            run.out_of_order = run.out_of_order or run.order_key is not None
+            self._queue(run)
+        return moved
+
+    def _queue(self, run: Run) -> None:
+        if (behind := self._behind.get(run.order_key)) is None:
+            self.add([run])
+            return
+        behind.insert(sum(other.first < run.first for other in behind), run)
+        self._number += 1
 
     def _let_run(self, key: Hashable, run: Run) -> None:
         self._taken[run.first] = key

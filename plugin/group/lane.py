@@ -406,7 +406,7 @@ class Lane:
                     await self._wait()
                 elif (pipeline := batch[0].pipeline) is None:
                     self._alarm(batch)
-                elif batch := self._parking.admit(batch):
+                elif batch := self._backlog.in_turn(self._parking.admit(batch)):
                     self._running.append(batch)
                     if self._overlaps(pipeline):
                         self._begin(pipeline, batch)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from ackwise.middleware.burials import Burials
+from ackwise.middleware.flowcontrol import is_withheld_letter
 from ackwise.middleware.log import Log
 from ackwise.middleware.messagecommand import MessageCommand
 from ackwise.middleware.pausing import By
@@ -135,4 +136,5 @@ class Waiting:
 
 def _waits(run: Run) -> bool:
     """Whether it failed in place and is not decided."""
-    return run.in_place > 0 and run.stage is Stage.FETCHED and run.pipeline is not None
+    is_undecided = run.stage is Stage.FETCHED or (run.stage is Stage.WITHHELD and not is_withheld_letter(run))
+    return run.in_place > 0 and is_undecided and run.pipeline is not None

@@ -111,6 +111,7 @@ async def test_a_message_whose_order_by_raises_fails_in_place_under_the_key_of_i
     here.offer(keys=[b"a", b"a", b"b"])
     await here.settled(3)
     assert [offset for call in here.seen for offset in call] == [102, 100, 101]
+    assert not [event for event in here.sink.durable if "out_of_order" in (event.attrs or "")]
     assert "the function of order_by raised, its messages count as failed" in caplog.text
 
 
@@ -146,6 +147,33 @@ async def test_what_can_be_decoded_after_all_waits_for_its_key_and_is_told_to_be
     assert (begun, here.seen[2:]) == ([102, 103], [[100], [101]])
     done = [event for event in here.sink.durable if event.code is EventCode.SUCCEEDED]
     assert {event.offset for event in done if "out_of_order" in (event.attrs or "")} == {100, 101, 102}
+
+
+async def test_what_has_its_key_only_at_its_next_attempt_waits_for_its_key_and_is_told_to_be_out_of_order(shop: Any) -> None:
+    raised = list[int]()
+
+    def order_by(message: Message[Any]) -> object:
+        if message.offset in (100, 101) and raised.count(message.offset) < 1:
+            raised.append(message.offset)
+            raise KeyError("customer")
+        return str(message.value[:1])
+
+    end = asyncio.Event()
+
+    async def handle(message: Message[Any]) -> None:
+        if message.offset == 103:
+            await asyncio.wait_for(end.wait(), 5)
+
+    here = shop(handle, kind="message", order_by=order_by, concurrency=8, max_batch=1)
+    here.offer(keys=[b"k", b"k", b"k", b"k"], values=[b"a0", b"b0", b"b1", b"a1"])
+    await here.until(lambda: len(here.seen) >= 3)
+    await here.until(lambda: here.lane.queued)
+    begun, behind = [offset for (offset,) in here.seen], [run.first for run in here.lane.queued]
+    end.set()
+    await here.settled(4)
+    assert (begun, behind, here.seen[3:]) == ([102, 103, 101], [100], [[100]])
+    done = [event for event in here.sink.durable if event.code is EventCode.SUCCEEDED]
+    assert {event.offset for event in done if "out_of_order" in (event.attrs or "")} == {100, 101}
 
 
 async def test_an_order_by_that_always_raises_ends_as_a_dead_letter(shop: Any) -> None:

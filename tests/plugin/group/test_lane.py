@@ -155,25 +155,27 @@ async def test_what_is_decided_is_still_settled_after_the_stop_and_what_is_not_i
     assert lane.watermark.commit == 101
 
 
-async def test_a_message_that_runs_alone_gets_a_batch_of_its_own() -> None:
+@pytest.mark.parametrize("stage", [Stage.FETCHED, Stage.WITHHELD])
+async def test_a_message_that_runs_alone_gets_a_batch_of_its_own_though_it_waited_for_its_rate(stage: Stage) -> None:
     line = Line()
     lane = make_lane(line)
     lane.offer([*deliveries(100, 3)])
     alone = lane.unsettled()[1]
 
     def fate(entry: Run) -> Stage:
-        if entry is alone and not entry.alone:
-            entry.alone = True
-            return Stage.FETCHED
+        if not alone.alone or (entry is not alone and len(line.batches) == 1):
+            alone.alone = alone.alone or entry is alone
+            return stage
         return Stage.SETTLED
 
     line.fate = fate
     lane.start()
-    while len(line.batches) < 2:
-        line.arrived.clear()
-        await line.arrived.wait()
+    async with asyncio.timeout(5):
+        while len(line.batches) < 3:
+            line.arrived.clear()
+            await line.arrived.wait()
     await finish(lane)
-    assert line.batches == [[100, 101, 102], [101]]
+    assert line.batches == [[100, 101, 102], [101], [100, 102]]
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,18 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.plugin.group.ordered import Shop, Store
+from tests.plugin.group.ordered import Shop, Store, now
 
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.commitmetadata import FinishedMap, InPlace
 from ackwise.middleware.disposition import CONSUME_LATER
 from ackwise.middleware.errors import PublishUnavailable
 from ackwise.middleware.events import EventCode
+from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.message import Message
 from ackwise.middleware.messagecommand import MessageCommand
 from ackwise.middleware.ordering import RetryInPlace
+from ackwise.middleware.run import Stage
 from ackwise.middleware.waiting import MessageAt
 from ackwise.plugin.group.waiting import Waiting
 
@@ -95,6 +97,22 @@ async def test_a_message_that_is_released_is_tried_at_once(shop: Any) -> None:
     assert of(here).release(at(100), "code") == "accepted"
     await here.settled(1)
     assert (here.seen, here.sent) == ([[100], [100]], [])
+
+
+@pytest.mark.parametrize("order", ["key", "partition"])
+async def test_each_attempt_in_place_waits_for_its_rate_where_it_is_seen_not_hurried_and_buried(shop: Any, order: str) -> None:
+    here = shop(reject_first, order=order, in_place=RetryInPlace(3, delay=0.01))
+    here.worker.flow._rate_limit = RateLimit("1/m")
+    here.offer(1)
+    await here.until(lambda: here.lane.held and here.lane.held[0].stage is Stage.WITHHELD)
+    waiting = of(here)
+    assert [(each.offset, each.attempts, each.due_in > 30) for each in waiting.messages()] == [(100, 1, True)]
+    assert waiting.release(at(100), "code") == "accepted"
+    await here.until(lambda: here.lane.held and here.lane.held[0].not_before > now() + 30)
+    assert here.seen == [[100]]
+    assert waiting.bury(at(100), timestamp(100), "code") == "accepted"
+    await here.settled(1)
+    assert (here.seen, here.sent) == ([[100]], [("billing.dlq", 100)])
 
 
 @pytest.mark.parametrize("order", ["key", "partition"])
