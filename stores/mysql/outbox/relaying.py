@@ -61,9 +61,11 @@ _COLUMNS: Final = (
 )
 
 _MINE: Final = "SELECT shard FROM {shards} WHERE (shard, token) IN ({tokens})"
+# Shards first and in their order, as `own` locks them: a statement over rows would lock the shard of each row as it comes to it.
+_LOCKED: Final = _MINE + " ORDER BY shard LOCK IN SHARE MODE; "
 # What the broker acknowledged may go whoever deletes it; a failure that is not the owner's may not be written beside the owner.
 _SENT: Final = (
-    "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY) WHERE r.id IN ({ids}) AND r.state = 2 AND r.shard IN (" + _MINE + "); COMMIT"
+    _LOCKED + "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY) WHERE r.id IN ({ids}) AND r.state = 2 AND r.shard IN (" + _MINE + "); COMMIT"
 )
 _FAILED: Final = """
 UPDATE {rows} FORCE INDEX (PRIMARY) SET attempts = attempts + 1, cause = {cause}, state = {state}, next_at = {again}
@@ -137,7 +139,8 @@ async def failed(connection: Connection, tables: OutboxTables, failures: Sequenc
         )
         for failure in sorted(failures, key=lambda failure: failure.id)
     ]
-    return await changed(connection, f"{BEGIN}{mine} ORDER BY shard LOCK IN SHARE MODE; {'; '.join(updates)}; COMMIT")
+    locked = _LOCKED.format(**tables.names, tokens=_tokens(failures, shards))
+    return await changed(connection, f"{BEGIN}{locked}{'; '.join(updates)}; COMMIT")
 
 
 async def next_due(connection: Connection, tables: OutboxTables, shards: Collection[int]) -> float | None:
