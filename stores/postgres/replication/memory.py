@@ -51,10 +51,13 @@ async def recall(connection: Connection | PoolConnectionProxy, tables: Tables, s
 
 
 async def remember(connection: Connection | PoolConnectionProxy, tables: Tables, slot: str, known: Known) -> None:
-    """Write down which server `slot` is read on, and from where."""
+    """Write down which server `slot` is read on, and from where; what another relay has acknowledged there since stays."""
+    table = tables.named("cdc")
     statement = f"""
-        INSERT INTO {tables.named("cdc")} (slot, system_id, timeline, position) VALUES ($1, $2, $3, $4::text::pg_lsn)
-        ON CONFLICT (slot) DO UPDATE SET system_id = excluded.system_id, timeline = excluded.timeline, position = excluded.position"""
+        INSERT INTO {table} AS known (slot, system_id, timeline, position) VALUES ($1, $2, $3, $4::text::pg_lsn)
+        ON CONFLICT (slot) DO UPDATE SET system_id = excluded.system_id, timeline = excluded.timeline, position =
+            CASE WHEN (known.system_id, known.timeline) = (excluded.system_id, excluded.timeline)
+            THEN greatest(known.position, excluded.position) ELSE excluded.position END"""
     await connection.execute(statement, slot, known.system_id, known.timeline, known.position)
 
 

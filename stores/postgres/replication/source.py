@@ -219,10 +219,11 @@ class PostgresChanges:
     async def _prepare(self, database: PoolConnectionProxy, system_id: str, timeline: int) -> tuple[list[str], str]:
         """The tables to read, and where the slot stands, once everything is there."""
         await memory.ensure(database, self._tables)
-        known = await memory.recall(database, self._tables, self._name)
         seen = await slot.look_at(database, self._name)
         if seen is not None and seen.active:
             raise SourceBusy(f"{self.address}: another relay reads from the slot {self._name}")
+        # After the look at the slot: a relay that ends remembers its position first, so the slot is never beyond what is read now.
+        known = await memory.recall(database, self._tables, self._name)
         decision = slot.decide(
             self._name,
             seen,

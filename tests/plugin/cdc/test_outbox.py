@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncpg
 import pytest
-from tests.plugin.cdc.world import Sink, World, until
+from tests.plugin.cdc.world import Sink, World, close_outbox, until
 
 from ackwise.middleware.changes import ChangesLost
 from ackwise.middleware.errors import ConfigurationError, EventLogUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.outbox import TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.postgres.replication import memory, slot
+from ackwise.stores.postgres.replication.slot import Known
+from ackwise.stores.postgres.tables import Tables
 
 pytestmark = pytest.mark.servers
 
@@ -259,12 +264,61 @@ async def test_two_relays_share_a_slot_and_one_takes_over(world: World) -> None:
         await world.is_sent_and_deleted(b"2")
         assert (first.counts.sent, second.counts.sent) == (2, 0)
     await world.write(b"3")
-    await world.is_sent_and_deleted(b"3")
+    await world.is_sent_and_deleted(b"3", by=waiting)
     assert second.counts.sent == 1
     stop.set()
     await waiting
     await second._route._store.close()  # type: ignore[attr-defined]
     assert world.kafka.values == [b"1", b"2", b"3"]
+
+
+async def test_a_relay_that_stops_while_another_looks_at_the_slot_is_not_taken_for_a_loss(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, stop_first, second, stop = world.relay(), asyncio.Event(), world.relay(), asyncio.Event()
+    running = asyncio.create_task(first.run(stop_first))
+    await world.write(b"1")
+    await world.is_sent_and_deleted(b"1", by=running)
+    steps = 0
+
+    def then_the_first_stops(step: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def stepped(*arguments: Any) -> Any:
+            nonlocal steps
+            found = await step(*arguments)
+            if asyncio.current_task() is waiting:
+                steps += 1
+                if steps == 1:
+                    stop_first.set()
+                    await running
+            return found
+
+        return stepped
+
+    monkeypatch.setattr(memory, "recall", then_the_first_stops(memory.recall))
+    monkeypatch.setattr(slot, "look_at", then_the_first_stops(slot.look_at))
+    waiting = asyncio.create_task(second.run(stop))
+    await until(lambda: running.done() or waiting.done())
+    await world.write(b"2")
+    await world.is_sent_and_deleted(b"2", by=waiting)
+    stop.set()
+    await waiting
+    for relay in (first, second):
+        await close_outbox(relay)
+
+
+async def test_a_relay_that_comes_late_does_not_put_the_position_back(world: World) -> None:
+    tables = Tables(None, "ackwise_")
+    async with world.running():
+        pass
+
+    async def remembered(position: str, system: str = "1") -> str:
+        await memory.remember(world.database, tables, world.slot, Known(system, 1, position))
+        known = await memory.recall(world.database, tables, world.slot)
+        assert known is not None
+        return known.position
+
+    assert [await remembered(each) for each in ("9/0", "A/0", "9/8")] == ["9/0", "A/0", "A/0"]
+    assert await remembered("1/0", system="2") == "1/0"
 
 
 async def test_an_outbox_of_relays_of_the_table_is_refused(world: World) -> None:

@@ -19,16 +19,18 @@ from ackwise.plugin.cdc.route import OpenSender, Route
 from ackwise.stores.postgres.outbox import PostgresOutbox
 from ackwise.stores.postgres.replication import PostgresChanges
 
-__all__ = ["Kafka", "Sink", "World", "database_of", "until"]
+__all__ = ["Kafka", "Sink", "World", "close_outbox", "database_of", "until"]
 
 AWAY = SendFailed("Kafka is away", retriable=True, error="KafkaConnectionError")
 BEHIND = SendFailed("an earlier message was not acknowledged", retriable=True)
 
 
-async def until(condition: Callable[[], object], *, within: float = 20.0) -> None:
-    """Return once `condition()` holds."""
+async def until(condition: Callable[[], object], *, within: float = 60.0, by: asyncio.Task[None] | None = None) -> None:
+    """Return once `condition()` holds. Raises what `by` raised, which was to bring it about."""
     async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110  # nobody tells
+        while not condition():
+            if by is not None and by.done():
+                by.result()
             await asyncio.sleep(0.01)
 
 
@@ -146,7 +148,7 @@ class World:
 
     async def over(self) -> None:
         """Wait until the running relay has ended by itself."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.wait({self.task})
 
     def silence(self, relay: CdcRelay) -> None:
@@ -181,14 +183,14 @@ class World:
             await self.database.fetchval("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", self.slot)
         )
 
-    async def is_sent_and_deleted(self, *values: bytes) -> None:
-        """Wait until these values are in Kafka, and the table is empty."""
-        await until(lambda: set(values) <= set(self.kafka.values))
+    async def is_sent_and_deleted(self, *values: bytes, by: asyncio.Task[None] | None = None) -> None:
+        """Wait until these values are in Kafka, and the table is empty; `by` is the relay that sends them."""
+        await until(lambda: set(values) <= set(self.kafka.values), by=by)
         await self.waits(0)
 
     async def waits(self, rows: int) -> None:
         """Wait until so many rows wait in the table."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.waiting() != rows:  # noqa: ASYNC110  # the table tells nobody
                 await asyncio.sleep(0.01)
 
@@ -213,7 +215,7 @@ async def database_of(server_url: str, name: str) -> AsyncIterator[World]:
         await database.close()
         if admin.is_closed():
             admin = await asyncpg.connect(f"{server_url}/postgres")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 with suppress(asyncpg.ObjectInUseError):
                     question = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1"
