@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.running import Running as Running
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.tracing import Tracing as Tracing
     from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
     from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
@@ -95,6 +96,7 @@ __all__ = [
     "RateLimit",
     "Broadcasting",
     "Share",
+    "Tracing",
     "Event",
     "EventCode",
     "Exponential",
@@ -151,6 +153,7 @@ _HOMES = {
     "Transactional": "ackwise.middleware.policies",
     "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
+    "Tracing": "ackwise.plugin.tracing",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",

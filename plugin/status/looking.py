@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
@@ -137,7 +137,7 @@ async def _partitions(
 
 def _is_about(record: ControlRecord, partition: TopicPartition, handlers: Mapping[str, Sequence[str]]) -> bool:
     handler, paused = record.target
-    return paused == partition if handler is None else partition.topic in handlers.get(handler, ())
+    return paused is not None and tuple(paused) == tuple(partition) if handler is None else partition.topic in handlers.get(handler, ())
 
 
 async def _levels(
@@ -203,7 +203,7 @@ async def _first(copies: CopyReader, partition: TopicPartition, left: Left) -> D
     return None
 
 
-async def _records(copies: CopyReader, partition: TopicPartition, left: Left) -> Any:
+async def _records(copies: CopyReader, partition: TopicPartition, left: Left) -> AsyncGenerator[Delivery, None]:
     async for record, _ in copies.records(partition, left):
         if record.offset >= left.end:
             return

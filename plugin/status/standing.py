@@ -79,7 +79,7 @@ class Standing(NamedTuple):
 
 
 def findings(standing: Standing) -> list[str]:
-    """What needs somebody, a sentence each; none if the group is healthy. A lag alone is none: only its owner knows how much is too much."""
+    """What needs somebody, a sentence each; none if the group is healthy. A lag is none: only its owner knows how much is too much."""
     return [*_of_members(standing), *_of_pauses(standing.paused), *_of_relay(standing), *_of_letters(standing.letters)]
 
 
