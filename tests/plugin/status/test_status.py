@@ -158,8 +158,16 @@ async def test_a_client_without_rights_is_told_which_ones_it_needs(shop: Shop, m
     assert "this client may not look at group 'billing' (GroupAuthorizationFailedError); allow it to describe the group" in told
 
 
+#: A shell lets what it runs in the background ignore Ctrl-C, and its children inherit that: here they heed it.
+HEEDING = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("ackwise.plugin.cli", run_name="__main__")
+"""
+
+
 async def watching(shop: Shop, *arguments: str, out: int = PIPE) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "ackwise.plugin.cli", "status", shop.app, "--watch", "--interval", "0.1", *arguments]
+    command = [sys.executable, "-c", HEEDING, "status", shop.app, "--watch", "--interval", "0.1", *arguments]
     return await asyncio.create_subprocess_exec(*command, cwd=shop.folder, stdout=out, stderr=PIPE, env={**os.environ, "TERM": "xterm"})
 
 
