@@ -14,6 +14,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgre
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.progress import holds
+from ackwise.plugin.client.internals import learn_topics
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
 from ackwise.plugin.group.membership import Membership, read_membership
@@ -98,6 +99,9 @@ class CopyReader:
 
     async def left(self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Left]:
         """What is left of each partition, of which `committed` are the commits."""
+        if not partitions:
+            return {}
+        await learn_topics(self._consumer, {partition.topic for partition in partitions})
         starts: Mapping[TopicPartition, int] = await self._consumer.beginning_offsets(list(partitions))
         ends: Mapping[TopicPartition, int] = await self._consumer.end_offsets(list(partitions))
         found = {}

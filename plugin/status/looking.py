@@ -50,15 +50,19 @@ async def look_at(place: Place) -> Standing:
                 f"there is no consumer group {place.group!r} at {place.settings.brokers}: it has no member, no commit and no topic; "
                 "check the name, and that this client may see them"
             )
-        paused = await _paused(copies, place.names.control)
+        levels = _level_topics(place, topics)
+        mine = {partition: commit for partition, commit in committed.items() if partition.topic in {*read, *levels}}
+        wanted = [*read, *levels, place.names.dead_letter, place.state_topic, place.names.control]
+        left = await copies.left(await copies.partitions(wanted), mine)
+        paused = await _paused(copies, _of(left, place.names.control))
         return Standing(
             place.group,
             membership.state,
             tuple(_named(member) for member in membership.members),
             len((await copies.membership(place.names.relay_group)).members),
-            tuple([each async for each in _partitions(copies, read, membership, committed, paused, _handlers(place))]),
-            await _levels(copies, place, topics, committed),
-            await _letters(copies, place),
+            tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, _handlers(place))]),
+            tuple(LevelStanding(topic, topic.removeprefix(f"{place.group}."), _size(_of(left, topic))) for topic in levels),
+            await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
             tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
         )
 
@@ -106,15 +110,14 @@ def _handlers(place: Place) -> dict[str, list[str]]:
 async def _partitions(
     copies: CopyReader,
     topics: Sequence[str],
+    left: Mapping[TopicPartition, Left],
     membership: Membership,
     committed: Mapping[TopicPartition, Any],
     paused: Sequence[ControlRecord],
     handlers: Mapping[str, Sequence[str]],
 ) -> AsyncIterator[PartitionStanding]:
-    found = await copies.partitions(topics)
-    left, owners = await copies.left(found, committed), membership.owners
-    for partition in sorted(found, key=lambda each: (topics.index(each.topic), each.partition)):
-        rest = left[partition]
+    owners = membership.owners
+    for partition, rest in ((partition, rest) for topic in topics for partition, rest in _of(left, topic).items()):
         first = await _first(copies, partition, rest) if rest.position < rest.end else None
         told = decode(rest.metadata) or CommitMetadata()
         commit = committed.get(partition)
@@ -140,37 +143,41 @@ def _is_about(record: ControlRecord, partition: TopicPartition, handlers: Mappin
     return paused is not None and tuple(paused) == tuple(partition) if handler is None else partition.topic in handlers.get(handler, ())
 
 
-async def _levels(
-    copies: CopyReader, place: Place, topics: Collection[str], committed: Mapping[TopicPartition, Any]
-) -> tuple[LevelStanding, ...]:
-    """Those of the app in their order; of a group alone, those whose topics are there."""
+def _level_topics(place: Place, topics: Collection[str]) -> list[str]:
+    """Those of the app in their order; of a group alone, all that are there."""
+    known = [topic for topic in (*place.names.delays, *place.names.sends) if topic in topics]
+    if place.app is not None:
+        return known
     begins = f"{place.group}.delay.", f"{place.group}.send."
-    wanted = [topic for topic in (*place.names.delays, *place.names.sends) if topic in topics]
-    if place.app is None:
-        wanted += sorted(topic for topic in topics if topic.startswith(begins) and topic not in wanted)
-    left = await copies.left(await copies.partitions(wanted), committed)
-    pending = {topic: sum(rest.end - rest.position for part, rest in left.items() if part.topic == topic) for topic in wanted}
-    return tuple(LevelStanding(topic, topic.removeprefix(f"{place.group}."), pending[topic]) for topic in wanted)
+    return [*known, *sorted(topic for topic in topics if topic.startswith(begins) and topic not in known)]
 
 
-async def _letters(copies: CopyReader, place: Place) -> LettersStanding | None:
+def _of(left: Mapping[TopicPartition, Left], topic: str) -> dict[TopicPartition, Left]:
+    return dict(sorted((partition, rest) for partition, rest in left.items() if partition.topic == topic))
+
+
+def _size(left: Mapping[TopicPartition, Left]) -> int:
+    return sum(rest.end - rest.position for rest in left.values())
+
+
+async def _letters(
+    copies: CopyReader, topic: str, left: Mapping[TopicPartition, Left], marks: Mapping[TopicPartition, Left]
+) -> LettersStanding | None:
     """By offsets and marks: the topic is not read, however large it is.
 
     A mark that is older than all letters there is about a letter of an earlier topic of this name, and counts for nothing.
     """
-    left = await copies.left(await copies.partitions([place.names.dead_letter]), {})
     if not left:
         return None
-    letters = sum(rest.end - rest.position for rest in left.values())
-    states = States()
-    for partition, rest in (await copies.left(await copies.partitions([place.state_topic]), {})).items():
+    letters, states = _size(left), States()
+    for partition, rest in marks.items():
         async for record in _records(copies, partition, rest):
             states.take(record.key, record.value)
     oldest = {partition.partition: await _first(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end}
     marked = sum(1 for letter in states.letters if _is_there(letter, oldest.get(letter.partition)))
     newest = [await _newest(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end]
     ages = [_age(each) for each in newest if each is not None]
-    return LettersStanding(place.names.dead_letter, letters, max(0, letters - marked), min(ages, default=None))
+    return LettersStanding(topic, letters, max(0, letters - marked), min(ages, default=None))
 
 
 def _is_there(letter: LetterId, oldest: Delivery | None) -> bool:
@@ -183,10 +190,10 @@ async def _newest(copies: CopyReader, partition: TopicPartition, left: Left) -> 
     return max(times, default=None)
 
 
-async def _paused(copies: CopyReader, topic: str) -> list[ControlRecord]:
+async def _paused(copies: CopyReader, left: Mapping[TopicPartition, Left]) -> list[ControlRecord]:
     """What is paused by command; nothing is without a control topic."""
     found = {}
-    for partition, rest in (await copies.left(await copies.partitions([topic]), {})).items():
+    for partition, rest in left.items():
         async for record in _records(copies, partition, rest):
             try:
                 control = decode_control(record.key, record.value)
