@@ -18,7 +18,6 @@ from ackwise.middleware.ordering import Order
 from ackwise.middleware.policies import Broadcasting, Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.handler import name_of
 from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
 from ackwise.plugin.inspect.instance import failures_of_instance
 from ackwise.plugin.inspect.outboxfailures import failures_of_outbox
@@ -28,6 +27,7 @@ from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_options, shown_url
+from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Slots, refuse_short_memory
 
 __all__ = ["Explanation", "Setting", "ChainLink", "TopicUse", "explain"]

@@ -19,11 +19,11 @@ from ackwise.plugin.checkback.checkback import CheckBack
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.checkback.schedule import CheckSchedule
 from ackwise.plugin.checkback.witness import Check
-from ackwise.plugin.handler import is_async, name_of
 from ackwise.plugin.outbox.apart import AloneSettings
 from ackwise.plugin.outbox.beside import name_of_outbox, new_relay
 from ackwise.plugin.registry import open_outbox
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
+from ackwise.plugin.signature import is_async, name_of
 from ackwise.plugin.transactions.halfmessages import HalfMessages
 from ackwise.plugin.transactions.localtransaction import LocalTransaction
 
