@@ -45,6 +45,14 @@ class TestPostgresOutbox(OutboxConformance):
     def make(self, place: Path) -> OutboxStore:
         return PostgresOutbox(self.url, prefix=self.prefix, retention=0.0)
 
+    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore:
+        return PostgresOutbox(self.url, prefix=self.prefix, retention=0.0, **settings)
+
+    async def rows(self, place: Path) -> list[Any]:
+        async with self.connect(place) as connection:
+            columns = "state, message_id, message_key, value, headers"
+            return [tuple(row) for row in await connection.fetch(f"SELECT {columns} FROM {self.prefix}outbox ORDER BY id")]
+
     async def prepare(self, place: Path) -> None:
         async with self.connect(place) as connection:
             await connection.execute(f"CREATE TABLE {self.prefix}effects (effect text PRIMARY KEY)")

@@ -57,6 +57,13 @@ class TestSQLiteOutbox(OutboxConformance):
     def make(self, place: Path) -> OutboxStore:
         return SQLiteOutbox(place / "shop.db", retention=0.0)
 
+    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore:
+        return SQLiteOutbox(place / "shop.db", retention=0.0, **settings)
+
+    async def rows(self, place: Path) -> list[Any]:
+        with closing(sqlite3.connect(place / "shop.db")) as connection:
+            return connection.execute("SELECT state, message_id, message_key, value, headers FROM ackwise_outbox ORDER BY id").fetchall()
+
     async def prepare(self, place: Path) -> None:
         with closing(sqlite3.connect(place / "shop.db")) as connection:
             connection.execute("CREATE TABLE effects (effect TEXT PRIMARY KEY)")
