@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable, TransactionAborted
 from ackwise.middleware.outbox import (
@@ -196,7 +196,7 @@ class MemoryOutbox(Sends):
                 del self._rows[row.id]
                 continue
             row.state, row.next_at, row.cause = RowState.GLOBAL_COMMIT, self._clock() + self.keeping.sent, ""
-            row.message = replace(row.message, **{what: () if what == "headers" else None for what in self.keeping.blank})
+            row.message = self.keeping.without(row.message)
         return len(mine)
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:

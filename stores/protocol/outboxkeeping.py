@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote_plus
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.outgoing import Outgoing
 
 __all__ = ["PAYLOAD", "Keeping", "keeping_of"]
 
@@ -43,6 +45,15 @@ class Keeping:
     def blanked(self) -> list[str]:
         """The columns that become NULL."""
         return [column for what, column in PAYLOAD.items() if what in self.blank]
+
+    def without(self, message: Outgoing) -> Outgoing:
+        """Return `message` as a row that was sent keeps it."""
+        return dataclasses.replace(
+            message,
+            value=None if "value" in self.blank else message.value,
+            key=None if "key" in self.blank else message.key,
+            headers=() if "headers" in self.blank else message.headers,
+        )
 
     @property
     def given(self) -> dict[str, Any]:

@@ -57,7 +57,10 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(options: str, sentence: 
     [
         (Keeping(), "sent rows are deleted, parked rows stay until they are requeued"),
         (Keeping(sent=60.0), "sent rows stay for 60 s without value and key and headers, parked rows stay until they are requeued"),
-        (Keeping(sent=60.0, blank=(), parked=5.0), "sent rows stay for 60 s with all that they say, cleanup deletes parked rows of 5 s unsent"),
+        (
+            Keeping(sent=60.0, blank=(), parked=5.0),
+            "sent rows stay for 60 s with all that they say, cleanup deletes parked rows of 5 s unsent",
+        ),
     ],
 )
 def test_it_says_what_stays(keeping: Keeping, said: str) -> None:

@@ -22,8 +22,8 @@ from ackwise.stores.mysql.connections import Connections
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Address, parse
-from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxkeeping import keeping_of
+from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.purpose import CDC
 
 if TYPE_CHECKING:

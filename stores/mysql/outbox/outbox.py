@@ -23,8 +23,8 @@ from ackwise.stores.mysql.outbox.watching import watched
 from ackwise.stores.mysql.outbox.writing import Block, MySQLOutboxTransaction
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
-from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
+from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends

@@ -377,7 +377,8 @@ def from_url(url: str) -> PostgresOutbox:
     """Return the outbox of `postgresql://user:password@host:5432/database`, or `postgres://…`.
 
     Options follow as a query: `?schema=…&prefix=…&timeout=2.5&max_size=4&statement_cache_size=0`,
-    `&keep_sent=604800&keep_parked=2592000&blank=value,key,headers`, and libpq's `sslmode`, `sslrootcert` and their kin. Raises `ConfigurationError`.
+    `&keep_sent=604800&keep_parked=2592000&blank=value,key,headers`, and libpq's `sslmode`, `sslrootcert` and their kin.
+    Raises `ConfigurationError`.
     """
     url, keeping = keeping_of(url)
     drivers, options = parse(url, Options(max_size=_MAX_SIZE))

@@ -167,9 +167,7 @@ async def free(connection: AnyConnection, tables: OutboxTables, block_key: bool)
     await connection.execute(_FREE_ALL.format(**tables.names), block_key)
 
 
-async def sent(
-    connection: AnyConnection, tables: OutboxTables, rows: Sequence[Sent], shards: Mapping[int, int], keeping: Keeping
-) -> int:
+async def sent(connection: AnyConnection, tables: OutboxTables, rows: Sequence[Sent], shards: Mapping[int, int], keeping: Keeping) -> int:
     """See `RelayStore.sent`."""
     told = ([row.id for row in rows], *_tokens(rows, shards))
     if not keeping.sent:

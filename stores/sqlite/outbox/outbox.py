@@ -113,9 +113,13 @@ class SQLiteOutbox(Sends):
 
     @asynccontextmanager
     async def transaction(self, connection: sqlite3.Connection) -> AsyncIterator[SQLiteOutboxTransaction]:
-        """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE). The errors of `connection` are sqlite3's own."""
+        """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE); raises `StoreUnavailable` if others write to it
+        for longer than the timeout. What is executed on `connection` raises sqlite3's own errors."""
         mine, block = self.writer(connection), Block(connection)
-        await block.start(self._timeout)
+        try:
+            await block.start(self._timeout)
+        except sqlite3.Error as error:
+            raise tables.as_error(self._file, error) from error
         try:
             with self.within(mine):
                 yield mine
