@@ -25,6 +25,7 @@ from ackwise.middleware.share import Share
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.plugin.around import Around, inspect_middleware
+from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.registry import open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
@@ -68,6 +69,7 @@ class Slots:
         self.arounds: list[Around] = []
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
+        self.lifespans = Lifespans()
         self._policies: dict[type, Policy] = {}
 
     def use(self, thing: object) -> None:
@@ -258,8 +260,15 @@ class Slots:
                 f"Share was used, and {host} is the member of an ordinary group; use an App with @app.agent, or leave Share out"
             )
 
-    def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> AiokafkaHost:
-        """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
+    def host(
+        self,
+        settings: HostSettings,
+        agents: Sequence[Agent],
+        consumer: AIOKafkaConsumer | None = None,
+        *,
+        before: AiokafkaHost | None = None,
+    ) -> AiokafkaHost:
+        """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one, after the host `before`.
 
         Raises `ConfigurationError`.
         """
@@ -283,6 +292,8 @@ class Slots:
             consumer=consumer,
             model=model_of(settings, self.broadcasting),
             sharing=None if (share := self.share) is None else self._sharing(share),
+            lifespans=self.lifespans,
+            before=before,
         )
 
     def _sharing(self, share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
