@@ -42,7 +42,7 @@ from ackwise.plugin.outbox.beside import new_relay
 from ackwise.plugin.outbox.relay import OutboxRelay
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
-__all__ = ["Figures", "main", "measure", "read_options", "run"]
+__all__ = ["Bench", "Figures", "main", "make_topic", "measure", "percentiles", "read_options", "run"]
 
 _BATCH, _SIZE, _KEYS, _TOPIC = 500, 200, 1000, "orders"
 
@@ -329,7 +329,8 @@ def _rotated(turns: list[Any], by: int) -> list[Any]:
     return turns[by:] + turns[:by]
 
 
-async def _topic(brokers: str) -> None:
+async def make_topic(brokers: str) -> None:
+    """Make the topic that everybody sends to."""
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     await admin.create_topics([NewTopic(_TOPIC, 4, 1)])
@@ -362,7 +363,7 @@ def run(options: argparse.Namespace) -> Figures:
         postgres_server() as database,
     ):
         url = f"postgresql://{USER}@127.0.0.1:{database.port}/postgres"
-        asyncio.run(_topic(brokers))
+        asyncio.run(make_topic(brokers))
         peer = options.peer if _PEER in versions(options.peer) else None
         bench = Bench(url, brokers, rows=options.rows, transactions=options.transactions, wakes=options.wakes, peer=peer)
         return asyncio.run(measure(bench, options.rounds))

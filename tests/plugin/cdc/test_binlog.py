@@ -108,7 +108,7 @@ async def test_an_idle_source_goes_forward_over_what_is_not_its_own_and_over_fil
 
 
 async def wait_for_position(shop: BinlogWorld, after: tuple[str, int]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while position(await shop.confirmed()) < after:  # noqa: ASYNC110  # the table tells nobody
             await asyncio.sleep(0.05)
 
