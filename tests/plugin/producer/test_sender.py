@@ -387,7 +387,7 @@ async def test_whatever_becomes_of_a_produce_request_only_what_is_there_is_ackno
     await sender.start()
     left = messages = [Outgoing("one", b"%d" % number) for number in range(count)]
     with hostile_client(f"worker.Produce:{harm}@1x2"):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while left:
                 answers = await sender.send_many(left)
                 there = values(kafka, "one")

@@ -34,7 +34,7 @@ def outbox() -> MemoryOutbox:
 
 
 async def until_sent(kafka: MemoryKafka, count: int = 1) -> list[tuple[bytes | None, bytes | None]]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(kafka.records("paid")) < count:  # noqa: ASYNC110  # the broker tells nobody
             await asyncio.sleep(0.01)
     return [(record.value, dict(record.headers)["message-id"]) for record in kafka.records("paid")]
