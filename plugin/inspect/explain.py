@@ -128,7 +128,7 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("settle", "transaction", "commits what the handler wrote and what is done")
     if (outbox := slots.outbox) is not None:
         who = "every worker sends its rows" if outbox.relay == "worker" else "ackwise relay sends its rows, no worker does"
-        yield ChainLink("settle", "outbox", f"{_text(outbox.store)}; {who}")
+        yield ChainLink("settle", "outbox", f"{_text(outbox.store)}; {who}{_kept_rows(slots)}")
     events = slots.events
     yield ChainLink(
         "settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}"
@@ -320,6 +320,15 @@ def _refusals(slots: Slots, agents: Sequence[Agent], config: Config) -> Iterator
             check()
         except ConfigurationError as error:
             yield str(error)
+
+
+def _kept_rows(slots: Slots) -> str:
+    """What stays of rows of the outbox; an outbox of the user's own may not say."""
+    try:
+        keeping = getattr(slots.open_outbox(), "keeping", None)
+    except ConfigurationError:  # which is among the refusals
+        return ""
+    return "" if keeping is None else f"; {keeping}"
 
 
 def _check_store(slots: Slots, config: Config) -> None:
