@@ -160,6 +160,7 @@ class Member:
         self._working: dict[TopicPartition, set[asyncio.Task[None]]] = {}  #: tasks of lanes, also of those that were let go while they ran
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
+        self.has_joined = False  #: it was assigned what it has to work on, which may be nothing
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
         self.outbox = outbox
         self.outbox_policy = outbox_policy

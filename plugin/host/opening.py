@@ -37,6 +37,7 @@ class Opening:
 
     def note(self, assigned: Iterable[TopicPartition]) -> None:
         """These are ours from now on."""
+        self._member.has_joined = True
         if self._member.stop.is_set():
             return
         for partition in assigned:
