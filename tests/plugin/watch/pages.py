@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from ackwise import App, Message, Watch
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.watch.metrics import GROUP
 from ackwise.testing.kafka.broker import MemoryKafka
 
 #: Seconds until what a test waits for has failed to happen.
 DEADLINE = 60.0
 
 QUICK: dict[str, Any] = {"commit_interval": 0.1, "drain_timeout": 5.0}
+
+
+def named(name: str, labels: Mapping[str, str]) -> str:
+    shown = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()) if label != GROUP)
+    return f"{name}{{{shown}}}" if shown else name
 
 
 class Pages:
@@ -33,10 +39,10 @@ class Pages:
             return answer.status, await answer.text()
 
     async def metrics(self) -> dict[str, float]:
-        """The samples, without the label of the group."""
+        """The samples by name and labels, in the order of the alphabet, without the group."""
         _, text = await self.get("/metrics")
-        found = re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE)
-        return {re.sub(r'messaging_consumer_group_name="[^"]*",?', "", name).replace("{}", ""): float(value) for name, value in found}
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return {named(sample.name, sample.labels): sample.value for sample in samples}
 
     async def until(self, is_so: Callable[[dict[str, float]], bool]) -> dict[str, float]:
         """The metrics, once it is so."""
