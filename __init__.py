@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
     from ackwise.plugin.producer.producer import Producer as Producer
     from ackwise.plugin.producer.producer import Saved as Saved
+    from ackwise.plugin.running import Running as Running
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
     from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
@@ -68,6 +69,7 @@ __all__ = [
     "reliable",
     "Reliable",
     "LoopBatch",
+    "Running",
     "SimpleConsumer",
     "Received",
     "Answer",
@@ -124,6 +126,7 @@ _HOMES = {
     "reliable": "ackwise.plugin.loop",
     "Reliable": "ackwise.plugin.loop",
     "LoopBatch": "ackwise.plugin.loopbatch",
+    "Running": "ackwise.plugin.running",
     "SimpleConsumer": "ackwise.plugin.simple.consumer",
     "Received": "ackwise.plugin.simple.received",
     "Answer": "ackwise.middleware.receiving",

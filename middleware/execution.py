@@ -49,6 +49,7 @@ class Execution:
         self._slots = None if agent.slots is None else asyncio.Semaphore(agent.slots)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
+        self.running: set[asyncio.Task[None]] = set()  #: calls of the handler that have not ended
 
     async def run(
         self,
@@ -107,6 +108,8 @@ class Execution:
     def _start(self, work: Work, call: HandlerCall) -> None:
         handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
         call.task = asyncio.create_task(handle(work, call), name=f"ackwise handler {self._agent.name}")
+        self.running.add(call.task)
+        call.task.add_done_callback(self.running.discard)
         work.calls.append(call)
 
     def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:

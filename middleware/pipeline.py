@@ -69,6 +69,11 @@ class Pipeline:
         """How many of those have not ended though they were cancelled."""
         return len(self._execution.overtime.abandoned)
 
+    @property
+    def running(self) -> int:
+        """How many calls of its handler have not ended, those that were abandoned or left behind among them."""
+        return len(self._execution.running)
+
     def find_order(self, runs: list[Run]) -> None:
         """Find the keys of `runs` for the order `key`. A message whose function raises has the key of its record."""
         if self.agent.order_by is not None:

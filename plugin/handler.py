@@ -9,9 +9,9 @@ import sys
 import types
 import typing
 from collections import abc, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, Union, overload
+from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, Union, overload
 
 import pydantic
 
@@ -22,6 +22,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import COMMIT_MODES, ORDERS, RetryInPlace
+from ackwise.plugin.lifespan import WithResources
 from ackwise.plugin.threads import Threaded
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 StatusT = TypeVar("StatusT", bound=ConsumeStatus | None)
 
 Decoder = Callable[[bytes | None], object]
@@ -54,20 +56,22 @@ class HandlerOf(Protocol[T]):
 
     @overload
     def __call__(
-        self, handler: Callable[[Batch[T]], Coroutine[Any, Any, StatusT]], /
-    ) -> Callable[[Batch[T]], Coroutine[Any, Any, StatusT]]: ...
+        self, handler: Callable[Concatenate[Batch[T], P], Coroutine[Any, Any, StatusT]], /
+    ) -> Callable[Concatenate[Batch[T], P], Coroutine[Any, Any, StatusT]]: ...
     @overload
     def __call__(
-        self, handler: Callable[[Message[T]], Coroutine[Any, Any, StatusT]], /
-    ) -> Callable[[Message[T]], Coroutine[Any, Any, StatusT]]: ...
+        self, handler: Callable[Concatenate[Message[T], P], Coroutine[Any, Any, StatusT]], /
+    ) -> Callable[Concatenate[Message[T], P], Coroutine[Any, Any, StatusT]]: ...
     @overload
-    def __call__(self, handler: Callable[[T], Coroutine[Any, Any, StatusT]], /) -> Callable[[T], Coroutine[Any, Any, StatusT]]: ...
+    def __call__(
+        self, handler: Callable[Concatenate[T, P], Coroutine[Any, Any, StatusT]], /
+    ) -> Callable[Concatenate[T, P], Coroutine[Any, Any, StatusT]]: ...
     @overload
-    def __call__(self, handler: Callable[[Batch[T]], StatusT], /) -> Callable[[Batch[T]], StatusT]: ...
+    def __call__(self, handler: Callable[Concatenate[Batch[T], P], StatusT], /) -> Callable[Concatenate[Batch[T], P], StatusT]: ...
     @overload
-    def __call__(self, handler: Callable[[Message[T]], StatusT], /) -> Callable[[Message[T]], StatusT]: ...
+    def __call__(self, handler: Callable[Concatenate[Message[T], P], StatusT], /) -> Callable[Concatenate[Message[T], P], StatusT]: ...
     @overload
-    def __call__(self, handler: Callable[[T], StatusT], /) -> Callable[[T], StatusT]: ...
+    def __call__(self, handler: Callable[Concatenate[T, P], StatusT], /) -> Callable[Concatenate[T, P], StatusT]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +83,24 @@ class Handler:
     call: Callable[[Any], Awaitable[object]]
     decode: Decoder
     in_thread: bool = False
+    resources: WithResources | None = None
 
 
-def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: Decoder | None = None, in_threads: bool = False) -> Handler:
+def inspect_handler(
+    function: Callable[..., Any],
+    *,
+    model: Any = None,
+    decode: Decoder | None = None,
+    in_threads: bool = False,
+    takes_resources: bool = False,
+) -> Handler:
     """What `function` wants; `model` is the type of the payload where the annotation does not say it.
 
     `Batch[T]` gets a batch, `Message[T]` one message with its key and headers, any other `T` the decoded value alone.
     `bytes` is the value as it is (also without an annotation), `str` is UTF-8, everything else is JSON that pydantic
     checks. A null value is decoded only where `T` admits `None`. With `decode` the topic says how values are decoded, and `T`
-    is only what people and type checkers read. A plain `def` runs in a thread, if `in_threads` allows it. Raises `ConfigurationError`,
+    is only what people and type checkers read. A plain `def` runs in a thread, if `in_threads` allows it. With `takes_resources`, further
+    parameters without a default are what lifespans yield, by their types. Raises `ConfigurationError`,
     also for a bare `list[T]`: it reads like a batch, and every single value would fail to be one.
     """
     name = name_of(function)
@@ -96,7 +109,10 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
         raise ConfigurationError(f"handler {name!r} is not an `async def`; write it as one, and move blocking work into asyncio.to_thread")
     if in_thread and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
         raise ConfigurationError(f"handler {name!r} is a generator; a handler takes what it is given, and yields nothing")
-    annotation = first_parameter(function, what=f"handler {name!r}").annotation
+    resources = _resources_of(function, name) if takes_resources else None
+    wanted = () if resources is None else tuple(resources.wanted)
+    annotation = first_parameter(function, what=f"handler {name!r}", given=wanted).annotation
+    function = resources or function
     origin = typing.get_origin(annotation) or annotation
     if origin is Batch or origin is Message:
         payload = next(iter(typing.get_args(annotation)), _UNTYPED)
@@ -104,7 +120,7 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
             payload = _UNTYPED
         kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
         whole = Threaded(function, name) if in_thread else function
-        return Handler(name, kind, whole, decode or decoder_of(name, payload, model), in_thread)
+        return Handler(name, kind, whole, decode or decoder_of(name, payload, model), in_thread, resources)
 
     if _is_list(annotation):
         raise ConfigurationError(
@@ -117,7 +133,32 @@ def inspect_handler(function: Callable[..., Any], *, model: Any = None, decode: 
     async def call(message: Message[Any]) -> object:
         return await of_value(message.value)
 
-    return Handler(name, "message", call, decode or decoder_of(name, annotation, model), in_thread)
+    return Handler(name, "message", call, decode or decoder_of(name, annotation, model), in_thread, resources)
+
+
+def _resources_of(function: Callable[..., Any], name: str) -> WithResources | None:
+    """`function` as one that gets its resources, if it has parameters for any."""
+    found = list(inspect.signature(function).parameters.values())[1:]
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wanted = {each.name: _class_of(function, each, name) for each in found if each.default is each.empty and each.kind in by_name}
+    return WithResources(function, name, wanted) if wanted else None
+
+
+def _class_of(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> type:
+    """The class by which the resource for `parameter` is found."""
+    annotation = _resolved(function, parameter, f"handler {name!r}")
+    kind = typing.get_origin(annotation) or annotation
+    try:
+        if isinstance(kind, type) and kind not in (object, types.UnionType, _UNTYPED):
+            isinstance(None, kind)
+            return kind
+    except TypeError:  # a protocol that can't be checked
+        pass
+    spelled = "without an annotation" if annotation is _UNTYPED else f"annotated with {_spelled(annotation)}"
+    raise ConfigurationError(
+        f"handler {name!r} has the parameter {parameter.name!r} {spelled}; beside its message a handler gets what lifespans yield, by its "
+        "class: annotate it with that, or give it a default"
+    )
 
 
 def check_agent(agent: Agent) -> None:
@@ -203,11 +244,14 @@ def is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def first_parameter(function: Callable[..., Any], *, what: str, arity: int = 1) -> inspect.Parameter:
-    """The first parameter of `function`, its annotation resolved, after checking that `arity` positional arguments fit."""
+def first_parameter(function: Callable[..., Any], *, what: str, arity: int = 1, given: Collection[str] = ()) -> inspect.Parameter:
+    """The first parameter of `function`, its annotation resolved, after checking that `arity` positional arguments fit.
+
+    The parameters `given` are given by name.
+    """
     signature = inspect.signature(function)
     try:
-        signature.bind(*[None] * arity)
+        signature.bind(*[None] * arity, **dict.fromkeys(given))
     except TypeError:
         wanted = "one argument" if arity == 1 else f"{arity} arguments"
         raise ConfigurationError(

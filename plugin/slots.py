@@ -26,6 +26,7 @@ from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.middleware.watch import Watch
 from ackwise.plugin.around import Around, inspect_middleware
+from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.registry import open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
@@ -71,6 +72,7 @@ class Slots:
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
         self.watch_port: int | None = None  #: of a command line, which wins over all else
+        self.lifespans = Lifespans()
         self._policies: dict[type, Policy] = {}
 
     def use(self, thing: object) -> None:
@@ -275,8 +277,15 @@ class Slots:
         if self.watch is not None:
             raise ConfigurationError(f"Watch was used, and {host} has no pages of Ackwise; {instead}")
 
-    def host(self, settings: HostSettings, agents: Sequence[Agent], consumer: AIOKafkaConsumer | None = None) -> AiokafkaHost:
-        """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one.
+    def host(
+        self,
+        settings: HostSettings,
+        agents: Sequence[Agent],
+        consumer: AIOKafkaConsumer | None = None,
+        *,
+        before: AiokafkaHost | None = None,
+    ) -> AiokafkaHost:
+        """The host of `agents` with everything that was used, on a `consumer` of the user's own if there is one, after the host `before`.
 
         Raises `ConfigurationError`.
         """
@@ -304,6 +313,8 @@ class Slots:
             model=model_of(settings, self.broadcasting),
             sharing=None if (share := self.share) is None else self._sharing(share),
             watching=watching,
+            lifespans=self.lifespans,
+            before=before,
         )
 
     def watching(self, settings: HostSettings, agents: Sequence[Agent]) -> Watching | None:

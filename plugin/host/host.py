@@ -20,6 +20,7 @@ from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import AckwiseError, Unavailable
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.flowcontrol import FlowControl
+from ackwise.middleware.leases import Leases
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore
 from ackwise.middleware.pipeline import Pipeline
@@ -32,11 +33,12 @@ from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import missing_topics
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.group.member import Member, StoppedWhileStarting
+from ackwise.plugin.group.member import Member
 from ackwise.plugin.group.waiting import Waiting
 from ackwise.plugin.host.fetching import Fetching
 from ackwise.plugin.host.messagemodel import Clustering, MessageModel
 from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
@@ -101,6 +103,8 @@ class AiokafkaHost:
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
         watching: Watched | None = None,
+        lifespans: Lifespans | None = None,
+        before: AiokafkaHost | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, `flow` what is paused and limited.
@@ -108,10 +112,12 @@ class AiokafkaHost:
         `pipeline` makes that of an agent, where it is none of ours. With `sharing` it consumes only copies: that consumes the sources.
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
-        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `watching` shows it.
+        by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `lifespans` are open while it
+        runs. `before` is a host of the same app that has ended: what it remembers is known here. `watching` shows this one.
         """
         self._model = model or Clustering(settings)
-        self._member = Member(
+        self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that began
+        self._member: Member = Member(
             settings,
             agents,
             later=later,
@@ -124,6 +130,8 @@ class AiokafkaHost:
             sink=sink,
             flow=flow,
             pipeline=pipeline,
+            lifespans=lifespans,
+            before=None if self._before is None else self._before.leases,
             clock=clock,
         )
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
@@ -164,6 +172,27 @@ class AiokafkaHost:
     def failed_by(self) -> BaseException | None:
         """What ends this worker, if an error does; known before it has closed what is open."""
         return self._member.fatal
+
+    @property
+    def has_joined(self) -> asyncio.Event:
+        """It is a member of its group, and was told its partitions, which may be none."""
+        return self._member.has_joined
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it came so far that handlers could be called."""
+        return bool(self._member.pipelines)
+
+    @property
+    def leases(self) -> Leases | None:
+        """What this process holds in the store of `Dedup`, and what it remembers."""
+        return self._member.leases
+
+    @property
+    def left_running(self) -> list[str]:
+        """The handlers of which a call has not ended, here or in the host before."""
+        here = [name for name, pipeline in self._member.pipelines.items() if pipeline.running]
+        return here if self._before is None else sorted({*here, *self._before.left_running})
 
     @property
     def waiting(self) -> Waiting:

@@ -37,9 +37,9 @@ class Opening:
 
     def note(self, assigned: Iterable[TopicPartition]) -> None:
         """These are ours from now on."""
-        self._member.has_joined = True
         if self._member.stop.is_set():
             return
+        self._member.has_joined.set()
         for partition in assigned:
             self._assigned[partition] = next(self._epochs)
             self._await_lane(partition)

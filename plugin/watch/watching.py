@@ -115,7 +115,7 @@ class Watching:
         member = self._member
         if member.stop.is_set():
             return "the worker stops"
-        if not member.has_joined:
+        if not member.has_joined.is_set():
             return "the worker has not joined its group yet"
         if (leases := getattr(member, "leases", None)) is not None and leases.has_failed:
             return "the store did not answer the last time it was asked"

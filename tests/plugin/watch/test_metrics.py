@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # it ships no types
 from prometheus_client.parser import text_string_to_metric_families
 from tests.plugin.inspect.test_state import ORDERS, RETRY, AwayStore, agent, end, give, make_member, until
 from tests.plugin.watch.pages import DEADLINE, an_app, named, running

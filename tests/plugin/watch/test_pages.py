@@ -216,8 +216,9 @@ async def test_of_many_connections_those_above_the_limit_are_closed_and_the_othe
     idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
     for _, writer in idle:
         writer.write(b"GET /small HTTP/1.1\r\n")
-    while (answered := await asyncio.gather(served.get("/small"), return_exceptions=True)) == [(200, "small")]:
-        pass  # until the server has let all five in
+    answered: Any = [(200, "small")]
+    while answered == [(200, "small")]:  # until the server has let all five in
+        answered = await asyncio.gather(served.get("/small"), return_exceptions=True)
     assert isinstance(answered[0], aiohttp.ClientError)
     for reader, writer in idle:
         writer.write(b"Host: x\r\n\r\n")
