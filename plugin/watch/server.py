@@ -37,9 +37,8 @@ _MOST_BODY: Final = 1024
 #: Seconds for the thread to end.
 _STOP: Final = 2.0
 
-#: Of the library, which would log a line for whatever a stranger sends.
-_SILENT: Final = logging.getLogger("ackwise.watch.requests")
-_SILENT.disabled = True
+#: For the library, which would log a line for whatever a stranger sends: a logger that nobody hears, of no family.
+_SILENT: Final = logging.Logger("watch", logging.CRITICAL + 1)  # noqa: LOG001
 
 
 class Answer(NamedTuple):

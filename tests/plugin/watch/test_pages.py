@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -14,8 +15,9 @@ import aiohttp
 import pytest
 from tests.plugin.watch.pages import DEADLINE, Pages, an_app, port_of, running
 
-from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, Watch
+from ackwise import App, ConfigurationError, ConsumeLater, Dedup, Message, SimpleConsumer, Watch
 from ackwise.middleware.policies import DeadLetter
+from ackwise.plugin.doctor.extras import needs
 from ackwise.plugin.group.member import Member
 from ackwise.plugin.settings.config import Config, Given
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -85,6 +87,54 @@ async def test_a_port_in_use_is_one_sentence_and_the_worker_does_not_start(kafka
         app.agent("orders")(bill)
         with pytest.raises(ConfigurationError, match=r"^Watch can't listen on 127.0.0.1:\d+: the port is in use; choose another one"):
             await app.serve(asyncio.Event())
+
+
+def test_without_its_packages_it_is_refused_with_the_extra_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    for module in ("server", "watching"):
+        monkeypatch.delitem(sys.modules, f"ackwise.plugin.watch.{module}")
+    app = App("billing", config=Config())
+    app.use(Watch())
+    app.agent("orders")(bill)
+    with pytest.raises(ConfigurationError, match=r"^Watch needs aiohttp, which is not installed; pip install 'ackwise\[watch\]'$"):
+        app._slots.watching(app.settings, app.agents())
+
+
+def test_the_doctor_knows_the_extra_that_it_needs() -> None:
+    assert needs(None, None, watch=Watch()) == {"watch": "Watch of this app serves its pages with it"}
+
+
+async def test_a_simple_consumer_is_watched_too(kafka: MemoryKafka, caplog: Any) -> None:
+    caplog.set_level("INFO", "ackwise")
+    async with SimpleConsumer("billing", "orders", Dedup("memory://"), Watch(0), brokers=kafka.bootstrap) as consumer:
+        kafka.produce("orders", b"one")
+        async with asyncio.timeout(DEADLINE):
+            while not (received := await consumer.receive(1, invisible=30)):
+                pass
+            await consumer.ack(received[0])
+        shown = await Pages(port_of(caplog)).until(lambda found: found.get('ackwise_messages_total{agent="receiver",outcome="done"}') == 1)
+    assert shown["ackwise_ready"] == 1
+
+
+async def test_a_worker_that_stops_is_not_ready_and_its_port_is_free_again(kafka: MemoryKafka, caplog: Any) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def wait(message: Message[bytes]) -> None:
+        begun.set()
+        await may_end.wait()
+
+    app, stop = an_app(kafka, wait), asyncio.Event()
+    caplog.set_level("INFO", "ackwise")
+    kafka.produce("orders", b"one")
+    serving = asyncio.create_task(app.serve(stop))
+    await asyncio.wait_for(begun.wait(), DEADLINE)
+    pages = Pages(port_of(caplog))
+    stop.set()
+    await pages.until(lambda found: found["ackwise_ready"] == 0)
+    assert await pages.get("/ready") == (503, "not ready: the worker stops\n")
+    may_end.set()
+    await serving
+    bound("127.0.0.1", pages.port).close()
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "a" * 70 + ".b"])
