@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
     from ackwise.middleware.disposition import Reject as Reject
     from ackwise.middleware.errors import AckwiseError as AckwiseError
+    from ackwise.middleware.errors import CodecUnavailable as CodecUnavailable
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
     from ackwise.middleware.errors import EventLogUnavailable as EventLogUnavailable
     from ackwise.middleware.errors import InvalidHandlerResult as InvalidHandlerResult
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Fixed as Fixed
     from ackwise.middleware.retry import Schedule as Schedule
     from ackwise.middleware.share import Share as Share
+    from ackwise.middleware.watch import Watch as Watch
     from ackwise.plugin.app import App as App
     from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.faust.work import current_batch as current_batch
@@ -97,6 +99,7 @@ __all__ = [
     "Broadcasting",
     "Share",
     "Tracing",
+    "Watch",
     "Event",
     "EventCode",
     "Exponential",
@@ -107,6 +110,7 @@ __all__ = [
     "CONSUME_SUCCESS",
     "CONSUME_LATER",
     "AckwiseError",
+    "CodecUnavailable",
     "ConfigurationError",
     "EventLogUnavailable",
     "InvalidHandlerResult",
@@ -154,6 +158,7 @@ _HOMES = {
     "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
     "Tracing": "ackwise.plugin.tracing",
+    "Watch": "ackwise.middleware.watch",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",
@@ -164,6 +169,7 @@ _HOMES = {
     "CONSUME_SUCCESS": "ackwise.middleware.disposition",
     "CONSUME_LATER": "ackwise.middleware.disposition",
     "AckwiseError": "ackwise.middleware.errors",
+    "CodecUnavailable": "ackwise.middleware.errors",
     "ConfigurationError": "ackwise.middleware.errors",
     "EventLogUnavailable": "ackwise.middleware.errors",
     "InvalidHandlerResult": "ackwise.middleware.errors",
