@@ -32,6 +32,7 @@ from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.lifespan import Lifespan
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.process.supervised import supervised
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
@@ -457,7 +458,8 @@ class App:
 
     async def _run(self, host: AiokafkaHost, stop: asyncio.Event) -> None:
         try:
-            await host.run(stop)
+            with supervised(host.has_joined):
+                await host.run(stop)
         finally:
             self._is_running = False
 

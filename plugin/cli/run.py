@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Final
 
 import typer
@@ -16,6 +17,8 @@ __all__ = ["LogFormatOption", "LogLevelOption", "run"]
 LogLevelOption = Annotated[LogLevel, typer.Option(help="What is logged to stderr.")]
 LogFormatOption = Annotated[LogFormat, typer.Option(help="How: a text, or a JSON object per line.")]
 
+WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Run so many worker processes, and keep them.")]
+
 #: Seconds after the drain within which the process is gone.
 _EXIT_WITHIN: Final = 2.0
 
@@ -27,10 +30,14 @@ def run(
     target: Target,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
+    workers: WorkersOption = 1,
 ) -> None:
     """Run the handlers of an app until SIGINT or SIGTERM; it drains and commits before it leaves.
 
     The module is looked for in the current folder first. A second signal cancels what still runs, the third kills.
+
+    With --workers, a process that ends by itself is started again, after a back-off of 1 to 60 s. A signal drains them all. SIGHUP
+    restarts them one after the other, with new code.
 
     Exit code 0: it drained and committed. 2: it can't start, or not go on. 128 + n: a second signal n ended it at once.
     A handler that raises SystemExit ends the worker with the code that it gives.
@@ -41,9 +48,22 @@ def run(
     app = find_app(target)
     if not isinstance(app, App):
         raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
+    if workers > 1:
+        code = _supervise(target, log_level, log_format, workers)
+        AT_EXIT.arm(_EXIT_WITHIN, code)  # the module may have begun threads
+        raise typer.Exit(code)
     try:
         app.run()
     except BaseException as error:
         AT_EXIT.arm(_EXIT_WITHIN, _SAID if isinstance(error, AckwiseError) else code_of(error))
         raise
     Watchdog().arm(_EXIT_WITHIN, 0)  # a thread of a store or of the event log may hang, and the interpreter waits for it
+
+
+def _supervise(target: str, log_level: str, log_format: str, workers: int) -> int:
+    import asyncio
+
+    from ackwise.plugin.process.supervisor import Supervisor
+
+    command = [sys.executable, "-m", "ackwise.plugin.cli", "run", target, "--log-level", log_level, "--log-format", log_format]
+    return asyncio.run(Supervisor([command] * workers).run())
