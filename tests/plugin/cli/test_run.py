@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -92,33 +91,6 @@ def test_the_exit_of_a_handler_is_the_exit_of_the_process(tmp_path: Path, embedd
     send(embedded_broker, "exiting", "exit")
     with worker(tmp_path, embedded_broker, "exiting") as process:
         assert process.wait(60) == 7
-
-
-def started(folder: Path) -> list[tuple[str, int]]:
-    """Number and process id of each worker process that was started."""
-    found = re.findall(r"a worker process was started: worker=(\d) pid=(\d+)", (folder / "log").read_text())
-    return [(number, int(pid)) for number, pid in found]
-
-
-def test_several_workers_are_kept_restarted_one_by_one_and_drained(tmp_path: Path, embedded_broker: EmbeddedBroker) -> None:
-    def log() -> str:
-        return (tmp_path / "log").read_text()
-
-    with worker(tmp_path, embedded_broker, "several", "--workers", "2") as process:
-        wait_until(lambda: log().count("ackwise: running: group=several") >= 2)
-        os.kill(started(tmp_path)[0][1], signal.SIGKILL)
-        wait_until(lambda: len(started(tmp_path)) == 3)
-        assert "a worker process ended, it is started again: worker=" in log()
-        process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "all worker processes were restarted" in log())
-        assert [number for number, _ in started(tmp_path)[3:]] == ["1", "2"]
-        send(embedded_broker, "several", "billed")
-        wait_until((tmp_path / "billed").exists)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    for _, pid in started(tmp_path):
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 def test_what_no_worker_can_start_with_is_told_and_ends_with_2(tmp_path: Path, embedded_broker: EmbeddedBroker) -> None:
