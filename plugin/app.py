@@ -421,7 +421,7 @@ class App:
 
         return (await cancel(self.group(), [message_id]))[message_id]
 
-    def run(self) -> None:
+    def run(self, *, watch: int | None = None) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
         Ten seconds after `drain_timeout` the process has ended, whatever hangs. After an error no thread that hangs, such as one of
@@ -429,8 +429,11 @@ class App:
 
         The process is taken for the app's own: its garbage collector is told to look for cycles less often.
 
+        `watch` is the port of its pages, as `Watch` has it; it wins over what is used and set.
+
         Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
+        self._slots.watch_port = watch
         collect_rarely()
         AT_EXIT.disarm()
         watchdog = Watchdog()
@@ -441,6 +444,11 @@ class App:
             raise
         finally:
             watchdog.disarm()
+
+    @property
+    def watch_port(self) -> int | None:
+        """The port of the pages of `Watch`; `None` if nobody watches."""
+        return None if (watch := self._slots.watch) is None else watch.port
 
     async def _serve_until_signalled(self, watchdog: Watchdog) -> None:
         stop = asyncio.Event()

@@ -18,6 +18,9 @@ LogLevelOption = Annotated[LogLevel, typer.Option(help="What is logged to stderr
 LogFormatOption = Annotated[LogFormat, typer.Option(help="How: a text, or a JSON object per line.")]
 
 WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Run so many worker processes, and keep them.")]
+WatchOption = Annotated[
+    int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Serve health, metrics and state on this port, as Watch does.")
+]
 
 #: Seconds after the drain within which the process is gone.
 _EXIT_WITHIN: Final = 2.0
@@ -31,6 +34,7 @@ def run(
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
     workers: WorkersOption = 1,
+    watch: WatchOption = None,
 ) -> None:
     """Run the handlers of an app until SIGINT or SIGTERM; it drains and commits before it leaves.
 
@@ -49,21 +53,26 @@ def run(
     if not isinstance(app, App):
         raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
     if workers > 1:
-        code = _supervise(target, log_level, log_format, workers)
+        code = _supervise(target, log_level, log_format, workers, app.watch_port if watch is None else watch)
         AT_EXIT.arm(_EXIT_WITHIN, code)  # the module may have begun threads
         raise typer.Exit(code)
     try:
-        app.run()
+        app.run(watch=watch)
     except BaseException as error:
         AT_EXIT.arm(_EXIT_WITHIN, _SAID if isinstance(error, AckwiseError) else code_of(error))
         raise
     Watchdog().arm(_EXIT_WITHIN, 0)  # a thread of a store or of the event log may hang, and the interpreter waits for it
 
 
-def _supervise(target: str, log_level: str, log_format: str, workers: int) -> int:
+def _supervise(target: str, log_level: str, log_format: str, workers: int, port: int | None) -> int:
+    """Keep so many worker processes; those that are watched have ports in a row, from `port` on."""
     import asyncio
 
     from ackwise.plugin.process.supervisor import Supervisor
 
     command = [sys.executable, "-m", "ackwise.plugin.cli", "run", target, "--log-level", log_level, "--log-format", log_format]
-    return asyncio.run(Supervisor([command] * workers).run())
+    ports = range(workers) if port else [0] * workers  # 0 is any free one
+    if port and port + workers > 65536:
+        raise ConfigurationError(f"{workers} workers need the ports from {port} on, and there is none above 65535; choose a lower one")
+    options = [[] if port is None else ["--watch", str(port + each)] for each in ports]
+    return asyncio.run(Supervisor([[*command, *each] for each in options]).run())

@@ -38,7 +38,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def running(folder: Path, kafka: RawKafka) -> AsyncIterator[asyncio.subprocess.Process]:
     """Two workers of the app, whose log goes to a file."""
     (folder / "worker.py").write_text(WORKER)
-    command = ("-m", "ackwise.plugin.cli", "run", "worker:app", "--workers", "2")
+    command = ("-m", "ackwise.plugin.cli", "run", "worker:app", "--workers", "2", "--watch", "0")
     environment = {**os.environ, "ACKWISE_BROKERS": kafka.bootstrap}
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=folder, env=environment, stdout=log, stderr=log)
@@ -60,6 +60,7 @@ async def test_several_workers_are_kept_restarted_one_by_one_and_drained(tmp_pat
     await raw_kafka.create("several-orders")
     async with running(tmp_path, raw_kafka) as supervisor:
         await until(lambda: log().count("ackwise: running: group=several ") >= 2)
+        assert len(set(re.findall(r"http://127.0.0.1:\d+", log()))) == 2
         os.kill(started()[0][1], signal.SIGKILL)
         await until(lambda: len(started()) == 3)
         assert "a worker process ended, it is started again: worker=" in log()
