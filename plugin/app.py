@@ -32,6 +32,7 @@ from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.lifespan import Lifespan
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.process.supervised import supervised
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
@@ -444,6 +445,11 @@ class App:
         finally:
             watchdog.disarm()
 
+    @property
+    def watch_port(self) -> int | None:
+        """The port of the pages of `Watch`; `None` if nobody watches."""
+        return None if (watch := self._slots.watch) is None else watch.port
+
     async def _serve_until_signalled(self, watchdog: Watchdog) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -506,7 +512,8 @@ class App:
 
     async def _run(self, host: AiokafkaHost, stop: asyncio.Event) -> None:
         try:
-            await host.run(stop)
+            with supervised(host.has_joined):
+                await host.run(stop)
         finally:
             self._is_running = False
 

@@ -44,12 +44,12 @@ __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share | Tracing | Watch
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share | Watch | Tracing
 PolicyT = TypeVar(
-    "PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Tracing, Watch
+    "PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch, Tracing
 )
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Tracing, Watch)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch, Tracing)
 
 #: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
 _BACK: Final = (ConsumeLater, DeadLetter)
@@ -59,7 +59,7 @@ _NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
     "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Outbox(…), Events(…), Breaker(…), RateLimit(…), "
-    "Broadcasting(…), Share(…), Tracing(), Watch(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
+    "Broadcasting(…), Share(…), Watch(…), Tracing()), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -161,6 +161,15 @@ class Slots:
         return self._config.share(self._get(Share))
 
     @property
+    def watch(self) -> Watch | None:
+        """Where the worker is shown; off unless used or set. Raises `ConfigurationError`."""
+        used, port = self._get(Watch), self.watch_port
+        if port is None:
+            return self._config.watch(used)
+        watch = self._config.watch(used or Watch(port))
+        return None if watch is None else dataclasses.replace(watch, port=port)
+
+    @property
     def tracing(self) -> Tracing | None:
         """How handlers are traced; off unless used."""
         return self._get(Tracing)
@@ -177,15 +186,6 @@ class Slots:
         """Refuse `Tracing` where no handler is called. Raises `ConfigurationError`."""
         if self.tracing is not None:
             raise ConfigurationError(f"Tracing puts a span around each call of a handler, and {why}")
-
-    @property
-    def watch(self) -> Watch | None:
-        """Where the worker is shown; off unless used or set. Raises `ConfigurationError`."""
-        used, port = self._get(Watch), self.watch_port
-        if port is None:
-            return self._config.watch(used)
-        watch = self._config.watch(used or Watch(port))
-        return None if watch is None else dataclasses.replace(watch, port=port)
 
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)

@@ -291,7 +291,7 @@ class FaustHost:
         if not sources:
             return []
         made = {topic for intake in self.intakes.values() for topic in intake.made} & set(sources)
-        await member.insist(lambda: member.ensure_topics(sources, made=made))
+        await member.opening.insist(lambda: member.opening.ensure_topics(sources, made=made))
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:

@@ -73,7 +73,12 @@ async def test_one_table_has_owners_watermarks_ages_and_what_waits_and_why(shop:
         await running.ready()
         found = await until(
             lambda: look(shop),
-            lambda seen: any(each["waiting"] for each in seen["partitions"]) and sum(each["pending"] for each in seen["levels"]) == 1,
+            lambda seen: (
+                any(each["waiting"] for each in seen["partitions"])
+                and sum(each["pending"] for each in seen["levels"]) == 1
+                and all(each["lag"] == 0 for each in seen["partitions"] if each["topic"] == "mails")
+                and (seen["state"], seen["relays"]) == ("Stable", 1)
+            ),
         )
         told = await status("billing", "--brokers", shop.kafka.bootstrap)
     (orders,) = (each for each in found["partitions"] if each["topic"] == "orders")
