@@ -95,7 +95,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, if nobody produced them, if an "
+        help="Exit with 1 also if messages were run again, or may have been, if nobody produced them, if an "
         "instance that broadcasts dropped them, or if they are parked in an outbox.",
     ),
 ]

@@ -16,7 +16,7 @@ from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Event", "Known", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -500,7 +500,10 @@ class _Court:
         rewound = Flag.REWOUND if low <= offset < high else Flag(0)
         is_open = _has_succeeded(of) and (self._is_left_open(message, events) or self._may_have_gone_on(of))
         maybe = Flag.AMBIGUOUS_EXEC if is_open else Flag(0)
-        return verdict, self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
+        flags = self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
+        if verdict is Verdict.EXACTLY_ONCE and flags & IN_DOUBT:
+            verdict = Verdict.MAYBE_TWICE
+        return verdict, flags
 
     def _provisional(self, verdict: Verdict, flags: Flag, events: list[Event]) -> Flag:
         is_young = self.as_of < max(e["event_ts"] for e in events) + round(self.config.lateness * 1e6)

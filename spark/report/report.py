@@ -214,12 +214,12 @@ class RunReport:
     def meaning(self, verdict: Verdict) -> str:
         """Return the meaning of `verdict` in a few words, with the number of messages that are in doubt."""
         of_it = [tally for tally in self.tallies if tally.verdict is verdict and tally.is_doubtful]
-        if verdict is not Verdict.EXACTLY_ONCE or not of_it:
+        if verdict is not Verdict.MAYBE_TWICE or not of_it:
             return MEANINGS[verdict]
         repeated = sum(tally.messages for tally in of_it if Flag.REPEATED in tally.flags)
         ambiguous = sum(tally.messages for tally in of_it if tally.is_ambiguous)
         parts = [*([f"{ambiguous:,} in doubt"] if ambiguous else []), *([f"{repeated:,} run again"] if repeated else [])]
-        return f"run with success; once, but for {' and '.join(parts)}"
+        return f"run with success, and perhaps more than once: {' and '.join(parts)}"
 
     @property
     def anomalies(self) -> int:
