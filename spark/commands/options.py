@@ -14,6 +14,7 @@ from ackwise.spark.config import ReconcileConfig
 
 __all__ = [
     "AsOf",
+    "Brokers",
     "Claims",
     "Conf",
     "DriverMemory",
@@ -67,6 +68,13 @@ Produced = Annotated[
 Claims = Annotated[
     str | None,
     typer.Option(metavar="URL|MODULE:APP", help="Compare with the claims in a PostgreSQL store: its URL, or the app that uses it."),
+]
+Brokers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|MODULE:APP",
+        help="Ask there, or where the app says, for the last commits: they tell whether the last events of each worker are here.",
+    ),
 ]
 PrintAs = Annotated[Format, typer.Option("--format", help="What is printed: tables, summary.json, or the page.")]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]

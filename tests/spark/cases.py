@@ -665,3 +665,43 @@ case("91k dropped by an instance that broadcasts, and then a late success", "0:R
 
 case("91l cancelled while its copy waited, and then a late success", "0:RCOB 0@2:Z 0:Y W=1", {0: ONCE},
      flags={0: LATE | Flag.RAN_CANCELLED}, without={0: CLEAN})  # fmt: skip
+
+# w1 has the numbers 0 to 4 in the first of these, and 0 to 5 in those that have a commit, too.
+case("94 the last file of a writer is missing, by the commit that another went on from", verdicts={0: ONCE, 1: UNKNOWN, 3: ONCE},
+     absent={2: "UNKNOWN_EXPORT_GAP"}, without={1: Flag.COMMITTED_PAST}).say(
+    "w1", "RECEIVED_RANGE[0,3) 0:CS 1:C", ago=7200
+).assign("w2", 3, named=("w1", 9), at=NOW - 7100 * SECOND).say("w2", "3:CS W=4")  # fmt: skip
+
+case("94b the same, and nothing is missing", verdicts={0: ONCE, 1: STUCK, 3: ONCE}, absent={2: "LOST"}, flags={1: Flag.COMMITTED_PAST}).say(
+    "w1", "RECEIVED_RANGE[0,3) 0:CS 1:C", ago=7200
+).assign("w2", 3, named=("w1", 3), at=NOW - 7100 * SECOND).say("w2", "3:CS W=4")
+
+case("94c all files of a writer are missing, by the commit that another went on from", verdicts={0: LOST, 1: ONCE, 5: ONCE},
+     absent=dict.fromkeys((2, 3, 4), "UNKNOWN_EXPORT_GAP")).say("w1", "0:RCF 1:RCS W=2", ago=7200).assign(
+    "w3", 5, named=("w2", 9), at=NOW - 7000 * SECOND
+).say("w3", "5:CS W=6")  # fmt: skip
+
+case("94d the same, and nobody names it", verdicts={0: ONCE, 1: ONCE, 5: ONCE}, absent=dict.fromkeys((2, 3, 4), "NEVER_SEEN")).say(
+    "w1", "0:CS 1:RCS W=2", ago=7200
+).assign("w3", 5, at=NOW - 7000 * SECOND).say("w3", "5:CS W=6")
+
+case("94e what was suppressed may have run in the events that are missing", verdicts={0: UNKNOWN}).assign("w2", 0, named=("w1", 9)).say(
+    "w2", "0:RD W=1"
+)
+
+case("94f a commit that says nothing of numbers", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM}).add(
+    "w2", EventCode.ASSIGNED, topic=TOPIC, partition=0, offset=1, role="source", from_commit=True, attrs=json.dumps({"seq": 7})
+).add(
+    "w3",
+    EventCode.ASSIGNED,
+    topic=TOPIC,
+    partition=0,
+    offset=1,
+    role="source",
+    from_commit=True,
+    attrs=json.dumps({"writer": -1, "seq": -1}),
+)
+
+case("94g a commit names an older number than there is", verdicts={0: ONCE, 1: ONCE}).say("w1", "0:CS W=1", ago=7200).assign(
+    "w2", 1, named=("w1", 1), at=NOW - 7100 * SECOND
+).say("w2", "1:CS W=2")
