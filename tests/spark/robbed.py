@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,8 +19,14 @@ from tests.spark.histories import NOW, SECOND, hash_of, write_parquet
 
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.events import SCHEMA_VERSION, EventCode
+from ackwise.spark.config import ReconcileConfig
+from ackwise.spark.reference.oracle import Ruling, rule
+from ackwise.spark.vocabulary import ANOMALIES, Flag, Verdict
 
-__all__ = ["Night", "Robbery", "night", "robberies"]
+__all__ = ["CONFIG", "Night", "Rate", "Robbery", "accusations", "night", "rates", "robberies"]
+
+#: An hour after the last event: every lease is over, and who was killed is dead.
+CONFIG: Final = ReconcileConfig(as_of=NOW / SECOND + 3600, grace=1.0, writer_timeout=60.0)
 
 _PARTITIONS: Final = 3
 _RECORDS: Final = 25
@@ -64,7 +71,8 @@ class Night:
         """Whether a number shows that something is gone: a later one of the same writer, or one that a commit names."""
         left = self.left(robbery)
         named = [(c.writer_id, c.last_seq) for c in self.last_commits] if by_brokers else []
-        named += [(said["writer"], said["seq"]) for e in left if e["event_type"] == EventCode.ASSIGNED and (said := json.loads(e["attrs"] or "{}"))]
+        found = [json.loads(e["attrs"]) for e in left if e["event_type"] == EventCode.ASSIGNED and e["attrs"] is not None]
+        named += [(said["writer"], said["seq"]) for said in found]
         named += [(e["writer_id"], e["seq"]) for e in left]
         missing = [(e["writer_id"], e["seq"]) for place in robbery.gone for e in self.files[place]]
         return any(writer == who and seq <= number for writer, seq in missing for who, number in named)
@@ -194,9 +202,10 @@ class _Group:
         return stop == "completed"
 
     def _commit(self, worker: _Worker, partition: int) -> None:
-        self.committed[partition] = worker.owned[partition]
-        self.named[partition] = worker.writer_id, worker.durable - 1
-        self._say(worker, EventCode.COMMITTED, partition, range_end=worker.owned[partition])
+        if (position := worker.owned[partition]) != self.committed[partition] or self.named[partition] is None:
+            self.committed[partition] = position
+            self.named[partition] = worker.writer_id, worker.durable - 1
+            self._say(worker, EventCode.COMMITTED, partition, range_end=position)
 
     def _move(self, worker: _Worker, other: _Worker) -> None:
         partition = self.draw.choice(sorted(worker.owned))
@@ -244,5 +253,40 @@ class _Group:
         worker.events.append(event | fields)
 
 
-def nights(numbers: Sequence[int]) -> list[Night]:
-    return [night(number) for number in numbers]
+def accusations(found: Ruling) -> list[str]:
+    """What makes the exit code 1: nights have no loss, and what ran twice did so."""
+    red = {verdict.name for verdict in ANOMALIES - {Verdict.MULTI_EXECUTED}}
+    said = [verdict.name for verdict, _ in found.messages.values()]
+    said += [verdict for offsets in found.absent.values() for verdict in offsets.values()]
+    past = ["COMMITTED_PAST" for _, flags in found.messages.values() if Flag.COMMITTED_PAST in flags]
+    return sorted([verdict for verdict in said if verdict in red] + past + [verdict.name for verdict, _ in found.logical.values()])
+
+
+class Rate(NamedTuple):
+    """Of the robberies of one kind: how many there are, how many a number shows, and how many accuse somebody."""
+
+    sets: int = 0
+    proved: int = 0
+    accused_though_proved: int = 0
+    accused: int = 0
+
+    def plus(self, *, is_proved: bool, accuses: bool) -> Rate:
+        return Rate(self.sets + 1, self.proved + is_proved, self.accused_though_proved + (is_proved and accuses), self.accused + accuses)
+
+
+def rates(nights: Iterable[Night], *, by_brokers: bool) -> dict[str, Rate]:
+    """By kind of robbery, each alone; with or without what the brokers keep."""
+    found: dict[str, Rate] = {}
+    for each in nights:
+        for robbery in robberies(each):
+            ruling = rule(each.left(robbery), CONFIG, last_commits=each.last_commits if by_brokers else ())
+            is_proved, accuses = each.is_proved(robbery, by_brokers=by_brokers), bool(accusations(ruling))
+            found[robbery.kind] = found.get(robbery.kind, Rate()).plus(is_proved=is_proved, accuses=accuses)
+    return found
+
+
+if __name__ == "__main__":
+    every = [night(number) for number in range(60)]
+    for by_brokers in (False, True):
+        for kind, rate in sorted(rates(every, by_brokers=by_brokers).items()):
+            sys.stdout.write(f"{kind}{' with --brokers' if by_brokers else ''}: {rate}\n")
