@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
     from ackwise.middleware.disposition import Reject as Reject
     from ackwise.middleware.errors import AckwiseError as AckwiseError
+    from ackwise.middleware.errors import CodecUnavailable as CodecUnavailable
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
     from ackwise.middleware.errors import EventLogUnavailable as EventLogUnavailable
     from ackwise.middleware.errors import InvalidHandlerResult as InvalidHandlerResult
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Fixed as Fixed
     from ackwise.middleware.retry import Schedule as Schedule
     from ackwise.middleware.share import Share as Share
+    from ackwise.middleware.watch import Watch as Watch
     from ackwise.plugin.app import App as App
     from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.faust.work import current_batch as current_batch
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.loopbatch import LoopBatch as LoopBatch
     from ackwise.plugin.producer.producer import Producer as Producer
     from ackwise.plugin.producer.producer import Saved as Saved
+    from ackwise.plugin.running import Running as Running
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
     from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
@@ -67,6 +70,7 @@ __all__ = [
     "reliable",
     "Reliable",
     "LoopBatch",
+    "Running",
     "SimpleConsumer",
     "Received",
     "Answer",
@@ -93,6 +97,7 @@ __all__ = [
     "RateLimit",
     "Broadcasting",
     "Share",
+    "Watch",
     "Event",
     "EventCode",
     "Exponential",
@@ -103,6 +108,7 @@ __all__ = [
     "CONSUME_SUCCESS",
     "CONSUME_LATER",
     "AckwiseError",
+    "CodecUnavailable",
     "ConfigurationError",
     "EventLogUnavailable",
     "InvalidHandlerResult",
@@ -122,6 +128,7 @@ _HOMES = {
     "reliable": "ackwise.plugin.loop",
     "Reliable": "ackwise.plugin.loop",
     "LoopBatch": "ackwise.plugin.loopbatch",
+    "Running": "ackwise.plugin.running",
     "SimpleConsumer": "ackwise.plugin.simple.consumer",
     "Received": "ackwise.plugin.simple.received",
     "Answer": "ackwise.middleware.receiving",
@@ -148,6 +155,7 @@ _HOMES = {
     "Transactional": "ackwise.middleware.policies",
     "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
+    "Watch": "ackwise.middleware.watch",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",
@@ -158,6 +166,7 @@ _HOMES = {
     "CONSUME_SUCCESS": "ackwise.middleware.disposition",
     "CONSUME_LATER": "ackwise.middleware.disposition",
     "AckwiseError": "ackwise.middleware.errors",
+    "CodecUnavailable": "ackwise.middleware.errors",
     "ConfigurationError": "ackwise.middleware.errors",
     "EventLogUnavailable": "ackwise.middleware.errors",
     "InvalidHandlerResult": "ackwise.middleware.errors",

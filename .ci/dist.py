@@ -22,7 +22,7 @@ SUPPORTED = ("3.11", "3.12", "3.13")
 
 #: What the examples and their tests import. They come from the source distribution, and Ackwise from the wheel.
 EXTRAS = "cdc,events,faust,mysql,postgres,redis,share,sqlalchemy"
-FOR_EXAMPLES = ("aiosqlite", "hypothesis", "pytest>=8.4", "pytest-asyncio>=1.2", "pytest-timeout>=2.3")
+FOR_EXAMPLES = ("aiosqlite", "fastapi", "httpx", "hypothesis", "pytest>=8.4", "pytest-asyncio>=1.2", "pytest-timeout>=2.3")
 
 
 class Disagreement(Exception):

@@ -83,6 +83,11 @@ class Leases:
     def __len__(self) -> int:
         return count(self._held)
 
+    def inherit(self, before: Leases) -> None:
+        """Know what an earlier worker of this process knew: its successes, what the store has to be told, and what still runs."""
+        self._succeeded, self._releases, self._marks = before._succeeded, before._releases, before._marks
+        self._running, self.marks_dropped = before._running, before.marks_dropped
+
     def tokens(self, number: int) -> range:
         """New tokens, in a row: positive, below 2**63, never drawn twice by anybody."""
         first = self._random.getrandbits(62) + 1

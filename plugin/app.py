@@ -8,14 +8,15 @@ import datetime
 import functools
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar, overload
 
 from ackwise.middleware.agent import CONSUME_TIMEOUT, Agent
 from ackwise.middleware.disposition import ConsumeStatus
 from ackwise.middleware.duration import parse_duration
-from ackwise.middleware.errors import ConfigurationError
+from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.message import Message
 from ackwise.middleware.messagecommand import MessageCommand
@@ -26,15 +27,18 @@ from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage,
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
-from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
+from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
+from ackwise.plugin.lifespan import Lifespan
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.process.garbage import collect_rarely
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
+from ackwise.plugin.running import Running
 from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
+from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:
@@ -48,7 +52,8 @@ __all__ = ["App", "Usable"]
 log = Log()
 
 T = TypeVar("T")
-HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
+LifespanT = TypeVar("LifespanT", bound=Lifespan)
+HandlerT = TypeVar("HandlerT", bound=Callable[Concatenate[Any, ...], Coroutine[Any, Any, ConsumeStatus | None] | ConsumeStatus | None])
 
 Usable = Policy | Middleware | Observer
 """What an app can use."""
@@ -80,7 +85,8 @@ class App:
         self._says_start = "start" in settings or "start" in self._config.of()
         self._agents: list[Agent] = []
         self._is_started = False
-        self._host: AiokafkaHost | None = None
+        self._is_running = False
+        self._host: AiokafkaHost | None = None  #: the last one
 
     def __repr__(self) -> str:
         return f"<App {self.settings.group!r} with {', '.join(agent.name for agent in self._agents) or 'no agents'}>"
@@ -97,6 +103,62 @@ class App:
         for thing in things:
             self._slots.use(thing)
 
+    def lifespan(self, function: LifespanT) -> LifespanT:
+        """Register an `async def` that yields once: what is before the `yield` is done before the worker connects, what is behind it after
+        the worker has drained and left its group.
+
+            @app.lifespan
+            async def resources():
+                async with asyncpg.create_pool(DSN) as pool:
+                    yield pool
+
+        What it yields, one object or a tuple of several, is for handlers that have a parameter of its class beside their message:
+        `async def bill(order: Order, pool: asyncpg.Pool)`. If it raises, the worker does not start. A function that returns an async
+        context manager serves as well. Several are entered in their order, and left in the opposite one. Raises `ConfigurationError`.
+        """
+        if self._is_started:
+            raise ConfigurationError("a lifespan was added after the app was started; add it before")
+        self._slots.lifespans.add(function)
+        return function
+
+    @overload
+    def agent(
+        self,
+        *topics: str,
+        decode: Callable[[Any], Coroutine[Any, Any, T]],
+        model: None = None,
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        commit: CommitMode = "auto",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+    ) -> HandlerOf[T]: ...
+    @overload
+    def agent(
+        self,
+        *topics: str,
+        decode: Callable[[Any], T],
+        model: None = None,
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        commit: CommitMode = "auto",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+    ) -> HandlerOf[T]: ...
     @overload
     def agent(
         self,
@@ -137,6 +199,7 @@ class App:
         self,
         *topics: str,
         model: Any = None,
+        decode: Callable[[Any], Any] | None = None,
         name: str | None = None,
         max_batch: int = 200,
         within: float | str = 0.0,
@@ -154,7 +217,10 @@ class App:
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
         `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
-        it. `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
+        it. `decode` is a function of yours from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
+        raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
+
+        `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
         `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
 
         `concurrency=n`: at most n calls of the handler at a time in this worker, side by side also within a partition, unless an order
@@ -175,13 +241,16 @@ class App:
         def register(handler: HandlerT) -> HandlerT:
             if self._is_started:
                 raise ConfigurationError("an agent was added after the app was started; add it before")
-            seen = inspect_handler(handler, model=model, in_threads=True)
+            seen = inspect_handler(handler, model=model, own=decode, in_threads=True, takes_resources=True)
             agent = Agent(
                 name=seen.name if name is None else name,
                 topics=topics,
                 kind=seen.kind,
                 call=seen.call,
-                decode=seen.decode,
+                decode=seen.decoding.decode,
+                decodes=seen.decoding.takes,
+                decodes_async=seen.decoding.is_async,
+                decodes_own=decode is not None,
                 max_batch=max_batch,
                 within=parse_duration(within, what="within"),
                 keep_ack_index_on_error=keep_ack_index_on_error,
@@ -197,6 +266,8 @@ class App:
             )
             self._check(agent)
             self._agents.append(agent)
+            if seen.resources is not None:
+                self._slots.lifespans.handlers.append(seen.resources)
             return handler
 
         return register
@@ -216,6 +287,7 @@ class App:
             raise ConfigurationError(f'app {self.settings.group!r} has no agents; add one with @app.agent("orders")')
         for agent in self._agents:
             refuse_own_topics(agent, group=self.settings.group, dead_letter=self._slots.dead_letter.topic)
+        self._slots.lifespans.check()
         kinds = {agent.kind for agent in self._agents}
         for around in self._slots.arounds:
             if around.kind not in kinds:
@@ -348,7 +420,7 @@ class App:
 
         return (await cancel(self.group(), [message_id]))[message_id]
 
-    def run(self) -> None:
+    def run(self, *, watch: int | None = None) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
         Ten seconds after `drain_timeout` the process has ended, whatever hangs. After an error no thread that hangs, such as one of
@@ -356,8 +428,11 @@ class App:
 
         The process is taken for the app's own: its garbage collector is told to look for cycles less often.
 
+        `watch` is the port of its pages, as `Watch` has it; it wins over what is used and set.
+
         Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
+        self._slots.watch_port = watch
         collect_rarely()
         AT_EXIT.disarm()
         watchdog = Watchdog()
@@ -403,15 +478,51 @@ class App:
     async def serve(self, stop: asyncio.Event) -> None:
         """Run in the event loop of the caller until `stop` is set, then drain and return.
 
+        It may be called again after that: what this process remembers, such as successes that a store was not told of, still holds.
+
         Raises `ConfigurationError` if it can't start, any error in Ackwise's own machinery, and the `SystemExit` or
         `KeyboardInterrupt` of a handler.
         """
-        if self._is_started:
-            raise ConfigurationError("this app was started before; make a new one")
-        agents = self.agents()
-        host = self._host = self._slots.host(self._placed(), agents)
-        self._is_started = True
-        await host.run(stop)
+        await self._run(self._begin(), stop)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Running]:
+        """Run beside the block, such as in the lifespan of a web application; at its end drain and leave the group.
+
+            async with app.running() as worker:
+                await worker.ready()
+
+        An error that ends the worker does not end the block: `worker.ended()` waits for it, `worker.is_ready` is for probes, and it is
+        raised at the end of a block that raises nothing. Raises at once what shows without a connection.
+        """
+        host, stop = self._begin(), asyncio.Event()
+        worker = Running(self._run(host, stop), host.has_joined)
+        try:
+            yield worker
+        finally:
+            stop.set()
+            await worker.close()
+        await worker.ended()
+
+    async def _run(self, host: AiokafkaHost, stop: asyncio.Event) -> None:
+        try:
+            await host.run(stop)
+        finally:
+            self._is_running = False
+
+    def _begin(self) -> AiokafkaHost:
+        """The host of a new worker. Raises `ConfigurationError` or, while a call of a handler is left from before, `AckwiseError`."""
+        before = self._host
+        if self._is_running:
+            raise ConfigurationError("this app runs already; make another one for a second worker in this process")
+        if before is not None and (left := before.left_running):
+            raise AckwiseError(
+                f"a call of handler {left[0]!r} has not ended since the app was stopped, and beside it a message could run twice; "
+                "end it, or start in a new process"
+            )
+        host = self._slots.host(self._placed(), self.agents(), before=before)
+        self._host, self._is_started, self._is_running = host, True, True
+        return host
 
     def _code(self) -> int:
         """The exit code of a process that did not end when it was asked to: an error stays one."""

@@ -269,6 +269,7 @@ class TestApp:
             flow=slots.flow_control(first_wait=_FIRST_WAIT),
             sink=Observed([*slots.observers, take], None),
             model=model_of(group.settings, slots.broadcasting),
+            lifespans=slots.lifespans,
             clock=self.clock,
         )
 

@@ -17,10 +17,11 @@ from ackwise.plugin.broadcast.newpartitions import NewPartitions
 from ackwise.plugin.client.internals import partitions_of
 from ackwise.plugin.client.offsets import Asked, ask
 from ackwise.plugin.client.refusal import is_refusal
-from ackwise.plugin.group.member import Client, Member, StoppedWhileStarting
+from ackwise.plugin.group.member import Client, Member
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.host.messagemodel import GroupListener
 from ackwise.plugin.host.opening import Opening
+from ackwise.plugin.lifespan import StoppedWhileStarting
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["OwnGroup"]

@@ -62,12 +62,13 @@ from ackwise.plugin.group.tasks import Tasks
 from ackwise.plugin.group.topicplan import waits_in_place
 from ackwise.plugin.group.topics import TopicNames, ensure_topics
 from ackwise.plugin.group.waiting import Waiting
+from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_store
 
-__all__ = ["Client", "Member", "StoppedWhileStarting", "owner_of"]
+__all__ = ["Client", "Member", "owner_of"]
 
 log = Log()
 
@@ -96,10 +97,6 @@ _LOOK_TIMEOUT = 2.0
 
 #: Seconds between two looks at the ends of the logs, which reconciliation needs to tell a backlog from a loss.
 _BROKER_OFFSETS_EVERY = 30.0
-
-
-class StoppedWhileStarting(AckwiseError):
-    """It was asked to stop before anything had begun."""
 
 
 class Client(Protocol):
@@ -140,9 +137,14 @@ class Member:
         sink: EventSink | None = None,
         flow: FlowControl | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
+        lifespans: Lifespans | None = None,
+        before: Leases | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`store` is that of `Dedup`, `inbox` that of `Transactional`, `outbox` that of `Outbox`, the policy.
+
+        `lifespans` are open before anything else is, and until everything else is closed. `before`: the leases of a worker of the same app
+        that has ended in this process.
 
         `pipeline` makes that of an agent, where it is none of ours. `clock`: epoch seconds, by which copies are due.
         """
@@ -160,6 +162,7 @@ class Member:
         self._working: dict[TopicPartition, set[asyncio.Task[None]]] = {}  #: tasks of lanes, also of those that were let go while they ran
         self.fatal: BaseException | None = None  #: what ends this member
         self.stop = asyncio.Event()
+        self.has_joined = asyncio.Event()  #: it was told its partitions, which may be none
         self.has_moved = asyncio.Event()  #: a lane has come to the end of a batch, and may have room again
         self.outbox = outbox
         self.outbox_policy = outbox_policy
@@ -177,6 +180,10 @@ class Member:
         self._store = store
         self._inbox = inbox
         self._make_pipeline = pipeline
+        self._lifespans = lifespans or Lifespans()
+        self.leases = None
+        self.pipelines = {}
+        self._before = before
         self._tasks = Tasks(settings.group, self._fail)
         self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
         self._foreign = 0  # partitions that came with metadata of others
@@ -195,7 +202,7 @@ class Member:
         group, names = self.settings.group, sorted([*(agent.name for agent in self._agents), *others])
         log.info("starting", group=group, brokers=self.settings.brokers, agents=", ".join(names))
         publisher = KafkaPublisher(self.settings)
-        async with AsyncExitStack() as opened:  # one that can't be closed must not keep the others open
+        async with self._lifespans.opened(group, self.stop, time_to_leave=self._time_to_leave), AsyncExitStack() as opened:
             if sources is not None:
                 await self.insist(lambda: self.ensure_topics(sources))
                 await self.insist(self._refuse_leftovers)
@@ -234,6 +241,9 @@ class Member:
     def time_left(self, otherwise: float) -> float:
         """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
         return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
+
+    def _time_to_leave(self) -> float:
+        return max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT))
 
     async def insist(self, call: Callable[[], Awaitable[None]]) -> None:
         """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
@@ -294,6 +304,8 @@ class Member:
         self.leases = None
         if isinstance(dedup, Dedup) and store is not None:
             self.leases = Leases(store, lease=float(dedup.lease), retention=float(dedup.retention), witness=THIS_PROCESS)
+            if self._before is not None:
+                self.leases.inherit(self._before)
         self.worker = Worker(
             group=self.settings.group,
             later=self.later,

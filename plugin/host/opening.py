@@ -39,6 +39,7 @@ class Opening:
         """These are ours from now on."""
         if self._member.stop.is_set():
             return
+        self._member.has_joined.set()
         for partition in assigned:
             self._assigned[partition] = next(self._epochs)
             self._await_lane(partition)

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -64,6 +64,8 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         async def run(self, stop: asyncio.Event) -> None:
             made["stop"] = stop
 
+        left_running: tuple[str, ...] = ()
+
     async def serve(app: App) -> dict[str, Any]:
         await app.serve(asyncio.Event())
         return made
@@ -114,14 +116,17 @@ async def test_claims_in_memory_are_warned_about(host_of: Any, caplog: pytest.Lo
     assert [record.levelname for record in caplog.records if "claims are kept in memory" in record.message] == ["WARNING"]
 
 
-async def test_an_app_starts_once(host_of: Any) -> None:
+async def test_an_app_that_was_started_takes_nothing_more_and_may_be_started_again(host_of: Any) -> None:
     app = app_of(bill)
     await host_of(app)
-    for late in (lambda: app.use(DeadLetter()), lambda: app.agent("more")(ship)):
+    for late in (lambda: app.use(DeadLetter()), lambda: app.agent("more")(ship), lambda: app.lifespan(nothing)):
         with pytest.raises(ConfigurationError, match="after the app was started"):
             late()
-    with pytest.raises(ConfigurationError, match="started before"):
-        await app.serve(asyncio.Event())
+    assert (await host_of(app))["before"] is not None
+
+
+async def nothing() -> AsyncIterator[None]:
+    yield
 
 
 def test_a_policy_used_twice_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -115,6 +115,24 @@ app.use(timing, shielding, Sessions(), count, seen.append)
 
 
 # Handlers
+
+
+@app.lifespan
+async def places() -> AsyncIterator[Path]:
+    """What handlers need."""
+    yield Path()
+
+
+@app.agent("files", model=Order)
+async def filed(message: Message[Order], place: Path, *, folder: Path) -> None:
+    """A handler with resources."""
+
+
+async def beside() -> None:
+    """A worker beside something else."""
+    async with app.running() as worker:
+        await worker.ready()
+        assert_type(worker.is_ready, bool)
 
 
 @app.agent("orders", max_batch=200, within="500ms")

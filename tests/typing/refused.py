@@ -48,9 +48,9 @@ async def counts(batch: Batch[bytes]) -> int:
     return len(batch)
 
 
-@app.agent("two")  # type: ignore[type-var]  # a handler is called with one argument
-async def two(value: bytes, session: object) -> None:
-    """Wants more than it gets."""
+@app.agent("none")  # type: ignore[type-var]  # a handler is called with its message
+async def none() -> None:
+    """Takes nothing."""
 
 
 @app.agent(["orders"])  # type: ignore[call-overload, untyped-decorator]  # topics are given one by one

@@ -1,0 +1,66 @@
+"""`Running`: a worker that runs beside other work of this process, such as a web application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+__all__ = ["Running"]
+
+
+class Running:
+    """The worker of `app.running()`. `has_joined` is set once it is a member of its group."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], has_joined: asyncio.Event) -> None:
+        self._has_joined = has_joined
+        self._task = asyncio.create_task(_outcome(work), name="ackwise worker")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and is a member of its group; its partitions may be none."""
+        return self._has_joined.is_set() and not self._task.done()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has ended it, if an error did."""
+        return self._task.result() if self._task.done() and not self._task.cancelled() else None
+
+    async def ready(self) -> None:
+        """Return once it is a member of its group. It waits for brokers that are away, for `start_timeout` at most.
+
+        Raises what `App.serve` raises if it ends before that.
+        """
+        joined = asyncio.create_task(self._has_joined.wait())
+        try:
+            await asyncio.wait({joined, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            joined.cancel()
+        if self._task.done():
+            await self.ended()
+
+    async def ended(self) -> None:
+        """Return once it has ended, as it does after the block; raises what `App.serve` raises. Until then it goes on."""
+        await asyncio.wait({self._task})
+        if (error := self._task.result()) is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Return once it has ended; cancelled, it cancels the worker."""
+        try:
+            await asyncio.wait({self._task})
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+
+
+async def _outcome(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What `work` raised: a task that raises `SystemExit` itself would break the event loop open."""
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits
+        return error
+    return None
