@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -105,6 +106,7 @@ def _run(
         from pyspark.errors import PySparkException
 
         from ackwise.spark.commands.lastcommits import commits_at
+        from ackwise.spark.events.damage import without_damaged
         from ackwise.spark.events.reach import require_reach
         from ackwise.spark.events.sources import check_root, gathered, refuse_nothing
         from ackwise.spark.fold.cache import opened
@@ -140,9 +142,9 @@ def _run(
                 progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
                     require_reach(spark, evidence.files, folder)
-                    return judge(
+                    judged = partial(
+                        judge,
                         spark,
-                        evidence,
                         out=folder,
                         run_id=run_id,
                         config=config,
@@ -152,6 +154,15 @@ def _run(
                         last_commits=last,
                         progress=progress,
                     )
+                    try:
+                        return judged(evidence)
+                    except (PySparkException, Py4JError):
+                        readable = without_damaged(evidence)
+                        if readable is None:
+                            raise
+                        refuse_nothing(readable)
+                        progress(f"judging again without {len(evidence.files) - len(readable.files)} damaged files")
+                        return judged(readable)
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:
