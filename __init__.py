@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.disposition import ConsumeStatus as ConsumeStatus
     from ackwise.middleware.disposition import Reject as Reject
     from ackwise.middleware.errors import AckwiseError as AckwiseError
+    from ackwise.middleware.errors import CodecUnavailable as CodecUnavailable
     from ackwise.middleware.errors import ConfigurationError as ConfigurationError
     from ackwise.middleware.errors import EventLogUnavailable as EventLogUnavailable
     from ackwise.middleware.errors import InvalidHandlerResult as InvalidHandlerResult
@@ -113,6 +114,7 @@ __all__ = [
     "CONSUME_SUCCESS",
     "CONSUME_LATER",
     "AckwiseError",
+    "CodecUnavailable",
     "ConfigurationError",
     "EventLogUnavailable",
     "InvalidHandlerResult",
@@ -173,6 +175,7 @@ _HOMES = {
     "CONSUME_SUCCESS": "ackwise.middleware.disposition",
     "CONSUME_LATER": "ackwise.middleware.disposition",
     "AckwiseError": "ackwise.middleware.errors",
+    "CodecUnavailable": "ackwise.middleware.errors",
     "ConfigurationError": "ackwise.middleware.errors",
     "EventLogUnavailable": "ackwise.middleware.errors",
     "InvalidHandlerResult": "ackwise.middleware.errors",

@@ -42,7 +42,7 @@ from ackwise.plugin.outbox.beside import new_relay
 from ackwise.plugin.outbox.relay import OutboxRelay
 from ackwise.stores.postgres.outbox import PostgresOutbox
 
-__all__ = ["Figures", "main", "measure", "read_options", "run"]
+__all__ = ["Bench", "Figures", "main", "make_topic", "measure", "percentiles", "read_options", "run"]
 
 _BATCH, _SIZE, _KEYS, _TOPIC = 500, 200, 1000, "orders"
 
@@ -51,6 +51,17 @@ _SHARE_OF_SLOW: Final = 20
 
 #: Connections that do business side by side, and messages of a transaction.
 _WRITERS, _MESSAGES = 4, 3
+
+#: Statements of a business transaction, whether it writes messages, and whether a relay in this process sends what comes. One update is
+#: the least that a transaction can be; an order looks its account up, takes from it, and writes a booking and its line.
+_BUSINESS: Final = {
+    "one update, without outbox": (1, False, True),
+    "one update, rows only": (1, True, False),
+    "one update, rows and relay": (1, True, True),
+    "an order, without outbox": (4, False, True),
+    "an order, rows only": (4, True, False),
+    "an order, rows and relay": (4, True, True),
+}
 
 _PEER: Final = "faststream-outbox"
 
@@ -70,7 +81,7 @@ class Figures:
             drained.add_row(name, spread(rates), spread(ratios(rates, self.drains["raw"])))
         written = table(f"a business transaction with {_MESSAGES} messages", "what", "transactions/s", "of those without")
         for name, rates in self.business.items():
-            written.add_row(name, spread(rates), spread(ratios(rates, self.business["without outbox"])))
+            written.add_row(name, spread(rates), spread(ratios(rates, self.business[_without(name)])))
         woken = table("wake-up in ms", "by", "p50", "p99")
         for name, found in self.wakes.items():
             woken.add_row(name, spread([p50 for p50, _ in found]), spread([p99 for _, p99 in found]))
@@ -181,29 +192,31 @@ class Bench:
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
         return self.rows / float(done.stdout)
 
-    async def work(self, *, with_outbox: bool) -> float:
-        """Business transactions per second, while a relay in this process sends what they write."""
+    async def work(self, kind: str) -> float:
+        """Business transactions per second of a `kind`."""
+        statements, with_outbox, with_relay = _BUSINESS[kind]
         counts, stop = OutboxCounts(), asyncio.Event()
-        running = asyncio.create_task(self.relay(counts).run(stop))
+        running = asyncio.create_task(self.relay(counts).run(stop)) if with_relay else None
         connections = [await asyncpg.connect(self.url) for _ in range(_WRITERS)]
         messages, each = self.messages(_MESSAGES), self.transactions // _WRITERS
 
         async def write(connection: asyncpg.Connection, writer: int) -> None:
-            for _ in range(each):
-                if with_outbox:
-                    async with self.outbox.transaction(connection) as transaction:
-                        await connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = $1", writer)
-                        for message in messages:
-                            transaction.send(message.topic, message.value, key=message.key)
-                else:
+            for number in range(each):
+                if not with_outbox:
                     async with connection.transaction():
-                        await connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = $1", writer)
+                        await _do_business(connection, statements, writer, number)
+                    continue
+                async with self.outbox.transaction(connection) as transaction:
+                    await _do_business(connection, statements, writer, number)
+                    for message in messages:
+                        transaction.send(message.topic, message.value, key=message.key)
 
         begun = time.perf_counter()
         await asyncio.gather(*(write(connection, writer) for writer, connection in enumerate(connections)))
         lasted = time.perf_counter() - begun
         stop.set()
-        await running
+        if running is not None:
+            await running
         for connection in connections:
             await connection.close()
         await self.empty()
@@ -254,6 +267,20 @@ class _Clocked:
         return [Acked(message.topic, 0, 0, 0, message.message_id) for message in messages]
 
 
+async def _do_business(connection: asyncpg.Connection, statements: int, account: int, number: int) -> None:
+    """The first of the `statements` that an order has."""
+    if statements > 1:
+        await connection.fetchval("SELECT balance FROM accounts WHERE id = $1 FOR UPDATE", account)
+    await connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = $1", account)
+    if statements > 1:
+        order = await connection.fetchval("INSERT INTO bookings (account, amount) VALUES ($1, 1) RETURNING id", account)
+        await connection.execute("INSERT INTO booking_lines (booking, item) VALUES ($1, $2)", order, number)
+
+
+def _without(kind: str) -> str:
+    return f"{kind.partition(',')[0]}, without outbox"
+
+
 async def _always() -> bool:
     return True
 
@@ -281,14 +308,16 @@ async def measure(bench: Bench, rounds: int) -> Figures:
     connection = await asyncpg.connect(bench.url)
     await connection.execute("CREATE TABLE accounts (id int PRIMARY KEY, balance bigint NOT NULL DEFAULT 0)")
     await connection.execute("INSERT INTO accounts SELECT generate_series(0, $1)", _WRITERS)
+    await connection.execute("CREATE TABLE bookings (id bigserial PRIMARY KEY, account int NOT NULL, amount bigint NOT NULL)")
+    await connection.execute("CREATE TABLE booking_lines (id bigserial PRIMARY KEY, booking bigint NOT NULL, item int NOT NULL)")
     await connection.close()
     figures = Figures()
     for number in range(rounds):
         for name, drain in _rotated(list(bench.drains.items()), number):
             await bench.empty()
             figures.drains[name].append(await drain())
-        for name, with_outbox in _rotated([("without outbox", False), ("with outbox", True)], number):
-            figures.business[name].append(await bench.work(with_outbox=with_outbox))
+        for name in _rotated(list(_BUSINESS), number):
+            figures.business[name].append(await bench.work(name))
         for mode in _rotated(["in process", "notified", "poll, 1 s"], number):
             figures.wakes[mode].append(await bench.wake(mode))
     await bench.outbox.close()
@@ -300,7 +329,8 @@ def _rotated(turns: list[Any], by: int) -> list[Any]:
     return turns[by:] + turns[:by]
 
 
-async def _topic(brokers: str) -> None:
+async def make_topic(brokers: str) -> None:
+    """Make the topic that everybody sends to."""
     admin = AIOKafkaAdminClient(bootstrap_servers=brokers)
     await admin.start()
     await admin.create_topics([NewTopic(_TOPIC, 4, 1)])
@@ -333,7 +363,7 @@ def run(options: argparse.Namespace) -> Figures:
         postgres_server() as database,
     ):
         url = f"postgresql://{USER}@127.0.0.1:{database.port}/postgres"
-        asyncio.run(_topic(brokers))
+        asyncio.run(make_topic(brokers))
         peer = options.peer if _PEER in versions(options.peer) else None
         bench = Bench(url, brokers, rows=options.rows, transactions=options.transactions, wakes=options.wakes, peer=peer)
         return asyncio.run(measure(bench, options.rounds))

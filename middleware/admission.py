@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, cast
 
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import FIRST
+from ackwise.middleware.decoding import decoded, decoded_ahead
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
-from ackwise.middleware.errors import StoreUnavailable, UndecodableHeader
+from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.leases import Leases
@@ -36,7 +37,7 @@ DEAD_AFTER = 10
 
 _MS_PER_DAY = 86_400_000
 
-_headers, _values = attrgetter("headers"), attrgetter("value")
+_headers = attrgetter("headers")
 
 
 class Admission:
@@ -58,8 +59,10 @@ class Admission:
         self.undeduplicated = 0  #: messages whose key was None or ""
         self.unprotected = 0  #: messages that ran without a claim while the store was down
 
-    def prepare(self, runs: list[Run]) -> BaseException | None:
+    async def prepare(self, runs: list[Run]) -> BaseException | None:
         """As `decode`; and what the rate of the handler does not let begin now is withheld."""
+        if self._agent.decodes_async:
+            await self._decode_ahead(runs)
         stopped = self.decode(runs)
         if stopped is None:
             self._worker.flow.limit(self._agent.name, runs)
@@ -69,13 +72,17 @@ class Admission:
         """Decode values and find keys, once per message; returns what stops the app if user code raised that."""
         unidentified: list[tuple[Run, BaseException]] = []
         broken: list[Exception] = []
-        stopped = None
+        stopped: BaseException | None = None
+        away: CodecUnavailable | None = None
         settling = _come_up(runs)
         for run in [run for run in runs if run.stage is Stage.FETCHED and not run.prepared]:
             self._refuse_raw_names(runs, run)
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
-            stopped = self._decode(runs, run)
+            if away is None:
+                stopped, away = self._decode(runs, run)
+            else:
+                self._await_codec(run, away)  # behind one that could not be decoded now none is
             if stopped is not None or run.stage is not Stage.FETCHED or not len(run):
                 continue
             if self._agent.order_by is not None:
@@ -95,31 +102,44 @@ class Admission:
         for single in pick(runs, run, raw):
             single.rule(Dead(Reason.UNDECODABLE, Failure.of(UndecodableHeader("the name of a header is not UTF-8"))))
 
-    def _decode(self, runs: list[Run], run: Run) -> BaseException | None:
-        """What can't be decoded is dead."""
-        make = self._agent.message
-        values: list[object] = []
-        bad: dict[int, BaseException] = {}
-        raw: Iterator[Any] = map(_values, run.records) if make is None else iter(run.deliveries())
-        while len(values) < len(run):
-            try:
-                values.extend(map(self._agent.decode if make is None else make, raw))  # goes on behind one that raised
-                if len(values) < len(run):
-                    raise StopIteration  # the decoder's own, which `map` takes for the end of the records
-            except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
-                if stops(error):
-                    return error
-                bad[len(values)] = error
-                values.append(None)
-        if make is None:
+    async def _decode_ahead(self, runs: Sequence[Run]) -> None:
+        """Let an asynchronous decoder decode what `decode` then takes; nothing is decided here."""
+        for run in runs:
+            if not run.prepared and run.stage in (Stage.FETCHED, Stage.WITHHELD):
+                run.ahead = await decoded_ahead(run, self._agent)
+
+    def _decode(self, runs: list[Run], run: Run) -> tuple[BaseException | None, CodecUnavailable | None]:
+        """What can't be decoded is dead, what can't be decoded now is held. Returns what stops the app, and why something is held."""
+        values, bad = decoded(run, self._agent)
+        for place, raised in bad.items():
+            if stops(raised):
+                return raised, None
+            if isinstance(raised, CodecUnavailable):
+                (behind,) = divide(runs, run, [range(place, len(run))])
+                self._await_codec(behind, raised)
+                if behind is run:
+                    return None, raised
+                values, bad = values[:place], {before: error for before, error in bad.items() if before < place}
+                self._take(runs, run, values, bad)
+                return None, raised
+        self._take(runs, run, values, bad)
+        return None, None
+
+    def _take(self, runs: list[Run], run: Run, values: list[object], bad: Mapping[int, BaseException]) -> None:
+        if self._agent.message is None:
             run.values = values
         else:
             run.made = cast(list[Message[Any]], values)
+        run.ahead = None
         run.prepared = True
         for single, raised in zip(pick(runs, run, bad), bad.values(), strict=True):
             single.prepared = False  # it must never run: if it comes up again, it is decoded again
             single.rule(Dead(Reason.UNDECODABLE, Failure.of(raised)))
-        return None
+
+    def _await_codec(self, run: Run, error: CodecUnavailable) -> None:
+        run.ahead = None
+        run.stage = Stage.WITHHELD
+        self._worker.postpone([run], "what its decoder needs is not available", error)
 
     def _find_order(self, runs: list[Run], run: Run, order_by: Callable[[Message[Any]], object]) -> BaseException | None:
         """Find the keys for the order; a message whose function raises has failed, in place and under the key of its record."""

@@ -33,7 +33,7 @@ class Agent:
     topics: tuple[str, ...]
     kind: Literal["batch", "message", "stream"]
     call: Callable[[Batch[Any]], Awaitable[object]] | Callable[[Message[Any]], Awaitable[object]]
-    decode: Callable[[bytes | None], object]  #: raises anything for a value that can't be decoded
+    decode: Callable[[Any], object]  #: of a value, or as `decodes` says; raises anything for one that can't be decoded
     max_batch: Annotated[int, "messages in a batch at most"] = 200
     within: Annotated[float, "time that a batch waits to fill"] = 0.0
     keep_ack_index_on_error: Annotated[bool, "keep the prefix up to `ack_index` when the handler raises after it"] = False
@@ -51,6 +51,9 @@ class Agent:
     max_bytes: Annotated[int | None, "the same in bytes"] = None
     batch: Callable[[Sequence[Message[Any]]], Batch[Any]] = Batch  #: makes what a handler of batches gets
     message: Callable[[Delivery], Message[Any]] | None = None  #: makes the message itself, where decoding takes more than the value
+    decodes: Literal["value", "message"] = "value"  #: what `decode` takes
+    decodes_async: bool = False  #: `decode` returns an awaitable
+    decodes_own: bool = False  #: `decode` is the user's, and may raise `CodecUnavailable`
 
     @property
     def overlaps(self) -> bool:

@@ -11,12 +11,14 @@ AckwiseError
     ├── StoreUnavailable     the claim store did not answer
     │   └── Fenced           somebody else has taken the partition over
     ├── PublishUnavailable   the broker did not acknowledge a copy
+    ├── CodecUnavailable     what a decoder needs did not answer, such as a schema registry
     └── EventLogUnavailable  the event log could not be made durable
 PublishRefused (AckwiseError)  the broker will never take this copy; the message becomes a dead letter
 """
 
 __all__ = [
     "AckwiseError",
+    "CodecUnavailable",
     "ConfigurationError",
     "ConsumeTimeout",
     "EventLogUnavailable",
@@ -74,6 +76,13 @@ class StoreUnavailable(Unavailable):
 
 class Fenced(StoreUnavailable):
     """Somebody else has taken the partition over: nothing of this transaction stays."""
+
+
+class CodecUnavailable(Unavailable):
+    """What a decoder needs did not answer, such as a schema registry; for decoders to raise. Its messages are held, and lose no attempt.
+
+    Its text is logged, so let nothing of the message be in it.
+    """
 
 
 class PublishUnavailable(Unavailable):

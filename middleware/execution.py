@@ -10,6 +10,7 @@ from copy import copy
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
+from weakref import WeakSet
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.assigned import Undecided, current_assignment
@@ -49,7 +50,7 @@ class Execution:
         self._slots = None if agent.slots is None else asyncio.Semaphore(agent.slots)
         self.decisions = Decisions(agent, worker)
         self.overtime = Overtime(agent)
-        self.running: set[asyncio.Task[None]] = set()  #: calls of the handler that have not ended
+        self._calls: WeakSet[asyncio.Task[None]] = WeakSet()
 
     async def run(
         self,
@@ -85,6 +86,11 @@ class Execution:
             self.give_up(runs, [run for run in runs if run.stage is Stage.ADMITTED], call)
         return call
 
+    @property
+    def running(self) -> int:
+        """How many calls of the handler have not ended."""
+        return sum(not task.done() for task in self._calls)
+
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """One of the calls of the handler that this worker makes at a time."""
@@ -108,8 +114,7 @@ class Execution:
     def _start(self, work: Work, call: HandlerCall) -> None:
         handle = self._handle_batches if self._agent.kind == "batch" else self._handle_messages
         call.task = asyncio.create_task(handle(work, call), name=f"ackwise handler {self._agent.name}")
-        self.running.add(call.task)
-        call.task.add_done_callback(self.running.discard)
+        self._calls.add(call.task)
         work.calls.append(call)
 
     def begin(self, runs: list[Run], ready: Sequence[Run], call: HandlerCall) -> list[Run]:

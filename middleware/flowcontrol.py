@@ -100,7 +100,7 @@ class FlowControl:
             return
         circuit = self._undecodable.get(handler) or self._undecodable.setdefault(handler, Circuit(self._breaker, withholds=True))
         decided = set(settling)
-        undecided = [run for run in runs if run not in decided] if decided else runs
+        undecided = [run for run in runs if run not in decided and run.stage is not Stage.WITHHELD]  # nobody could decode what is withheld
         recovered = [run for run in undecided if run.counted == "bad" and run.prepared]
         fresh = [*recovered, *(run for run in undecided if not run.counted)]
         bad = [run for run in undecided if _is_undecodable(run)]

@@ -46,7 +46,7 @@ class OffsetsPipeline(TransactionalPipeline):
     async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
         one_by_one(runs)
         partition = cast(OwnedPartition, assignment)
-        stopped = self._admission.prepare(runs)
+        stopped = await self._admission.prepare(runs)
         if stopped is None and await self._is_clear(runs, partition) and await self._may_begin(runs, assignment):
             await self._settle.publish([run for run in runs if run.stage is Stage.RULED], partition)
             stopped = await self._transact(_before_the_first_that_waits(runs), partition)

@@ -11,10 +11,28 @@ from typing import Final, NamedTuple, Protocol
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers, Message
 
-__all__ = ["MESSAGE_ID", "Acked", "MessageSender", "Outgoing", "SendAnswer", "SendFailed", "message_id", "new_message_id", "outgoing_of"]
+__all__ = [
+    "MESSAGE_ID",
+    "MISSING",
+    "Acked",
+    "MessageSender",
+    "Outgoing",
+    "SendAnswer",
+    "SendFailed",
+    "message_id",
+    "new_message_id",
+    "outgoing_of",
+    "refuse_own_headers",
+]
 
 #: The header with the id of a message. A producer sets it on each send, and on each repetition of a send to the same text.
 MESSAGE_ID: Final = "message-id"
+
+#: `SendFailed.error` of a message whose topic is not there, as brokers said that answered.
+MISSING: Final = "UnknownTopicOrPartitionError"
+
+#: Begins the names of headers that say what a copy or a delayed message is: one that a sender sets would make its message look like that.
+_OURS: Final = "ackwise-"
 
 #: Bytes of a message id as UTF-8: it is a column of the outbox, and part of what a consumer remembers.
 _LONGEST_ID: Final = 200
@@ -81,6 +99,15 @@ def outgoing_of(messages: Iterable[Outgoing]) -> list[Outgoing]:
         if not isinstance(message, Outgoing):
             raise ConfigurationError(f"message {place} of the list is of type {type(message).__name__}; give Outgoing(topic, value)")
     return found
+
+
+def refuse_own_headers(message: Outgoing) -> None:
+    """Raise `ConfigurationError` if the sender set a header that only Ackwise sets."""
+    if found := next((name for name, _ in message.headers if name.startswith(_OURS)), None):
+        raise ConfigurationError(
+            f"a message to {message.topic!r} has the header {found!r}, and names that begin with {_OURS!r} are Ackwise's own: "
+            "its consumers would take it for a copy; leave such headers out, also where those of another message are passed on"
+        )
 
 
 class Acked(NamedTuple):

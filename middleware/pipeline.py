@@ -72,7 +72,7 @@ class Pipeline:
     @property
     def running(self) -> int:
         """How many calls of its handler have not ended, those that were abandoned or left behind among them."""
-        return len(self._execution.running)
+        return self._execution.running
 
     def find_order(self, runs: list[Run]) -> None:
         """Find the keys of `runs` for the order `key`. A message whose function raises has the key of its record."""
@@ -87,7 +87,7 @@ class Pipeline:
         return batch_limit(run, self.agent.max_batch, self._worker.later, self.agent.in_place)
 
     async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
-        stopped = self._admission.prepare(runs)
+        stopped = await self._admission.prepare(runs)
         if stopped is None and await self._may_begin(runs, assignment):
             async with self._turn(runs) as may_run:
                 if may_run and not assignment.cut_off:

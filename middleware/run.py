@@ -59,7 +59,7 @@ class Stage(enum.IntEnum):
 
 
 #: What a run has of each of its messages; `None` where it has none of it.
-_COLUMNS: Final = ("records", "values", "made", "timestamps", "ids", "hashes", "tokens", "exec_ids", "sizes", "order_keys")
+_COLUMNS: Final = ("records", "values", "ahead", "made", "timestamps", "ids", "hashes", "tokens", "exec_ids", "sizes", "order_keys")
 
 _TIME_OF_DELIVERY, _TIME_OF_RECORD = attrgetter("timestamp_ms"), attrgetter("timestamp")
 
@@ -79,6 +79,7 @@ class Run:
         self.pipeline = pipeline
         self.records = records
         self.values: Sequence[Any] | None = None  #: decoded
+        self.ahead: Sequence[Any] | None = None  #: what an asynchronous decoder returned; `Raised`: what it raised
         self.made: Sequence[Message[Any]] | None = None  #: as the handler sees them, once somebody has looked
         self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
         self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated

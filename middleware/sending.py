@@ -11,6 +11,7 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import Event, EventCode
 from ackwise.middleware.fate import decide, log_broken_policy
 from ackwise.middleware.log import Log
+from ackwise.middleware.missing import MissingTopics
 from ackwise.middleware.outgoing import Acked, SendFailed
 from ackwise.middleware.run import Run, Stage
 from ackwise.middleware.worker import Worker
@@ -22,6 +23,9 @@ log = Log()
 #: Seconds until what was not acknowledged is sent again, as a copy is.
 _AGAIN = 5.0
 
+#: Seconds that a topic may be missing until what is published to it has failed: all the time that a `Producer` has for a message.
+_PATIENCE = 120.0
+
 
 class Sending:
     """Sends for the messages of `agent`."""
@@ -29,11 +33,13 @@ class Sending:
     def __init__(self, agent: Agent, worker: Worker) -> None:
         self._agent = agent
         self._worker = worker
+        self._missing = MissingTopics(_PATIENCE, worker.monotonic)
 
     async def __call__(self, publishing: Sequence[Run]) -> None:
         """Send what each of `publishing` publishes, and leave it PUBLISHED if all is acknowledged, held if not.
 
-        What is acknowledged is not sent again. One of which something is refused for good has failed, as if its handler had raised that.
+        What is acknowledged is not sent again. One of which something is refused for good has failed, as if its handler had raised that;
+        so has one that publishes to a topic that is missing for two minutes.
         """
         sender = self._worker.sender
         messages = [message for run in publishing for message in run.publishes]
@@ -43,7 +49,7 @@ class Sending:
             failures: list[SendFailed] = []
             left = []
             for message in run.publishes:
-                answer = next(answers, _NO_SENDER)
+                answer = self._missing.judge(message.topic, next(answers, _NO_SENDER))
                 if isinstance(answer, Acked):
                     self._record(run, answer)
                 else:

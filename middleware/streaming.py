@@ -69,7 +69,7 @@ class StreamingPipeline(Pipeline):
         async with AsyncExitStack() as company:
             async with stretch.turn:
                 flight = Flight(())
-                stopped = self._admission.prepare(runs)
+                stopped = await self._admission.prepare(runs)
                 begins = stopped is None and await self._may_begin(runs, stretch)
                 if begins and await company.enter_async_context(self._turn(runs)) and not stretch.cut_off:
                     flight = await self._admit(runs, stretch)

@@ -44,7 +44,7 @@ class TransactionalPipeline(Pipeline):
 
     async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
         one_by_one(runs)
-        stopped = self._admission.prepare(runs)
+        stopped = await self._admission.prepare(runs)
         if stopped is None and await self._may_begin(runs, assignment):
             stopped = await self._transact(self._admission.elect(runs), assignment)
         follow(runs)

@@ -27,7 +27,7 @@ from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage,
 from ackwise.plugin.around import Middleware, wrap
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
-from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of, refuse_own_topics
+from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
 from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.lifespan import Lifespan
 from ackwise.plugin.observers import Observer
@@ -38,6 +38,7 @@ from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
 from ackwise.plugin.running import Running
 from ackwise.plugin.settings.config import Config, read_config
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, AppSettings, HostSettings, refuse_unknown
+from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Policy, Slots
 
 if TYPE_CHECKING:
@@ -124,6 +125,44 @@ class App:
     def agent(
         self,
         *topics: str,
+        decode: Callable[[Any], Coroutine[Any, Any, T]],
+        model: None = None,
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        commit: CommitMode = "auto",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+    ) -> HandlerOf[T]: ...
+    @overload
+    def agent(
+        self,
+        *topics: str,
+        decode: Callable[[Any], T],
+        model: None = None,
+        name: str | None = None,
+        max_batch: int = 200,
+        within: float | str = 0.0,
+        keep_ack_index_on_error: bool = False,
+        concurrency: int | None = None,
+        consume_timeout: float | str = CONSUME_TIMEOUT,
+        order: Order = "none",
+        commit: CommitMode = "auto",
+        order_by: Callable[[Message[Any]], object] | None = None,
+        in_place: RetryInPlace | None = None,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+    ) -> HandlerOf[T]: ...
+    @overload
+    def agent(
+        self,
+        *topics: str,
         model: type[T],
         name: str | None = None,
         max_batch: int = 200,
@@ -160,6 +199,7 @@ class App:
         self,
         *topics: str,
         model: Any = None,
+        decode: Callable[[Any], Any] | None = None,
         name: str | None = None,
         max_batch: int = 200,
         within: float | str = 0.0,
@@ -177,8 +217,11 @@ class App:
 
         Its first annotation says what it gets: `Batch[T]` (up to `max_batch` messages of one partition, waiting up to
         `within` seconds for them), `Message[T]`, or the value `T` alone. `model` is `T` where the annotation does not say
-        it; further parameters are what lifespans yield. `name`, the function's by default, stands in copies, claims and events:
-        changing it orphans them. With `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
+        it. `decode` is a function of yours from the raw bytes, or from a `Message[bytes]`, to the value; it may be `async`, and
+        raises `CodecUnavailable` to have its messages held. Further parameters are what lifespans yield.
+
+        `name`, the function's by default, stands in copies, claims and events: changing it orphans them. With
+        `keep_ack_index_on_error` the prefix up to `ack_index` survives an exception.
 
         `concurrency=n`: at most n calls of the handler at a time in this worker, side by side also within a partition, unless an order
         forbids it. Without it a partition has one call at a time. `consume_timeout` (seconds, or a text such as `"15m"`; 0 for none) is
@@ -198,13 +241,16 @@ class App:
         def register(handler: HandlerT) -> HandlerT:
             if self._is_started:
                 raise ConfigurationError("an agent was added after the app was started; add it before")
-            seen = inspect_handler(handler, model=model, in_threads=True, takes_resources=True)
+            seen = inspect_handler(handler, model=model, own=decode, in_threads=True, takes_resources=True)
             agent = Agent(
                 name=seen.name if name is None else name,
                 topics=topics,
                 kind=seen.kind,
                 call=seen.call,
-                decode=seen.decode,
+                decode=seen.decoding.decode,
+                decodes=seen.decoding.takes,
+                decodes_async=seen.decoding.is_async,
+                decodes_own=decode is not None,
                 max_batch=max_batch,
                 within=parse_duration(within, what="within"),
                 keep_ack_index_on_error=keep_ack_index_on_error,

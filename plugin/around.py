@@ -13,7 +13,7 @@ from ackwise.middleware.assigned import check_cut_off
 from ackwise.middleware.batch import Batch
 from ackwise.middleware.errors import ConfigurationError, InvalidHandlerResult
 from ackwise.middleware.message import Message
-from ackwise.plugin.handler import first_parameter, is_async, name_of
+from ackwise.plugin.signature import first_parameter, is_async, name_of
 
 __all__ = ["Around", "CallNext", "Middleware", "inspect_middleware", "wrap"]
 

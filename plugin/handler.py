@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-import functools
 import inspect
-import sys
 import types
 import typing
 from collections import abc, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, Union, overload
-
-import pydantic
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.batch import Batch
@@ -22,30 +17,22 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.limits import check_threshold
 from ackwise.middleware.message import Message
 from ackwise.middleware.ordering import COMMIT_MODES, ORDERS, RetryInPlace
+from ackwise.plugin.decoder import Decoder, Decoding, decoder_of, own_decoding
 from ackwise.plugin.lifespan import WithResources
+from ackwise.plugin.signature import UNTYPED, bare, first_parameter, is_async, name_of, resolved, spelled
 from ackwise.plugin.threads import Threaded
 
 __all__ = [
-    "Decoder",
     "Handler",
     "HandlerOf",
     "check_agent",
-    "decoder_of",
-    "first_parameter",
     "inspect_handler",
-    "is_async",
-    "name_of",
     "refuse_own_topics",
 ]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 StatusT = TypeVar("StatusT", bound=ConsumeStatus | None)
-
-Decoder = Callable[[bytes | None], object]
-"""Payload to value; raises anything for what can't be decoded."""
-
-_UNTYPED: Final = inspect.Parameter.empty
 
 #: Types that a batch has in other libraries.
 _LISTS: Final = (list, deque, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable)
@@ -81,7 +68,7 @@ class Handler:
     name: str
     kind: Literal["batch", "message"]
     call: Callable[[Any], Awaitable[object]]
-    decode: Decoder
+    decoding: Decoding
     in_thread: bool = False
     resources: WithResources | None = None
 
@@ -91,6 +78,7 @@ def inspect_handler(
     *,
     model: Any = None,
     decode: Decoder | None = None,
+    own: Callable[[Any], Any] | None = None,
     in_threads: bool = False,
     takes_resources: bool = False,
 ) -> Handler:
@@ -99,9 +87,10 @@ def inspect_handler(
     `Batch[T]` gets a batch, `Message[T]` one message with its key and headers, any other `T` the decoded value alone.
     `bytes` is the value as it is (also without an annotation), `str` is UTF-8, everything else is JSON that pydantic
     checks. A null value is decoded only where `T` admits `None`. With `decode` the topic says how values are decoded, and `T`
-    is only what people and type checkers read. A plain `def` runs in a thread, if `in_threads` allows it. With `takes_resources`, further
-    parameters without a default are what lifespans yield, by their types. Raises `ConfigurationError`,
-    also for a bare `list[T]`: it reads like a batch, and every single value would fail to be one.
+    is only what people and type checkers read, as with `own`, the user's decoder of this handler. A plain `def` runs in a thread, if
+    `in_threads` allows it. With `takes_resources`, further parameters without a default are what lifespans yield, by their types.
+
+    Raises `ConfigurationError`, also for a bare `list[T]`: it reads like a batch, and every single value would fail to be one.
     """
     name = name_of(function)
     in_thread = not is_async(function)
@@ -115,17 +104,17 @@ def inspect_handler(
     function = resources or function
     origin = typing.get_origin(annotation) or annotation
     if origin is Batch or origin is Message:
-        payload = next(iter(typing.get_args(annotation)), _UNTYPED)
+        payload = next(iter(typing.get_args(annotation)), UNTYPED)
         if isinstance(payload, typing.TypeVar):
-            payload = _UNTYPED
+            payload = UNTYPED
         kind: Literal["batch", "message"] = "batch" if origin is Batch else "message"
         whole = Threaded(function, name) if in_thread else function
-        return Handler(name, kind, whole, decode or decoder_of(name, payload, model), in_thread, resources)
+        return Handler(name, kind, whole, _decoding(name, decode, own, payload, model), in_thread, resources)
 
     if _is_list(annotation):
         raise ConfigurationError(
-            f"handler {name!r} takes {_spelled(annotation)}, which may mean two things: take Batch[{_element(annotation)}] for a whole "
-            f"batch, or Message[{_spelled(annotation)}] for single messages whose value is a list"
+            f"handler {name!r} takes {spelled(annotation)}, which may mean two things: take Batch[{_element(annotation)}] for a whole "
+            f"batch, or Message[{spelled(annotation)}] for single messages whose value is a list"
         )
 
     of_value = Threaded(function, name) if in_thread else function
@@ -133,7 +122,13 @@ def inspect_handler(
     async def call(message: Message[Any]) -> object:
         return await of_value(message.value)
 
-    return Handler(name, "message", call, decode or decoder_of(name, annotation, model), in_thread, resources)
+    return Handler(name, "message", call, _decoding(name, decode, own, annotation, model), in_thread, resources)
+
+
+def _decoding(name: str, decode: Decoder | None, own: Callable[[Any], Any] | None, payload: Any, model: Any) -> Decoding:
+    if own is not None:
+        return own_decoding(name, own, payload, model)
+    return Decoding(decode or decoder_of(name, payload, model))
 
 
 def _resources_of(function: Callable[..., Any], name: str) -> WithResources | None:
@@ -146,17 +141,17 @@ def _resources_of(function: Callable[..., Any], name: str) -> WithResources | No
 
 def _class_of(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> type:
     """The class by which the resource for `parameter` is found."""
-    annotation = _resolved(function, parameter, f"handler {name!r}")
+    annotation = resolved(function, parameter, f"handler {name!r}")
     kind = typing.get_origin(annotation) or annotation
     try:
-        if isinstance(kind, type) and kind not in (object, types.UnionType, _UNTYPED):
+        if isinstance(kind, type) and kind not in (object, types.UnionType, UNTYPED):
             isinstance(None, kind)
             return kind
     except TypeError:  # a protocol that can't be checked
         pass
-    spelled = "without an annotation" if annotation is _UNTYPED else f"annotated with {_spelled(annotation)}"
+    found = "without an annotation" if annotation is UNTYPED else f"annotated with {spelled(annotation)}"
     raise ConfigurationError(
-        f"handler {name!r} has the parameter {parameter.name!r} {spelled}; beside its message a handler gets what lifespans yield, by its "
+        f"handler {name!r} has the parameter {parameter.name!r} {found}; beside its message a handler gets what lifespans yield, by its "
         "class: annotate it with that, or give it a default"
     )
 
@@ -203,6 +198,11 @@ def _check_order(agent: Agent) -> None:
         raise ConfigurationError(f"agent {name!r} has commit='manual' and order={order!r}; it holds for order='partition', leave it out")
     if agent.order_by is not None and order != "key":
         raise ConfigurationError(f"agent {name!r} has order_by and order={order!r}; it finds the key for order='key'")
+    if agent.order_by is not None and agent.decodes_own:
+        raise ConfigurationError(
+            f"agent {name!r} has order_by and decode; while what decode needs is away nobody would know the keys, and messages could "
+            "overtake each other: order by the record's key, and leave order_by out"
+        )
     if agent.order_by is not None and not callable(agent.order_by):
         raise ConfigurationError(f"order_by of agent {name!r} is {agent.order_by!r}; give a function from a message to its key")
 
@@ -220,111 +220,12 @@ def refuse_own_topics(agent: Agent, *, group: str, dead_letter: str | None) -> N
             )
 
 
-def name_of(function: object) -> str:
-    """The name that messages call `function` by."""
-    function = _plain(function)
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _plain(function: Any) -> Any:
-    """The function inside of decorators, methods and partials, or the object whose class is callable."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif inspect.ismethod(function):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        else:
-            return function
-
-
-def is_async(function: object) -> bool:
-    """Whether calling `function` gives a coroutine, as far as its definition says."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-def first_parameter(function: Callable[..., Any], *, what: str, arity: int = 1, given: Collection[str] = ()) -> inspect.Parameter:
-    """The first parameter of `function`, its annotation resolved, after checking that `arity` positional arguments fit.
-
-    The parameters `given` are given by name.
-    """
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*[None] * arity, **dict.fromkeys(given))
-    except TypeError:
-        wanted = "one argument" if arity == 1 else f"{arity} arguments"
-        raise ConfigurationError(
-            f"{what} has the parameters {signature}; it is called with {wanted}, so the others need defaults"
-        ) from None
-    first = next(iter(signature.parameters.values()))
-    return first.replace(annotation=_resolved(function, first, what))
-
-
-def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, what: str) -> Any:
-    """The annotation of `parameter` alone: what the others and the result are annotated with need not exist at run time."""
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    function = _plain(function)
-    namespace = getattr(function, "__globals__", None) or vars(sys.modules[type(function).__module__])
-    only = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
-    try:
-        return typing.get_type_hints(only, globalns=namespace, include_extras=True)[parameter.name]
-    except (NameError, AttributeError, TypeError, SyntaxError) as error:
-        raise ConfigurationError(
-            f"{what} annotates {parameter.name!r} with {parameter.annotation!r}, which can't be resolved ({error}); "
-            "import its names outside of TYPE_CHECKING and define them in the module, not in a function"
-        ) from None
-
-
-def decoder_of(name: str, annotation: Any, model: Any = None) -> Decoder:
-    """How handler `name` gets its values: by `annotation`, or by `model` where that says nothing. Raises `ConfigurationError`."""
-    payload = annotation if model is None else model
-    if model is not None and annotation not in (_UNTYPED, Any, model):
-        raise ConfigurationError(f"handler {name!r} takes {_spelled(annotation)} and was given model={_spelled(model)}; give one of them")
-    if payload is _UNTYPED:
-        payload = bytes
-    try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(payload)
-    except (
-        pydantic.errors.PydanticSchemaGenerationError,
-        pydantic.errors.PydanticUndefinedAnnotation,
-        pydantic.PydanticUserError,
-    ) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ConfigurationError(
-            f"handler {name!r} takes {_spelled(payload)}, which pydantic can't decode ({reason}); take a model or bytes"
-        ) from None
-    match _bare(payload):
-        case builtins.bytes:
-            return adapter.validator.validate_python  # without the wrapper that takes as long again
-        case builtins.str:
-            return lambda raw: adapter.validate_python(None if raw is None else raw.decode())
-        case _:
-            return lambda raw: adapter.validate_python(None) if raw is None else adapter.validate_json(raw)
-
-
-def _bare(payload: Any) -> Any:
-    """`T` of `Annotated[T, …]` and of `T | None`."""
-    origin, arguments = typing.get_origin(payload), typing.get_args(payload)
-    if origin is Annotated:
-        return _bare(arguments[0])
-    rest = [kind for kind in arguments if kind is not types.NoneType]
-    return _bare(rest[0]) if origin in (Union, types.UnionType) and len(rest) == 1 else payload
-
-
 def _is_list(annotation: Any) -> bool:
     """Whether a value of this type has any number of elements, all of one type."""
-    bare = _bare(annotation)
-    origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
+    kind = bare(annotation)
+    origin, arguments = typing.get_origin(kind) or kind, typing.get_args(kind)
     return any(origin is kind for kind in _LISTS) or (origin is tuple and arguments[1:] in ((), (...,)))
 
 
 def _element(annotation: Any) -> str:
-    return _spelled(next(iter(typing.get_args(_bare(annotation))), Any))
-
-
-def _spelled(kind: Any) -> str:
-    if typing.get_args(kind):
-        return str(kind)
-    return kind.__qualname__ if isinstance(kind, type) else str(kind)
+    return spelled(next(iter(typing.get_args(bare(annotation))), Any))

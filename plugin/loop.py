@@ -19,7 +19,8 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.rulings import stops
-from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
+from ackwise.plugin.decoder import decoder_of
+from ackwise.plugin.handler import check_agent, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.addresses import Address

@@ -11,7 +11,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import Durable, Event, EventSink, durable_of
 from ackwise.middleware.log import Log
 from ackwise.middleware.tracebacks import where_raised
-from ackwise.plugin.handler import is_async, name_of
+from ackwise.plugin.signature import is_async, name_of
 
 __all__ = ["Observed", "Observer", "check_observer", "is_observer"]
 

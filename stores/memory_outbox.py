@@ -25,6 +25,7 @@ from ackwise.middleware.outbox import (
 )
 from ackwise.middleware.outgoing import Outgoing, new_message_id
 from ackwise.stores.memory_connection import MemoryConnection
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, CAUSE, MOST_BYTES, columns_of, state_of
 from ackwise.stores.protocol.outboxshards import Shard, divide
 from ackwise.stores.protocol.outboxwaking import Wakes
@@ -76,12 +77,12 @@ class _Row:
 class MemoryOutbox(Sends):
     """An outbox in this process; `clock` gives seconds since 1970. `transaction` takes a `MemoryConnection`, or `None` for one of its own.
 
-    Whoever shares the rows shares the object. `retention` (seconds) is how long `cleanup` leaves what was rolled back.
+    Whoever shares the rows shares the object. `keeping` is how long rows stay that nobody has to send.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.time, retention: float = 86400.0) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.time, keeping: Keeping | None = None) -> None:
         super().__init__()
-        self._clock, self._retention = clock, retention
+        self._clock, self.keeping = clock, keeping or Keeping()
         self._is_open = False
         self._rows: dict[int, _Row] = {}
         self._shards = [Shard(number, 0, "", False) for number in range(SHARDS)]
@@ -191,7 +192,11 @@ class MemoryOutbox(Sends):
         """See `RelayStore.sent`."""
         mine = self._mine(rows, shards)
         for row in mine:
-            del self._rows[row.id]
+            if not self.keeping.sent:
+                del self._rows[row.id]
+                continue
+            row.state, row.next_at, row.cause = RowState.GLOBAL_COMMIT, self._clock() + self.keeping.sent, ""
+            row.message = self.keeping.without(row.message)
         return len(mine)
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
@@ -341,10 +346,13 @@ class MemoryOutbox(Sends):
         return []
 
     async def cleanup(self) -> int:
-        """Forget what was rolled back and is older than the retention, and barriers of 30 days; return how many records."""
+        """Forget what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
         now, needed = self._clock(), {row.tx_id for row in self._in(RowState.PREPARED)}
-        ids = [row.id for row in self._in(RowState.LOCAL_ROLLBACK) if row.created < now - self._retention]
-        kept = max(BARRIERS_KEPT, self._retention)
+        ids = [row.id for row in self._in(RowState.LOCAL_ROLLBACK) if row.created < now - self.keeping.retention]
+        ids += [row.id for row in self._in(RowState.GLOBAL_COMMIT) if (row.next_at or 0.0) < now]
+        if self.keeping.parked is not None:
+            ids += [row.id for row in self._in(RowState.MESSAGE_ERROR) if row.created < now - self.keeping.parked]
+        kept = max(BARRIERS_KEPT, self.keeping.retention)
         barriers = [
             tx_id for tx_id, (outcome, at) in self._barriers.items() if outcome is not None and at < now - kept and tx_id not in needed
         ]

@@ -31,6 +31,12 @@ _ROWS: Final = 500
 #: Every how many calls of `keep` the table is looked into in any case: the net under what the log and the deletions should see to.
 _LOOK_EVERY: Final = 6
 
+#: Rows that may wait for their deletion beside what is sent: a crash of the relay sends as many again.
+_MOST_UNDELETED: Final = 2_000
+
+#: Seconds for rows to gather until they are deleted: a statement for each of them would cost the processor that reads and sends.
+_GATHER: Final = 0.02
+
 #: Messages that were sent from the table and are not sent again when the log comes to them. More are sent twice, under one id.
 _SWEPT: Final = 100_000
 
@@ -93,6 +99,7 @@ class OutboxRows:
         What is parked is learnt anew each time: a row that was requeued meanwhile lets its key go, and would be held for ever.
         """
         await self._finish_deletion()
+        await self._delete()
         await self._learn_parked()
         rows = await self._store.pending(self._tokens, limit=_ROWS, block_key=self._blocks)
         return [Parcel(row.message, "", row) for row in rows]
@@ -117,11 +124,16 @@ class OutboxRows:
         return False
 
     async def sent(self, sent: Sequence[tuple[Parcel, Acked]]) -> None:
-        """Delete the rows, beside what is sent next. A row that is not there any more was deleted before."""
-        await self._finish_deletion()
+        """Delete the rows, beside what is sent next. A row that is not there any more was deleted before.
+
+        What is sent while a deletion is under way goes with the next one: nobody waits for the database to commit it.
+        """
         self._remember(parcel.message.message_id for parcel, _ in sent if not parcel.position)
         self._undeleted.update((row.id, Sent(row.id, row.shard)) for (_, _, row), _ in sent if row is not None)
-        self._deleting = asyncio.create_task(self._delete(), name="ackwise deletes sent rows of the outbox")
+        if self._deleting is not None and (self._deleting.done() or len(self._undeleted) >= _MOST_UNDELETED):
+            await self._finish_deletion()
+        if self._deleting is None:
+            self._deleting = asyncio.create_task(self._delete_all(), name="ackwise deletes sent rows of the outbox")
 
     async def refuse(self, parcel: Parcel, failure: SendFailed) -> None:
         """Park the row. Raises `PublishRefused` if it is not in the table, where alone it could be parked."""
@@ -158,12 +170,20 @@ class OutboxRows:
         if deleting is not None:
             await deleting
 
+    async def _delete_all(self) -> None:
+        while self._undeleted:
+            if len(self._undeleted) < _ROWS:
+                await asyncio.sleep(_GATHER)
+            await self._delete()
+
     async def _delete(self) -> None:
-        if done := [*self._unseen, *self._undeleted.values()]:
+        new = list(self._undeleted.values())
+        if done := [*self._unseen, *new]:
             deleted = await self._store.sent(done, self._tokens)
             # The log tells of a commit a moment before a statement sees it: what was not there is asked for once more.
-            self._unseen = list(self._undeleted.values()) if deleted < len(done) else []
-            self._undeleted.clear()
+            self._unseen = new if deleted < len(done) else []
+            for row in new:
+                del self._undeleted[row.id]
 
     async def _learn_parked(self) -> None:
         """Which rows are parked, and whose keys wait for them: those that sending failed for, not those that no check-back decided."""

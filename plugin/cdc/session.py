@@ -152,7 +152,7 @@ class CdcSession:
         self._counts.position = position
         if self._sink is not None and self._clock() >= self._told_at + _TELL:
             self._told_at = self._clock()
-            attrs = {"source": self._source.name, "lsn": position}
+            attrs = {"source": self._source.name, "position": position}
             self._sink.record(Event(EventCode.RELAY_POSITION, attrs=json.dumps(attrs)))
 
     async def _send_waiting(self) -> bool:
@@ -232,7 +232,7 @@ class CdcSession:
     def _record(self, code: EventCode, parcel: Parcel, acked: Acked | None, error: str | None = None) -> None:
         if self._sink is None:
             return
-        facts: dict[str, object] = {"source": self._source.name, **({"lsn": parcel.position} if parcel.position else {})}
+        facts: dict[str, object] = {"source": self._source.name, **({"position": parcel.position} if parcel.position else {})}
         if parcel.row is not None:
             facts |= {"outbox": self._source.address, "row": parcel.row.id}
         self._sink.record(

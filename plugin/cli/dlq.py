@@ -347,10 +347,15 @@ def _decoded(place: Place, letter: Letter) -> str | None:
     agent = next((agent for agent in agents if agent.name == letter.handler), None)
     if agent is None or "value" in letter.dropped:
         return None
-    try:
-        text = repr(agent.decode(letter.delivery.value))
-    except Exception as error:  # noqa: BLE001  # a decoder is the user's code, and this letter may be dead of it
+    from ackwise.middleware.decoding import decoded  # they import the event loop
+    from ackwise.middleware.run import Run
+
+    if agent.decodes_async:
+        return "not shown: its decoder is asynchronous"
+    values, bad = decoded(Run.of(letter.delivery), agent)  # this letter may be dead of its decoder
+    for error in bad.values():
         return f"{type(error).__name__}: {error}"
+    text = repr(values[0])
     return text if len(text) <= _DECODED else f"{text[:_DECODED]} … {len(text) - _DECODED} more"
 
 

@@ -61,7 +61,9 @@ def check(url: _Url, as_json: _AsJson = False) -> None:
 def cleanup(url: _Url, as_json: _AsJson = False) -> None:
     """Delete what an outbox has to remember no longer, such as what was rolled back, in small steps beside running relays.
 
-    Rows that wait and rows that are parked stay. Exit code 0: done. 2: the database can't be reached, or does not allow it.
+    Rows that wait stay, and rows that are parked unless the URL says how long, as in [bold]?keep_parked=2592000[/bold].
+
+    Exit code 0: done. 2: the database can't be reached, or does not allow it.
     """
     _, store = _found(url)
     with to_stderr().status("deleting what is forgotten"):

@@ -24,7 +24,8 @@ from ackwise.plugin.faust.message import says_types
 from ackwise.plugin.faust.stockapp import use
 from ackwise.plugin.faust.stream import Stream, is_cancelled
 from ackwise.plugin.faust.work import Work
-from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, name_of
+from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler
+from ackwise.plugin.signature import name_of
 
 if TYPE_CHECKING:
     import faust
@@ -92,7 +93,7 @@ def handler(
             topics=tuple(map(str, topics if channel is None else channel.topics)),
             kind=seen.kind,
             call=wrap(seen.call, arounds),
-            decode=seen.decode,
+            decode=seen.decoding.decode,
             max_batch=max_batch,
             within=parse_duration(within, what="within"),
             keep_ack_index_on_error=keep_ack_index_on_error,

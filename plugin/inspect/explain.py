@@ -18,7 +18,6 @@ from ackwise.middleware.ordering import Order
 from ackwise.middleware.policies import Broadcasting, Dedup, Transactional
 from ackwise.middleware.retry import Exponential, RetryPolicy, Schedule
 from ackwise.plugin.group.topicnames import TopicNames
-from ackwise.plugin.handler import name_of
 from ackwise.plugin.inspect.failures import FailurePath, delays_in_words, failures
 from ackwise.plugin.inspect.instance import failures_of_instance
 from ackwise.plugin.inspect.outboxfailures import failures_of_outbox
@@ -28,6 +27,7 @@ from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.entries import ENTRIES, SettingEntry, dotted, spelled
 from ackwise.plugin.settings.hostsettings import HostSettings
 from ackwise.plugin.settings.redaction import shown_options, shown_url
+from ackwise.plugin.signature import name_of
 from ackwise.plugin.slots import Slots, refuse_short_memory
 
 __all__ = ["Explanation", "Setting", "ChainLink", "TopicUse", "explain"]
@@ -128,7 +128,7 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
         yield ChainLink("settle", "transaction", "commits what the handler wrote and what is done")
     if (outbox := slots.outbox) is not None:
         who = "every worker sends its rows" if outbox.relay == "worker" else "ackwise relay sends its rows, no worker does"
-        yield ChainLink("settle", "outbox", f"{_text(outbox.store)}; {who}")
+        yield ChainLink("settle", "outbox", f"{_text(outbox.store)}; {who}{_kept_rows(slots)}")
     events = slots.events
     yield ChainLink(
         "settle", "events", "off: not given a sink" if events is None else f"{_text(events.sink)}, {events.mode.replace('_', ' ')}"
@@ -320,6 +320,15 @@ def _refusals(slots: Slots, agents: Sequence[Agent], config: Config) -> Iterator
             check()
         except ConfigurationError as error:
             yield str(error)
+
+
+def _kept_rows(slots: Slots) -> str:
+    """What stays of rows of the outbox; an outbox of the user's own may not say."""
+    try:
+        keeping = getattr(slots.open_outbox(), "keeping", None)
+    except ConfigurationError:  # which is among the refusals
+        return ""
+    return "" if keeping is None else f"; {keeping}"
 
 
 def _check_store(slots: Slots, config: Config) -> None:

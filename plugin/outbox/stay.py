@@ -86,6 +86,7 @@ class OutboxStay:
         self._pause = self._first_pause
         self._outages = 0
         self._under_way: set[int] = set()  #: rows that are being sent or deleted
+        self._may_wait = True  #: whether a row may be due again before anything else happens; it may have failed elsewhere
 
     async def relay(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set; then what is being sent has been deleted, or stays. Raises whatever ends it."""
@@ -120,6 +121,7 @@ class OutboxStay:
             asked_at = self._around.clock()
             tokens = await self._store.own(self._around.owner, lease=self._lease, share=share)
             is_short = len(tokens) < fair_share(1) and len(tokens) < share
+            self._may_wait |= tokens != self._holding.tokens
             self._holding = Holding.renewed(tokens, asked_at=asked_at, lease=self._lease, is_short=is_short, hurry=_HURRY)
             self._around.counts.shards = len(tokens)
 
@@ -219,6 +221,7 @@ class OutboxStay:
 
     async def _write_failures(self, failed: Sequence[tuple[OutboxRow, SendFailed, Failed]], tokens: Any) -> None:
         written = await self._store.failed([failure for _, _, failure in failed], tokens)
+        self._may_wait = True
         if written < len(failed):
             return  # a shard was taken over: its new owner sends these rows, and judges for itself
         for row, answer, failure in failed:
@@ -307,8 +310,16 @@ class OutboxStay:
             await until(stop, asyncio.sleep(min(_LONGEST_REST, retry_delay(self._outages))), grace=0.0)
             return
         until_own = max(0.0, self._holding.renew_at - self._around.clock())
-        await until(stop, self._store.wait_for_rows(min(self._pause, until_own)), grace=0.0)
+        await until(stop, self._store.wait_for_rows(min(self._pause, until_own, await self._until_due())), grace=0.0)
         self._pause = min(2 * self._pause, float(self._policy.poll))
+
+    async def _until_due(self) -> float:
+        """Seconds until a row that failed is due again: nobody wakes a relay for it."""
+        if not self._may_wait:
+            return float("inf")
+        due = await self._store.next_due(self._holding.tokens)
+        self._may_wait = due is not None
+        return float("inf") if due is None else max(0.0, due)
 
 
 def _begin(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[T]:

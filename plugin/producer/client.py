@@ -93,9 +93,9 @@ class IdempotentClient:
         known = await self._producer.partitions_for(topic)
         return sorted(known), sorted(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
 
-    async def learn(self) -> None:
-        """Ask the brokers anew for the partitions of all topics."""
-        await self._producer.client.force_metadata_update()
+    async def learn(self) -> bool:
+        """Ask the brokers anew for the partitions of all topics; return whether one answered."""
+        return bool(await self._producer.client.force_metadata_update())
 
     async def submit(self, partition: int, messages: Sequence[Outgoing], *, alone: bool) -> OnItsWay:
         """Give the client as many of `messages`, from the first, as fit a batch: one if it shall be `alone`. Raises `KafkaError`."""

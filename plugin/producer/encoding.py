@@ -9,7 +9,7 @@ import pydantic_core
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers
-from ackwise.middleware.outgoing import Outgoing, new_message_id
+from ackwise.middleware.outgoing import Outgoing, new_message_id, refuse_own_headers
 
 __all__ = ["GivenHeaders", "encoded", "outgoing"]
 
@@ -27,7 +27,7 @@ def outgoing(
     message_id: str | None = None,
 ) -> Outgoing:
     """The message. Raises `ConfigurationError` for what can't be sent, with nothing of the value in it."""
-    return Outgoing(
+    message = Outgoing(
         topic,
         encoded(value, f"the value of a message to {topic!r}"),
         _text(key, f"the key of a message to {topic!r}"),
@@ -35,6 +35,8 @@ def outgoing(
         partition,
         new_message_id() if message_id is None else message_id,
     )
+    refuse_own_headers(message)
+    return message
 
 
 def encoded(value: Any, what: str) -> bytes | None:

@@ -17,7 +17,16 @@ from ackwise.middleware.errors import ConfigurationError, PublishRefused, Publis
 from ackwise.middleware.events import EventSink
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.outbox import OutboxStore, TransactionOutcome, retry_delay
-from ackwise.middleware.outgoing import Acked, MessageSender, Outgoing, SendAnswer, SendFailed, new_message_id, outgoing_of
+from ackwise.middleware.outgoing import (
+    Acked,
+    MessageSender,
+    Outgoing,
+    SendAnswer,
+    SendFailed,
+    new_message_id,
+    outgoing_of,
+    refuse_own_headers,
+)
 from ackwise.middleware.policies import Events
 from ackwise.middleware.retry import DelayLevels
 from ackwise.middleware.sendlater import refuse_too_late, send_later
@@ -166,7 +175,7 @@ class Producer:
         message = outgoing(topic, value, key=key, headers=headers, partition=partition, message_id=message_id)
         if (due := due_of(delay, at, self._wall())) is not None:
             message = self._later(message, due)
-        (answer,) = await self.send_batch([message])
+        (answer,) = await self._send([message])
         if isinstance(answer, SendFailed):
             raise (PublishUnavailable if answer.retriable else PublishRefused)(f"message {message.message_id!r}: {answer.cause}")
         return answer
@@ -174,11 +183,17 @@ class Producer:
     async def send_batch(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
         """Send all; one answer for each, in order, whatever becomes of the others. Of a partition they are written in this order.
 
-        Raises `ConfigurationError` if the producer is not open or one of them is no `Outgoing`, and nothing else but cancellation.
+        Raises `ConfigurationError` if the producer is not open, one of them is no `Outgoing`, or has headers that only Ackwise sets; and
+        nothing else but cancellation.
         """
+        messages = outgoing_of(messages)
+        for message in messages:
+            refuse_own_headers(message)
+        return await self._send(messages)
+
+    async def _send(self, messages: Sequence[Outgoing]) -> list[Acked | Saved | SendFailed]:
         if not self._is_open:
             raise ConfigurationError("this Producer is not open; send inside of `async with Producer(brokers) as producer:`")
-        messages = outgoing_of(messages)
         self._in_flight.update((id(message), message) for message in messages)
         try:
             answers: list[Acked | Saved | SendFailed] = [*await self._deliver(messages)]

@@ -12,6 +12,7 @@ from typing import Final
 
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
@@ -175,11 +176,20 @@ class Sender:
             if highest not in known:
                 await answer(client.learn(), within=_LEARN)
                 known, available = await answer(client.partitions(topic), within=_LEARN)
-        except KafkaTimeoutError:
-            return _failure(UnknownTopicOrPartitionError(), topic)
+        except (KafkaTimeoutError, UnknownTopicOrPartitionError):
+            return await self._missing(topic)
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing was sent
             return _failure(error, topic)
         return Partitions(known, available)
+
+    async def _missing(self, topic: str) -> SendFailed:
+        """What is said of a topic of which no partition was learnt: only brokers that answer know that it is not there."""
+        try:
+            if self._client is not None and await answer(self._client.learn(), within=_LEARN):
+                return _failure(UnknownTopicOrPartitionError(), topic)
+        except Exception as error:  # noqa: BLE001  # whatever it was, nothing was sent
+            return _failure(error, topic)
+        return _failure(KafkaConnectionError(), topic)
 
     async def _send_line(
         self, partition: int, messages: Sequence[Outgoing], deadline: float, stopped: _StoppedKeys | None, *, is_last: bool

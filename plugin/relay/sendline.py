@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ackwise.middleware.disposition import Reason
 from ackwise.middleware.errors import ConfigurationError, PublishRefused, PublishUnavailable
 from ackwise.middleware.log import Log
 from ackwise.middleware.message import Delivery
+from ackwise.middleware.missing import MissingTopics
 from ackwise.middleware.outgoing import MESSAGE_ID, Acked, MessageSender, Outgoing, new_message_id
 from ackwise.middleware.publisher import Publisher
 from ackwise.middleware.sendlater import to_send
@@ -20,6 +22,9 @@ from ackwise.plugin.relay.single import Single
 __all__ = ["SendLine", "SendingPublisher"]
 
 log = Log()
+
+#: Seconds that a topic may be missing until what is due for it goes to the dead letters; what is behind it in the line waits so long.
+_PATIENCE: Final = 60.0
 
 #: The reason of a dead letter that was to be sent, and which its topic refuses for good.
 REFUSED: Final = "send-refused"
@@ -60,10 +65,13 @@ class SendLine(DelayLine):
 class SendingPublisher:
     """Publishes what a send line moves: due messages with their ids to their topics, dead letters as every relay does."""
 
-    def __init__(self, sender: MessageSender, letters: Publisher, names: TopicNames) -> None:
+    def __init__(
+        self, sender: MessageSender, letters: Publisher, names: TopicNames, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._sender = sender
         self._letters = letters
         self._names = names
+        self._missing = MissingTopics(_PATIENCE, clock)
 
     async def publish(self, copies: Sequence[Copy]) -> list[PublishUnavailable | PublishRefused | None]:
         """Send all; one answer for each, in order. Raises nothing but cancellation."""
@@ -72,8 +80,9 @@ class SendingPublisher:
         answers: list[PublishUnavailable | PublishRefused | None] = [None] * len(copies)
         for place, answer in zip(letters, await self._letters.publish([copies[place] for place in letters]), strict=True):
             answers[place] = answer
-        sent = await self._sender.send_many([self._message(copies[place]) for place in sends])
-        for place, found in zip(sends, sent, strict=True):
+        messages = [self._message(copies[place]) for place in sends]
+        for place, message, told in zip(sends, messages, await self._sender.send_many(messages), strict=True):
+            found = self._missing.judge(message.topic, told)
             if not isinstance(found, Acked):
                 answers[place] = (PublishUnavailable if found.retriable else PublishRefused)(found.cause)
         return answers

@@ -11,10 +11,11 @@ from typing import Final
 
 from ackwise.middleware.admission import Admission
 from ackwise.middleware.disposition import Dead
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, PublishRefused
+from ackwise.middleware.errors import AckwiseError, CodecUnavailable, ConfigurationError, PublishRefused
 from ackwise.middleware.events import EventCode, EventSink
 from ackwise.middleware.policies import Dedup, Transactional
 from ackwise.middleware.repairplan import Title
+from ackwise.middleware.run import Stage
 from ackwise.middleware.wire import Copy, retry_copy
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.group.group import Group
@@ -81,8 +82,12 @@ class Sender:
         """Give each its key, or the fate of one that can't be sent. Raises what user code raises to stop a program."""
         suppresses = self._guard.suppresses and time.time() <= self._known_until
         for each in open_ones(candidates):
-            if (stopping := self._admissions[each.agent.name].prepare([each.run])) is not None:
+            if (stopping := await self._admissions[each.agent.name].prepare([each.run])) is not None:
                 raise stopping
+            if each.run.stage is Stage.WITHHELD:
+                raise CodecUnavailable(
+                    f"what the decoder of handler {each.agent.name!r} needs is not available; nothing of this portion is sent"
+                )
             run, expected = each.run, each.step.dedup_hash
             is_guarded = suppresses and (run.key is not None or isinstance(run.disposition, Dead))
             if expected is not None and run.dedup_hash != expected:

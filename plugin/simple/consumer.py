@@ -16,8 +16,9 @@ from ackwise.middleware.policies import Dedup
 from ackwise.middleware.receiving import Answer, Invisibility
 from ackwise.middleware.rulings import stops
 from ackwise.middleware.store import ClaimStore
+from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.group.member import Member
-from ackwise.plugin.handler import check_agent, decoder_of, refuse_own_topics
+from ackwise.plugin.handler import check_agent, refuse_own_topics
 from ackwise.plugin.host.host import AiokafkaHost
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.settings.config import read_config

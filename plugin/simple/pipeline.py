@@ -54,7 +54,7 @@ class ReceivingPipeline(Pipeline):
 
     async def __call__(self, runs: list[Run], assignment: Assignment) -> None:
         assert isinstance(assignment, Lane)
-        stopped = self._admission.prepare(runs)
+        stopped = await self._admission.prepare(runs)
         await self._settle(runs, assignment)
         assignment.pass_settled(runs)
         if stopped is None and await self._may_begin(runs, assignment):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -19,11 +20,11 @@ from ackwise.plugin.checkback.checkback import CheckBack
 from ackwise.plugin.checkback.counts import CheckCounts
 from ackwise.plugin.checkback.schedule import CheckSchedule
 from ackwise.plugin.checkback.witness import Check
-from ackwise.plugin.handler import is_async, name_of
 from ackwise.plugin.outbox.apart import AloneSettings
 from ackwise.plugin.outbox.beside import name_of_outbox, new_relay
 from ackwise.plugin.registry import open_outbox
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
+from ackwise.plugin.signature import is_async, name_of
 from ackwise.plugin.transactions.halfmessages import HalfMessages
 from ackwise.plugin.transactions.localtransaction import LocalTransaction
 
@@ -42,6 +43,12 @@ _GROUP: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 #: Seconds for what is being sent, and for a check that is under way, when the producer is left; whoever comes next goes on.
 _END: Final = 15.0
+
+
+_NO_COROUTINE: Final = (
+    "the local transaction of send_in_transaction {found}, which can't be awaited; write `async def local(tx)`, which returns a "
+    "TransactionOutcome or None"
+)
 
 
 class TransactionalProducer:
@@ -162,10 +169,15 @@ class TransactionalProducer:
     ) -> TransactionOutcome:
         """`prepare` around a call of `local`, as RocketMQ's `sendMessageInTransaction`; returns how the local transaction ended.
 
-        `local` may return a `TransactionOutcome`; `None` is COMMIT. With a barrier its database decides. Raises what `local` raises.
+        `local` may return a `TransactionOutcome`; `None` is COMMIT. With a barrier its database decides. Raises what `local` raises, and
+        `ConfigurationError` for one that can't be awaited.
         """
+        _refuse_plain_function(local)
         async with self.prepare(messages, first_check=first_check) as transaction:
-            told = await local(transaction)
+            working: Any = local(transaction)
+            if not inspect.isawaitable(working):
+                raise ConfigurationError(_NO_COROUTINE.format(found=f"returned {type(working).__name__}"))
+            told = await working
             if told is not None:
                 transaction.tell(told)
         return transaction.ended
@@ -200,6 +212,14 @@ class TransactionalProducer:
                 "the outbox of a TransactionalProducer is the SQLite file of its local transactions, and nobody else can write to that "
                 "while one is open; give half messages a file of their own, such as 'sqlite:///half.db', and business='sqlite:///shop.db'"
             )
+
+
+def _refuse_plain_function(local: object) -> None:
+    """Before anything is written. A lambda, or an object that can be called, may return a coroutine: nobody knows before."""
+    is_plain = (inspect.isfunction(local) or inspect.ismethod(local)) and local.__name__ != "<lambda>" and not is_async(local)
+    if is_plain or not callable(local):
+        name = name_of(local) if callable(local) else type(local).__name__
+        raise ConfigurationError(_NO_COROUTINE.format(found=f"is {name!r}"))
 
 
 def _refuse_what_can_not_be_awaited(check: object) -> None:

@@ -56,6 +56,10 @@ class Business(Protocol):
 
     async def age(self, place: Path, seconds: float) -> None: ...
 
+    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore: ...
+
+    async def rows(self, place: Path) -> list[tuple[int, str, bytes | None, bytes | None, str | None]]: ...
+
 
 def message(value: bytes = b"v", *, key: bytes | None = None, topic: str = "orders", message_id: str | None = None) -> Outgoing:
     """A message with an id of its own."""
@@ -78,6 +82,17 @@ class OutboxScene:
         self.opened.append(outbox)
         self.run(outbox.open())
         return outbox
+
+    def open_keeping(self, **settings: Any) -> OutboxStore:
+        """The same with settings of what stays, opened."""
+        outbox = self.suite.make_keeping(self.place, **settings)
+        self.opened.append(outbox)
+        self.run(outbox.open())
+        return outbox
+
+    def rows(self) -> list[tuple[int, str, bytes | None, bytes | None, str | None]]:
+        """All rows of the table by id: state, message id, key, value and packed headers."""
+        return self.run(self.suite.rows(self.place))
 
     def end(self) -> None:
         """Close everything."""

@@ -14,9 +14,13 @@ def test_the_options_have_defaults_and_are_read() -> None:
 
 
 def test_the_tables_have_rates_and_latencies() -> None:
-    figures = Figures([1000.0, 3000.0], [(1.0, 2.0), (3.0, 4.0)], [990.0, 1000.0])
+    figures = Figures([1000.0, 3000.0], [(1.0, 2.0), (3.0, 4.0)], [990.0, 1000.0], [500.0, 700.0])
+    figures.bare["bare COMMIT"] += [(0.2, 0.5), (0.2, 0.7)]
     console = Console(width=120)
     with console.capture() as printed:
         console.print(*figures.tables())
     assert "COMMIT to acknowledgement in ms" in printed.get()
+    assert "outbox of MariaDB" in printed.get()
+    assert "bare COMMIT" in printed.get()
+    assert "bare send" not in printed.get()
     assert figures.as_json()["latency_ms"] == [(1.0, 2.0), (3.0, 4.0)]

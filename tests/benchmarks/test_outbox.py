@@ -10,7 +10,7 @@ from rich.console import Console
 def test_ratios_are_taken_round_by_round() -> None:
     figures = Figures()
     figures.drains |= {"raw": [100.0, 200.0], "relay": [70.0, 160.0]}
-    figures.business |= {"without outbox": [10.0, 10.0], "with outbox": [6.0, 8.0]}
+    figures.business |= {"an order, without outbox": [10.0, 10.0], "an order, rows and relay": [6.0, 8.0]}
     figures.wakes |= {"in process": [(1.0, 2.0), (3.0, 4.0)]}
     console = Console(width=120)
     with console.capture() as printed:

@@ -54,7 +54,7 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
 
     spine = make_spine(handler, kind="message", dedup=True)
     entry = spine.entry(100)
-    spine.pipeline._admission.prepare([entry])
+    await spine.pipeline._admission.prepare([entry])
     await spine.pipeline._admission.claim([entry])
     slow = Slow(spine.store)
     spine.leases._columns = in_columns(slow)
@@ -80,7 +80,7 @@ async def test_what_becomes_of_a_renewal_says_nothing_of_a_claim_that_the_messag
 async def test_a_claim_that_was_given_back_while_it_was_renewed_is_not_lost_afterwards(make_spine: Any, succeed: Any) -> None:
     spine = make_spine(succeed, dedup=True)
     entry = spine.entry(100)
-    spine.pipeline._admission.prepare([entry])
+    await spine.pipeline._admission.prepare([entry])
     await spine.pipeline._admission.claim([entry])
     slow = Slow(spine.store)
     spine.leases._columns = in_columns(slow)

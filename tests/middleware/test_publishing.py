@@ -16,7 +16,7 @@ from ackwise.middleware.disposition import CONSUME_LATER, Dead, Done, Later
 from ackwise.middleware.errors import ConfigurationError, InvalidRuling
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.message import Message, Origin
-from ackwise.middleware.outgoing import Outgoing, SendFailed
+from ackwise.middleware.outgoing import MISSING, Outgoing, SendFailed
 from ackwise.middleware.publishing import Publication, identified, publish
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.run import Stage
@@ -77,6 +77,27 @@ async def test_nothing_is_settled_completed_or_remembered_before_it_is_acknowled
     assert values(spine) == [b"of v100", b"of v102", b"of v101"]
     assert spine.leases.succeeded(held.ids)
     assert spine.watermark.commit == 103
+
+
+async def test_a_topic_that_is_missing_for_two_minutes_fails_the_message_and_an_outage_does_not(make_spine: Any) -> None:
+    gone = SendFailed("topic 'invoices' did not acknowledge", retriable=True, error=MISSING)
+    spine = make_spine(one, kind="message")
+    runs = spine.entries(1)
+
+    async def for_minutes(answer: SendFailed) -> Stage:
+        spine.sender.answer = lambda message: answer
+        stage = Stage.RULED
+        for _ in range(30):
+            spine.clock.now += 5
+            if (stage := (await spine.run(runs))[0]) is Stage.SETTLED:
+                break
+        return stage
+
+    assert await for_minutes(AWAY) is Stage.RULED
+    assert await for_minutes(gone) is Stage.SETTLED
+    (copy,) = spine.publisher.sent
+    assert dict(copy.headers)["ackwise-attempt"] == b"2"
+    assert (spine.watermark.commit, values(spine)) == (101, [])
 
 
 async def test_what_is_acknowledged_is_not_sent_again_with_the_rest(make_spine: Any) -> None:

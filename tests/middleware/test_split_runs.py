@@ -41,7 +41,7 @@ class Between:
 
 async def granted(spine: Any, count: int) -> list[Run]:
     runs = [spine.together(count)]
-    spine.pipeline._admission.prepare(runs)
+    await spine.pipeline._admission.prepare(runs)
     await spine.pipeline._admission.claim(runs)
     assert [run.stage for run in runs] == [Stage.ADMITTED]
     return runs

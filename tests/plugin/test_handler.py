@@ -97,8 +97,8 @@ def test_the_first_annotation_says_the_kind(handler: Any, kind: str) -> None:
 def test_a_method_and_a_callable_object_and_a_partial_are_handlers() -> None:
     assert inspect_handler(Biller().bill).kind == "batch"
     assert inspect_handler(Biller().bill).name == "bill"
-    assert inspect_handler(Biller()).decode(b'{"id": 1}') == Order(id=1)
-    assert inspect_handler(functools.partial(takes_two, session=1)).decode(b'{"id": 1}') == Order(id=1)
+    assert inspect_handler(Biller()).decoding.decode(b'{"id": 1}') == Order(id=1)
+    assert inspect_handler(functools.partial(takes_two, session=1)).decoding.decode(b'{"id": 1}') == Order(id=1)
 
 
 async def test_a_handler_of_a_value_gets_the_value_and_one_of_a_message_gets_the_message() -> None:
@@ -152,7 +152,7 @@ async def test_what_the_handler_returns_and_raises_comes_through() -> None:
     ],
 )
 def test_a_payload_is_decoded_as_its_type_says(handler: Any, raw: bytes | None, value: object) -> None:
-    assert inspect_handler(handler).decode(raw) == value
+    assert inspect_handler(handler).decoding.decode(raw) == value
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,15 @@ def test_a_payload_is_decoded_as_its_type_says(handler: Any, raw: bytes | None, 
     ],
 )
 def test_what_does_not_fit_the_type_is_undecodable(handler: Any, raw: bytes | None) -> None:
-    decode = inspect_handler(handler).decode
+    decode = inspect_handler(handler).decoding.decode
     with pytest.raises(ValueError, match=r".+"):
         decode(raw)
 
 
 def test_a_model_says_the_payload_where_the_annotation_does_not() -> None:
-    assert inspect_handler(takes_bare_batch, model=Order).decode(b'{"id": 3}') == Order(id=3)
-    assert inspect_handler(takes_anything, model=Order).decode(b'{"id": 3}') == Order(id=3)
-    assert inspect_handler(takes_batch, model=Order).decode(b'{"id": 3}') == Order(id=3)
+    assert inspect_handler(takes_bare_batch, model=Order).decoding.decode(b'{"id": 3}') == Order(id=3)
+    assert inspect_handler(takes_anything, model=Order).decoding.decode(b'{"id": 3}') == Order(id=3)
+    assert inspect_handler(takes_batch, model=Order).decoding.decode(b'{"id": 3}') == Order(id=3)
 
 
 @pytest.mark.parametrize(

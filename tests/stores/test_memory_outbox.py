@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import OutboxStore
+from ackwise.middleware.outbox import OutboxStore, packed_headers
 from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox, from_url
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.testing.outbox import OutboxConformance
 from ackwise.stores.testing.outboxscene import message
 
@@ -20,8 +22,17 @@ class TestMemoryOutbox(OutboxConformance):
     def make(self, place: Path) -> OutboxStore:
         return self.outbox
 
+    def make_keeping(self, place: Path, *, keep_sent: float = 0.0, keep_parked: float | None = None, **blank: Any) -> OutboxStore:
+        outbox = copy.copy(self.outbox)  # the rows are the same ones
+        outbox.keeping = Keeping(0.0, keep_sent, keep_parked, **blank)
+        return outbox
+
+    async def rows(self, place: Path) -> list[Any]:
+        found = [(row.state, row.message) for row in self.outbox._rows.values()]
+        return [(state, each.message_id, each.key, each.value, packed_headers(each.headers)) for state, each in found]
+
     async def prepare(self, place: Path) -> None:
-        self.outbox, self.written = MemoryOutbox(retention=0.0), set[str]()
+        self.outbox, self.written = MemoryOutbox(keeping=Keeping(retention=0.0)), set[str]()
 
     @asynccontextmanager
     async def connect(self, place: Path) -> AsyncIterator[Any]:

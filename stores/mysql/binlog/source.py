@@ -22,6 +22,7 @@ from ackwise.stores.mysql.connections import Connections
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Address, parse
+from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.purpose import CDC
 
@@ -64,7 +65,7 @@ class MySQLChanges:
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"the slot is called {name!r}; use up to 64 letters, digits and any of '_.-'")
-        address, options = parse(url)
+        address, options = parse(keeping_of(url)[0])  # the URL may be that of the outbox
         self._server = Address.of(address)
         self._name, self._given, self._create, self._replace_lost = name, tuple(tables), create, replace_lost
         self._most_held, self._silence, self._timeout, self._tables = most_held, silence, options.timeout, Tables(options.prefix)

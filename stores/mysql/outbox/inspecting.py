@@ -12,6 +12,7 @@ from ackwise.stores.mysql import checking, maintenance, schema
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.outbox.sql import BEGIN, NOW, changed, named, numbers
 from ackwise.stores.mysql.outbox.tables import OutboxTables
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of
 from ackwise.stores.protocol.purpose import OUTBOX
@@ -24,7 +25,7 @@ __all__ = ["clean", "complaints", "parked", "requeue", "require_relay_rights", "
 # The row with the lowest id is the oldest, and the index knows it.
 _STATUS: Final = """
 SELECT c.state, c.number, TIMESTAMPDIFF(MICROSECOND, r.created, {now}) FROM (
-    SELECT state, COUNT(*) AS number, MIN(id) AS oldest FROM {rows} FORCE INDEX (by_due) GROUP BY state
+    SELECT state, COUNT(*) AS number, MIN(id) AS oldest FROM {rows} FORCE INDEX (by_due) WHERE state IN (1, 2, 5) GROUP BY state
 ) AS c JOIN {rows} AS r ON r.id = c.oldest
 """
 _OWNERS: Final = """
@@ -44,7 +45,7 @@ UPDATE {rows} FORCE INDEX ({index}) SET state = 2, attempts = 0, checks = 0, nex
 _AT_ONCE: Final = 1000
 """Rows that one statement of the cleanup deletes."""
 
-_OLD_ROWS: Final = "SELECT id FROM {rows} FORCE INDEX (by_due) WHERE state IN (3, 4) AND created < {before} ORDER BY id LIMIT {at_once}"
+_OLD_ROWS: Final = "SELECT id FROM {rows} FORCE INDEX (by_due) WHERE state = {state} AND {since} < {before} LIMIT {at_once}"
 _OLD_BARRIERS: Final = """
 SELECT b.tx_id FROM {barrier} AS b WHERE b.created < {before} AND {unneeded} ORDER BY b.tx_id LIMIT {at_once}
 """
@@ -121,19 +122,24 @@ async def complaints(connection: Connection, tables: OutboxTables, address: str)
     return [f"{address}: {sentence}" for sentence in said]
 
 
-async def clean(connection: Connection, tables: OutboxTables, retention: float, address: str) -> int:
-    """Delete what is terminal and older than `retention` seconds, barriers that nobody needs, and relays that are gone; return how many."""
+async def clean(connection: Connection, tables: OutboxTables, keeping: Keeping, address: str) -> int:
+    """Delete rows that need not be kept, barriers that nobody needs, and relays that are gone; return how many."""
     now = await maintenance.believed_now(connection, address)
-    deleted = await _clean_rows(connection, tables, _before(now, retention))
-    deleted += await _clean_barriers(connection, tables, _before(now, max(retention, BARRIERS_KEPT)))
+    deleted = await _clean_rows(connection, tables, 3, "created", _before(now, keeping.retention))
+    deleted += await _clean_rows(connection, tables, 4, "next_at", now)
+    if keeping.parked is not None:
+        deleted += await _clean_rows(connection, tables, 5, "created", _before(now, keeping.parked))
+    deleted += await _clean_barriers(connection, tables, _before(now, max(keeping.retention, BARRIERS_KEPT)))
     await _change(connection, f"DELETE FROM {tables.relays} WHERE leased_until < {_before(now, 86400.0)}")
     return deleted
 
 
-async def _clean_rows(connection: Connection, tables: OutboxTables, before: str) -> int:
+async def _clean_rows(connection: Connection, tables: OutboxTables, state: int, since: str, before: str) -> int:
+    """Rows of a state whose time `since` is earlier; of a row that was sent, `next_at` is when it goes."""
     deleted = 0
-    while found := await _read(connection, _OLD_ROWS.format(rows=tables.rows, before=before, at_once=_AT_ONCE)):
-        which = f"r.id IN ({numbers(id for (id,) in found)}) AND r.state IN (3, 4)"
+    look = _OLD_ROWS.format(rows=tables.rows, state=state, since=since, before=before, at_once=_AT_ONCE)
+    while found := await _read(connection, look):
+        which = f"r.id IN ({numbers(id for (id,) in found)}) AND r.state = {state}"
         deleted += await _change(connection, f"DELETE r FROM {tables.rows} AS r FORCE INDEX (PRIMARY) WHERE {which}")
     return deleted
 

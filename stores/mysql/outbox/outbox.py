@@ -23,6 +23,7 @@ from ackwise.stores.mysql.outbox.watching import watched
 from ackwise.stores.mysql.outbox.writing import Block, MySQLOutboxTransaction
 from ackwise.stores.mysql.tables import Tables
 from ackwise.stores.mysql.url import Options, parse
+from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxliterals import literal
 from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
@@ -54,6 +55,8 @@ class MySQLOutbox(Sends):
     needs no `open`. Relays, half messages and operators use connections of our own, `max_size` at most; or give your own asyncmy `pool`,
     which stays yours: its settings are not touched, nor is it closed.
 
+    Rows are deleted once they were sent. With `keep_sent` (seconds) they stay so long, without what `blank` names (`value`, `key` and
+    `headers` by default). Parked rows stay until they are requeued, or with `keep_parked` (seconds) until `cleanup` deletes them unsent.
     `retention` (seconds) is how long `cleanup` leaves what was rolled back. `timeout` (seconds) bounds each call on our own connections.
     `prefix` begins the names of the tables. Raises `ConfigurationError`.
     """
@@ -67,14 +70,16 @@ class MySQLOutbox(Sends):
         timeout: float = 5.0,
         max_size: int = _MAX_SIZE,
         retention: float = 86400.0,
+        keep_sent: float = 0.0,
+        keep_parked: float | None = None,
+        blank: Collection[str] = tuple(PAYLOAD),
     ) -> None:
         super().__init__()
-        if not retention >= 0:
-            raise ConfigurationError(f"retention is {retention}; give the seconds that what was rolled back is kept, 0 or more")
+        self.keeping = Keeping(retention, keep_sent, keep_parked, blank)  #: what stays of rows that nobody has to send
         self._connections = Connections(
             OUTBOX, url, pool, timeout=timeout, max_size=max_size, session=_session, maintenance_session=_maintenance_session
         )
-        self._address, self._timeout, self._retention = self._connections.address, timeout, retention
+        self._address, self._timeout = self._connections.address, timeout
         self._tables = OutboxTables(Tables(prefix))
         self._wakes = wakes_of(f"{self._address if pool is None else id(pool)} {self._tables.rows}")
         self._seen = self._wakes.count  #: commits of this process before the last `pending`
@@ -180,7 +185,7 @@ class MySQLOutbox(Sends):
         """See `RelayStore.sent`."""
         if not rows:
             return 0
-        return await self._run(lambda connection: relaying.sent(connection, self._tables, rows, shards))
+        return await self._run(lambda connection: relaying.sent(connection, self._tables, rows, shards, self.keeping))
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
         """See `RelayStore.failed`. Not repeated after a lost connection: an attempt would count twice."""
@@ -275,10 +280,10 @@ class MySQLOutbox(Sends):
             return await inspecting.complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
-        """Delete what was rolled back and is older than the retention, and barriers of 30 days; return how many records."""
+        """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            return await inspecting.clean(connection, self._tables, self._retention, self._address)
+            return await inspecting.clean(connection, self._tables, self.keeping, self._address)
 
     # Our own connections
 
@@ -333,8 +338,10 @@ def _maintenance_session(_timeout: float) -> str:
 def from_url(url: str) -> MySQLOutbox:
     """Return the outbox of `mysql://user:password@host:3306/database`, or `mariadb://…`.
 
-    Options follow as a query: `?prefix=…&timeout=2.5&max_size=4`, and `sslmode`, `sslrootcert`, `sslcert`, `sslkey`.
+    Options follow as a query: `?prefix=…&timeout=2.5&max_size=4`, `&keep_sent=604800&keep_parked=2592000&blank=value,key,headers`,
+    and `sslmode`, `sslrootcert`, `sslcert`, `sslkey`.
     Raises `ConfigurationError`.
     """
+    url, keeping = keeping_of(url)
     address, options = parse(url, Options(max_size=_MAX_SIZE))
-    return MySQLOutbox(address, **options._asdict())
+    return MySQLOutbox(address, **options._asdict(), **keeping.given)

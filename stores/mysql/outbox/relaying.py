@@ -9,6 +9,7 @@ from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, Sent, key_hash
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.outbox.sql import BEGIN, MESSAGE, NOW, cause, changed, name, named, numbers, seconds
 from ackwise.stores.mysql.outbox.tables import OutboxTables
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import MOST_BYTES, row_of
 from ackwise.stores.protocol.outboxshards import Shard, divide
 
@@ -64,8 +65,12 @@ _MINE: Final = "SELECT shard FROM {shards} WHERE (shard, token) IN ({tokens})"
 # Shards first and in their order, as `own` locks them: a statement over rows would lock the shard of each row as it comes to it.
 _LOCKED: Final = _MINE + " ORDER BY shard LOCK IN SHARE MODE; "
 # What the broker acknowledged may go whoever deletes it; a failure that is not the owner's may not be written beside the owner.
-_SENT: Final = (
-    _LOCKED + "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY) WHERE r.id IN ({ids}) AND r.state = 2 AND r.shard IN (" + _MINE + "); COMMIT"
+_OF_MINE: Final = "WHERE r.id IN ({ids}) AND r.state = 2 AND r.shard IN (" + _MINE + "); COMMIT"
+_DELETED: Final = _LOCKED + "DELETE r FROM {rows} AS r FORCE INDEX (PRIMARY) " + _OF_MINE
+_KEPT: Final = (
+    _LOCKED
+    + "UPDATE {rows} AS r FORCE INDEX (PRIMARY) SET r.state = 4, r.next_at = {until}, r.cause = NULL, r.key_hash = NULL {blank} "
+    + _OF_MINE
 )
 _FAILED: Final = """
 UPDATE {rows} FORCE INDEX (PRIMARY) SET attempts = attempts + 1, cause = {cause}, state = {state}, next_at = {again}
@@ -119,10 +124,13 @@ async def pending(
     return sorted(row_of(row) for row in await named(connection, _NAMES, f"{BEGIN}{packet}; COMMIT"))
 
 
-async def sent(connection: Connection, tables: OutboxTables, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+async def sent(connection: Connection, tables: OutboxTables, rows: Sequence[Sent], shards: Mapping[int, int], keeping: Keeping) -> int:
     """See `RelayStore.sent`."""
-    ids = numbers(row.id for row in rows)
-    return await changed(connection, BEGIN + _SENT.format(**tables.names, ids=ids, tokens=_tokens(rows, shards)))
+    told = {**tables.names, "ids": numbers(row.id for row in rows), "tokens": _tokens(rows, shards)}
+    if not keeping.sent:
+        return await changed(connection, BEGIN + _DELETED.format(**told))
+    blank = "".join(f", r.{column} = NULL" for column in keeping.blanked)
+    return await changed(connection, BEGIN + _KEPT.format(**told, until=seconds(keeping.sent), blank=blank))
 
 
 async def failed(connection: Connection, tables: OutboxTables, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:

@@ -9,6 +9,7 @@ from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.outbox import OutboxStatus, Parked
 from ackwise.stores.postgres import checking, schema
 from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of
 from ackwise.stores.protocol.purpose import OUTBOX
 from ackwise.stores.serverclock import refuse_jumped
@@ -29,7 +30,7 @@ SELECT (SELECT sendable.rows + waiting.rows FROM sendable, waiting) AS waiting,
     count(*) FILTER (WHERE state = 1) AS prepared, min(created) FILTER (WHERE state = 1) AS oldest_prepared,
     count(*) FILTER (WHERE state = 5) AS parked, min(created) FILTER (WHERE state = 5) AS oldest_parked,
     (SELECT value FROM {meta} WHERE name = 'relay_kind') AS relay_kind, clock_timestamp() AS now
-FROM {rows} WHERE state = 1 OR state NOT IN (1, 2)
+FROM {rows} WHERE state = 1 OR state NOT IN (1, 2, 4)
 """
 _OWNERS: Final = """
 SELECT r.owner, (SELECT count(*) FROM {shards} AS s WHERE s.owner = r.owner AND s.leased_until > clock_timestamp())
@@ -37,11 +38,11 @@ FROM {relays} AS r WHERE leased_until > clock_timestamp() ORDER BY owner
 """
 _PARKED: Final = """
 SELECT id, topic, message_id, message_key, attempts, checks, cause, extract(epoch FROM created) * 1000 AS created_ms {more}
-FROM {rows} WHERE state = 5 AND state NOT IN (1, 2) AND {which} ORDER BY id LIMIT $1
+FROM {rows} WHERE state = 5 AND state NOT IN (1, 2, 4) AND {which} ORDER BY id LIMIT $1
 """
 _REQUEUE: Final = """
 UPDATE {rows} SET state = 2, attempts = 0, checks = 0, next_at = NULL, cause = NULL
-WHERE state = 5 AND state NOT IN (1, 2) AND ($1::bigint[] IS NULL OR id = ANY ($1))
+WHERE state = 5 AND state NOT IN (1, 2, 4) AND ($1::bigint[] IS NULL OR id = ANY ($1))
 """
 
 _AT_ONCE: Final = 1000
@@ -49,8 +50,15 @@ _AT_ONCE: Final = 1000
 
 _CLEAN_ROWS: Final = """
 DELETE FROM {rows} WHERE id IN (
-    SELECT id FROM {rows} WHERE state IN (3, 4) AND state NOT IN (1, 2) AND created < $1::timestamptz - $2 * interval '1 s'
+    SELECT id FROM {rows} WHERE state = {state} AND state NOT IN (1, 2, 4) AND created < $1::timestamptz - $2 * interval '1 s'
     ORDER BY id LIMIT {at_once} FOR UPDATE SKIP LOCKED
+)
+"""
+# Of a row that was sent, `next_at` is when it goes.
+_CLEAN_SENT: Final = """
+DELETE FROM {rows} WHERE id IN (
+    SELECT id FROM {rows} WHERE state = 4 AND next_at < $1::timestamptz - $2 * interval '1 s'
+    ORDER BY next_at LIMIT {at_once} FOR UPDATE SKIP LOCKED
 )
 """
 _CLEAN_BARRIERS: Final = """
@@ -132,13 +140,16 @@ async def complaints(connection: AnyConnection, tables: OutboxTables, address: s
     return [f"{address}: {sentence}" for sentence in said]
 
 
-async def clean(connection: AnyConnection, tables: OutboxTables, retention: float, address: str) -> int:
-    """Delete what is terminal and older than `retention` seconds, barriers that nobody needs, and relays that are gone; return how many."""
+async def clean(connection: AnyConnection, tables: OutboxTables, keeping: Keeping, address: str) -> int:
+    """Delete rows that need not be kept, barriers that nobody needs, and relays that are gone; return how many."""
     now: Any = await connection.fetchval("SELECT clock_timestamp()")
     refuse_jumped(now.timestamp(), address)
     deleted = 0
-    for statement, seconds in ((_CLEAN_ROWS, retention), (_CLEAN_BARRIERS, max(retention, BARRIERS_KEPT))):
-        while some := _count(await connection.execute(statement.format(**tables.names, at_once=_AT_ONCE), now, seconds)):
+    todo = [(_CLEAN_ROWS, 3, keeping.retention), (_CLEAN_SENT, 4, 0.0), (_CLEAN_BARRIERS, 0, max(keeping.retention, BARRIERS_KEPT))]
+    if keeping.parked is not None:
+        todo.append((_CLEAN_ROWS, 5, keeping.parked))
+    for statement, state, seconds in todo:
+        while some := _count(await connection.execute(statement.format(**tables.names, at_once=_AT_ONCE, state=state), now, seconds)):
             deleted += some
     await connection.execute(_CLEAN_RELAYS.format(**tables.names))
     return deleted

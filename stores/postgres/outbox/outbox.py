@@ -20,6 +20,7 @@ from ackwise.stores.postgres.outbox.waking import Listening, Waking, say_idle
 from ackwise.stores.postgres.outbox.writing import Joined, PostgresOutboxTransaction, asyncpg_connection, insert
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import Options, parse
+from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
@@ -59,6 +60,8 @@ class PostgresOutbox(Sends):
     rows needs no `open`. Relays, half messages and operators use connections of our own, `max_size` at most; or give your own `pool`,
     which stays yours: its settings are not touched, nor is it closed; a relay keeps one connection of it to listen.
 
+    Rows are deleted once they were sent. With `keep_sent` (seconds) they stay so long, without what `blank` names (`value`, `key` and
+    `headers` by default). Parked rows stay until they are requeued, or with `keep_parked` (seconds) until `cleanup` deletes them unsent.
     `retention` (seconds) is how long `cleanup` leaves what was rolled back. `timeout` (seconds) bounds each call on our own connections.
     `schema` and `prefix` say where the tables are: without a schema, where the search path leads. `statement_cache_size=0` is for
     PgBouncer in transaction mode; then relays look every second, and are not notified. Raises `ConfigurationError`.
@@ -75,10 +78,12 @@ class PostgresOutbox(Sends):
         max_size: int = _MAX_SIZE,
         statement_cache_size: int = 100,
         retention: float = 86400.0,
+        keep_sent: float = 0.0,
+        keep_parked: float | None = None,
+        blank: Collection[str] = tuple(PAYLOAD),
     ) -> None:
         super().__init__()
-        if not retention >= 0:
-            raise ConfigurationError(f"retention is {retention}; give the seconds that what was rolled back is kept, 0 or more")
+        self.keeping = Keeping(retention, keep_sent, keep_parked, blank)  #: what stays of rows that nobody has to send
         self._connections = Connections(
             OUTBOX,
             url,
@@ -90,7 +95,7 @@ class PostgresOutbox(Sends):
             maintenance_session={},
             is_bounded=True,
         )
-        self._address, self._timeout, self._retention = self._connections.address, timeout, retention
+        self._address, self._timeout = self._connections.address, timeout
         self._tables = OutboxTables(Tables(schema, prefix))
         self._wakes = wakes_of(f"{self._address} {self._tables.rows}")
         self._seen = self._wakes.count  #: commits of this process before the last `pending`
@@ -210,7 +215,7 @@ class PostgresOutbox(Sends):
         """See `RelayStore.sent`."""
         if not rows:
             return 0
-        return await self._run(lambda connection: relaying.sent(connection, self._tables, rows, shards))
+        return await self._run(lambda connection: relaying.sent(connection, self._tables, rows, shards, self.keeping))
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
         """See `RelayStore.failed`. Not repeated by itself: an attempt would count twice."""
@@ -313,10 +318,10 @@ class PostgresOutbox(Sends):
             return await inspecting.complaints(connection, self._tables, self._address)
 
     async def cleanup(self) -> int:
-        """Delete what was rolled back and is older than the retention, and barriers of 30 days; return how many records."""
+        """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
         async with self._connections.maintain() as connection:
             await schema.require_tables(connection, self._tables.all, OUTBOX, self._address)
-            return await inspecting.clean(connection, self._tables, self._retention, self._address)
+            return await inspecting.clean(connection, self._tables, self.keeping, self._address)
 
     # Our own connections
 
@@ -371,11 +376,13 @@ class PostgresOutbox(Sends):
 def from_url(url: str) -> PostgresOutbox:
     """Return the outbox of `postgresql://user:password@host:5432/database`, or `postgres://…`.
 
-    Options follow as a query: `?schema=…&prefix=…&timeout=2.5&max_size=4&statement_cache_size=0`, and libpq's `sslmode`,
-    `sslrootcert` and their kin. Raises `ConfigurationError`.
+    Options follow as a query: `?schema=…&prefix=…&timeout=2.5&max_size=4&statement_cache_size=0`,
+    `&keep_sent=604800&keep_parked=2592000&blank=value,key,headers`, and libpq's `sslmode`, `sslrootcert` and their kin.
+    Raises `ConfigurationError`.
     """
+    url, keeping = keeping_of(url)
     drivers, options = parse(url, Options(max_size=_MAX_SIZE))
     settings = options._asdict()
     if settings.pop("synchronous_commit") is not None:
         raise ConfigurationError("the PostgreSQL outbox has no option synchronous_commit; a message that was committed has to be durable")
-    return PostgresOutbox(drivers, **settings)
+    return PostgresOutbox(drivers, **settings, **keeping.given)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackwise.middleware.outbox import Failed, OutboxRow, Sent, key_hash
 from ackwise.stores.postgres.outbox.tables import OutboxTables
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import CAUSE, MOST_BYTES, row_of
 from ackwise.stores.protocol.outboxshards import Shard, divide
 
@@ -87,12 +88,17 @@ ARRAY(SELECT s.shard FROM {shards} AS s JOIN unnest($2::smallint[], $3::bigint[]
     ON s.shard = mine.shard AND s.token = mine.token {lock})
 """
 # What the broker acknowledged may go whoever deletes it; a failure that is not the owner's may not be written beside the owner.
-_SENT: Final = (
-    "WITH ended AS (DELETE FROM {rows} WHERE id = ANY ($1::bigint[]) AND state = 2 AND shard = ANY ("
-    + _MINE.replace("{lock}", "")
-    + ") RETURNING key_hash), freed AS ("
-    + _FREE.replace("{ended}", "ended")
-    + ") SELECT count(*) FROM ended"
+_OF_MINE: Final = "id = ANY ($1::bigint[]) AND state = 2 AND shard = ANY (" + _MINE.replace("{lock}", "") + ")"
+_AND_FREED: Final = ", freed AS (" + _FREE.replace("{ended}", "ended") + ") SELECT count(*) FROM ended"
+_DELETED: Final = "WITH ended AS (DELETE FROM {rows} WHERE " + _OF_MINE + " RETURNING key_hash)" + _AND_FREED
+# A row that is kept holds up none, and is told by no key.
+_KEPT: Final = (
+    "WITH gone AS (SELECT id, key_hash FROM {rows} WHERE "
+    + _OF_MINE
+    + """ FOR UPDATE), ended AS (
+UPDATE {rows} AS r SET state = 4, next_at = clock_timestamp() + $4 * interval '1 s', cause = NULL, key_hash = NULL, behind = false {blank}
+FROM gone WHERE r.id = gone.id RETURNING gone.key_hash)"""
+    + _AND_FREED
 )
 _FAILED: Final = (
     "WITH mine AS MATERIALIZED (SELECT "
@@ -161,9 +167,13 @@ async def free(connection: AnyConnection, tables: OutboxTables, block_key: bool)
     await connection.execute(_FREE_ALL.format(**tables.names), block_key)
 
 
-async def sent(connection: AnyConnection, tables: OutboxTables, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+async def sent(connection: AnyConnection, tables: OutboxTables, rows: Sequence[Sent], shards: Mapping[int, int], keeping: Keeping) -> int:
     """See `RelayStore.sent`."""
-    return int(await connection.fetchval(_SENT.format(**tables.names), [row.id for row in rows], *_tokens(rows, shards)))
+    told = ([row.id for row in rows], *_tokens(rows, shards))
+    if not keeping.sent:
+        return int(await connection.fetchval(_DELETED.format(**tables.names), *told))
+    blank = "".join(f", {column} = NULL" for column in keeping.blanked)
+    return int(await connection.fetchval(_KEPT.format(**tables.names, blank=blank), *told, keeping.sent))
 
 
 async def failed(connection: AnyConnection, tables: OutboxTables, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:

@@ -67,7 +67,8 @@ class OutboxTables:
         CREATE INDEX ON {self.rows} (next_at) WHERE state = 2 AND next_at IS NOT NULL;
         CREATE INDEX ON {self.rows} (next_at) WHERE state = 1;
         CREATE INDEX ON {self.rows} (tx_id) WHERE tx_id <> '';
-        CREATE INDEX ON {self.rows} (id) WHERE state NOT IN (1, 2);
+        CREATE INDEX ON {self.rows} (id) WHERE state NOT IN (1, 2, 4);
+        CREATE INDEX ON {self.rows} (next_at) WHERE state = 4;
         CREATE TABLE IF NOT EXISTS {self.shards} (
             token bigint NOT NULL DEFAULT 0, leased_until timestamptz NOT NULL DEFAULT '-infinity',
             shard smallint PRIMARY KEY, owner text NOT NULL DEFAULT '') {HALF_FREE};

@@ -20,6 +20,7 @@ from ackwise.stores.postgres.replication.progress import Progress
 from ackwise.stores.postgres.replication.reader import Reader
 from ackwise.stores.postgres.tables import Tables
 from ackwise.stores.postgres.url import parse
+from ackwise.stores.protocol.outboxkeeping import keeping_of
 from ackwise.stores.protocol.purpose import CDC
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class PostgresChanges:
             raise ConfigurationError(f"the slot is called {name!r}; use up to 63 lower-case letters, digits and '_'")
         if not publication or "\0" in publication or len(publication.encode()) > 63:
             raise ConfigurationError(f"the publication is called {publication!r}; give a name of up to 63 bytes")
-        self._url, options = parse(url)
+        self._url, options = parse(keeping_of(url)[0])  # the URL may be that of the outbox
         self._name, self._publication, self._wanted = name, publication, tuple(tables)
         self._create, self._replace_lost = create, replace_lost
         self._timeout, self._tables = options.timeout, Tables(options.schema, options.prefix)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ackwise.middleware.outbox import OutboxStatus, Parked
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import BARRIERS_KEPT, parked_of
 
 __all__ = ["clean_some", "parked", "requeue", "show", "status"]
@@ -27,6 +28,8 @@ _AT_ONCE: Final = 1000
 
 _CLEAN: Final = (
     "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 3 AND created < ? LIMIT ?)",
+    "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 4 AND next_at < ? LIMIT ?)",
+    "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 5 AND created < ? LIMIT ?)",
     """DELETE FROM ackwise_outbox_barrier WHERE tx_id IN (SELECT tx_id FROM ackwise_outbox_barrier AS b WHERE created < ? AND NOT EXISTS (
         SELECT 1 FROM ackwise_outbox AS r WHERE r.tx_id = b.tx_id AND r.tx_id <> '' AND r.state = 1) LIMIT ?)""",
 )
@@ -62,9 +65,10 @@ def requeue(connection: sqlite3.Connection, rows: Collection[int] | None) -> int
     return connection.execute(f"{_REQUEUE} AND id IN (SELECT value FROM json_each(?))", (json.dumps([*rows]),)).rowcount
 
 
-def clean_some(connection: sqlite3.Connection, retention: float, now: float) -> tuple[int, bool]:
-    """Delete some of what is terminal and older than `retention` seconds, and of the barriers that nobody needs; return how many
-    records, and whether there may be more."""
-    before = (now - retention, now - max(retention, BARRIERS_KEPT))
+def clean_some(connection: sqlite3.Connection, keeping: Keeping, now: float) -> tuple[int, bool]:
+    """Delete some rows that need not be kept, and some barriers that nobody needs; return how many records, and whether there may be
+    more."""
+    parked = float("-inf") if keeping.parked is None else now - keeping.parked
+    before = (now - keeping.retention, now, parked, now - max(keeping.retention, BARRIERS_KEPT))
     counts = [connection.execute(statement, (until, _AT_ONCE)).rowcount for statement, until in zip(_CLEAN, before, strict=True)]
     return sum(counts), max(counts) == _AT_ONCE

@@ -13,6 +13,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from ackwise.middleware.errors import ConfigurationError, StoreUnavailable
 from ackwise.middleware.outbox import FIRST_CHECK, CheckAnswer, Failed, OutboxRow, OutboxStatus, Parked, Prepared, Sent, TransactionOutcome
 from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.protocol.outboxkeeping import PAYLOAD, Keeping, keeping_of
 from ackwise.stores.protocol.outboxrows import columns_of
 from ackwise.stores.protocol.outboxwaking import wakes_of
 from ackwise.stores.protocol.outboxwriting import Sends
@@ -45,22 +46,31 @@ class SQLiteOutbox(Sends):
     once before, so that its tables are there. One relay at a time sends the rows; a second one is refused. A relay in another process
     finds rows when it looks, not at once.
 
+    Rows are deleted once they were sent. With `keep_sent` (seconds) they stay so long, without what `blank` names (`value`, `key` and
+    `headers` by default). Parked rows stay until they are requeued, or with `keep_parked` (seconds) until `cleanup` deletes them unsent.
     `timeout` (seconds) is how long a call waits while others write to the file; `retention` (seconds) is how long `cleanup` leaves what was
     rolled back; `clock` gives seconds since 1970. Raises `ConfigurationError`.
     """
 
     def __init__(
-        self, path: str | Path, *, timeout: float = 5.0, retention: float = 86400.0, clock: Callable[[], float] = time.time
+        self,
+        path: str | Path,
+        *,
+        timeout: float = 5.0,
+        retention: float = 86400.0,
+        keep_sent: float = 0.0,
+        keep_parked: float | None = None,
+        blank: Collection[str] = tuple(PAYLOAD),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         if str(path) in ("", ":memory:"):
             raise ConfigurationError("a SQLite outbox needs the path of the file that the business writes to")
         if "://" in str(path):
             raise ConfigurationError("a SQLite outbox takes the path of a file, such as 'shop.db'; it was given a URL")
-        if not retention >= 0:
-            raise ConfigurationError(f"retention is {retention}; give the seconds that what was rolled back is kept, 0 or more")
+        self.keeping = Keeping(retention, keep_sent, keep_parked, blank)  #: what stays of rows that nobody has to send
         self._file = File(OUTBOX, path, timeout, "a call of the outbox")
-        self._path, self._timeout, self._retention, self._clock = self._file.path, timeout, retention, clock
+        self._path, self._timeout, self._clock = self._file.path, timeout, clock
         self._connection: sqlite3.Connection | None = None
         self._one_at_a_time = asyncio.Lock()
         self._lock = RelayLock(self._path)
@@ -103,9 +113,13 @@ class SQLiteOutbox(Sends):
 
     @asynccontextmanager
     async def transaction(self, connection: sqlite3.Connection) -> AsyncIterator[SQLiteOutboxTransaction]:
-        """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE). The errors of `connection` are sqlite3's own."""
+        """See `Outbox.transaction`. It begins as the writer of the file (BEGIN IMMEDIATE); raises `StoreUnavailable` if others write to it
+        for longer than the timeout. What is executed on `connection` raises sqlite3's own errors."""
         mine, block = self.writer(connection), Block(connection)
-        await block.start(self._timeout)
+        try:
+            await block.start(self._timeout)
+        except sqlite3.Error as error:
+            raise tables.as_error(self._file, error) from error
         try:
             with self.within(mine):
                 yield mine
@@ -177,7 +191,7 @@ class SQLiteOutbox(Sends):
 
     async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
         """See `RelayStore.sent`."""
-        return await self._write(relaying.sent, rows, shards)
+        return await self._write(relaying.sent, rows, shards, self.keeping, self._clock())
 
     async def failed(self, failures: Sequence[Failed], shards: Mapping[int, int]) -> int:
         """See `RelayStore.failed`."""
@@ -273,7 +287,7 @@ class SQLiteOutbox(Sends):
         return [sentence.replace("ackwise store init", "ackwise outbox init") for sentence in said]
 
     async def cleanup(self) -> int:
-        """Delete what was rolled back and is older than the retention, and barriers of 30 days; return how many records."""
+        """Delete what was rolled back or sent and need not be kept, and barriers of 30 days; return how many records."""
         if not self._path.exists():
             raise ConfigurationError(f"{self._path}: there is no such file; name another, or run `{OUTBOX.init}` first")
         another = SQLiteOutbox(self._path, timeout=self._timeout)
@@ -281,7 +295,7 @@ class SQLiteOutbox(Sends):
         try:
             deleted, is_more = 0, True
             while is_more:
-                some, is_more = await another._write(inspecting.clean_some, self._retention, self._clock())
+                some, is_more = await another._write(inspecting.clean_some, self.keeping, self._clock())
                 deleted += some
                 await asyncio.sleep(_REST if is_more else 0)
             return deleted
@@ -343,9 +357,11 @@ class SQLiteOutbox(Sends):
 
 
 def from_url(url: str) -> SQLiteOutbox:
-    """Return the outbox in the file that `sqlite:///relative/path` or `sqlite:////absolute/path` names, with `?timeout=2.5`.
+    """Return the outbox in the file that `sqlite:///relative/path` or `sqlite:////absolute/path` names, with `?timeout=2.5`
+    and `&keep_sent=604800&keep_parked=2592000&blank=value,key,headers`.
 
     Raises `ConfigurationError`.
     """
+    url, keeping = keeping_of(url)
     path, options = parse(url, "SQLite outbox", "timeout")
-    return SQLiteOutbox(path, timeout=seconds(options.get("timeout", "5"), "SQLite outbox"))
+    return SQLiteOutbox(path, timeout=seconds(options.get("timeout", "5"), "SQLite outbox"), **keeping.given)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ackwise.middleware.outbox import SHARDS, Failed, OutboxRow, Sent, key_hash
+from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.protocol.outboxrows import CAUSE, MOST_BYTES, row_of
 from ackwise.stores.protocol.outboxshards import Shard, divide
 
@@ -74,12 +75,16 @@ def pending(
     return given
 
 
-def sent(connection: sqlite3.Connection, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+def sent(connection: sqlite3.Connection, rows: Sequence[Sent], shards: Mapping[int, int], keeping: Keeping, now: float) -> int:
     """See `RelayStore.sent`."""
     mine = _mine(connection, shards)
     ids = json.dumps([row.id for row in rows if row.shard in mine])
-    statement = "DELETE FROM ackwise_outbox WHERE state = 2 AND id IN (SELECT value FROM json_each(?))"
-    return connection.execute(statement, (ids,)).rowcount
+    which = "WHERE state = 2 AND id IN (SELECT value FROM json_each(:ids))"
+    if not keeping.sent:
+        return connection.execute(f"DELETE FROM ackwise_outbox {which}", {"ids": ids}).rowcount
+    blank = "".join(f", {column} = NULL" for column in keeping.blanked)
+    statement = f"UPDATE ackwise_outbox SET state = 4, next_at = :until, cause = NULL, key_hash = NULL{blank} {which}"
+    return connection.execute(statement, {"ids": ids, "until": now + keeping.sent}).rowcount
 
 
 def failed(connection: sqlite3.Connection, failures: Sequence[Failed], shards: Mapping[int, int], now: float) -> int:

@@ -44,6 +44,7 @@ CREATE INDEX IF NOT EXISTS ackwise_outbox_prepared ON ackwise_outbox (next_at) W
 CREATE INDEX IF NOT EXISTS ackwise_outbox_of_transaction ON ackwise_outbox (tx_id) WHERE tx_id <> '';
 CREATE INDEX IF NOT EXISTS ackwise_outbox_parked ON ackwise_outbox (id) WHERE state = 5;
 CREATE INDEX IF NOT EXISTS ackwise_outbox_ended ON ackwise_outbox (id) WHERE state = 3;
+CREATE INDEX IF NOT EXISTS ackwise_outbox_sent ON ackwise_outbox (next_at) WHERE state = 4;
 CREATE TABLE IF NOT EXISTS ackwise_outbox_shard (
     shard INTEGER PRIMARY KEY, token INTEGER NOT NULL DEFAULT 0, owner TEXT NOT NULL DEFAULT '', leased_until REAL NOT NULL DEFAULT 0
 );

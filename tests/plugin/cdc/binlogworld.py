@@ -41,7 +41,7 @@ class BinlogWorld(World):
         return MySQLChanges(self.url, **{"create": True, **options})
 
     def relay(self, mapping: Callable[[Change], Outgoing | None] | None = None, *, on_error: str = "block", **options: Any) -> CdcRelay:
-        source, store = self.source(**options), MySQLOutbox(self.url)
+        source, store = self.source(**options), MySQLOutbox(self.url, keep_sent=self.keep_sent)
         route: Route = (
             MappedRows(mapping)
             if mapping is not None

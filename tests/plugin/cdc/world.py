@@ -114,6 +114,7 @@ class World:
         self.sink: Sink | None = None
         self.task: asyncio.Task[None]
         self.outbox = PostgresOutbox(url)
+        self.keep_sent = 0.0
 
     def source(self, **options: Any) -> PostgresChanges:
         return PostgresChanges(self.url, **{"name": self.slot, "create": True, **options})
@@ -123,7 +124,13 @@ class World:
         route: Route = (
             MappedRows(mapping)
             if mapping is not None
-            else OutboxRows(PostgresOutbox(self.url), source.outbox_row, owner=f"cdc/{self.slot}", name="shop", on_error=on_error)
+            else OutboxRows(
+                PostgresOutbox(self.url, keep_sent=self.keep_sent),
+                source.outbox_row,
+                owner=f"cdc/{self.slot}",
+                name="shop",
+                on_error=on_error,
+            )
         )
         kafka: OpenSender = self.kafka
         return CdcRelay(source, route, new_sender=lambda: kafka, sink=self.sink)

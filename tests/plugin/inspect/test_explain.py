@@ -13,7 +13,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ackwise import App, Batch, ConfigurationError, ConsumeLater, DeadLetter, Dedup, Events, Exponential, Fixed, Message, Transactional
+from ackwise import (
+    App,
+    Batch,
+    ConfigurationError,
+    ConsumeLater,
+    DeadLetter,
+    Dedup,
+    Events,
+    Exponential,
+    Fixed,
+    Message,
+    Outbox,
+    Transactional,
+)
 from ackwise.middleware.events import Event
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.settings.config import Config, Given, read_config
@@ -184,6 +197,20 @@ def test_of_a_url_neither_user_nor_password_nor_query_is_shown(url: str, shown: 
 def test_an_app_without_agents_can_not_be_explained() -> None:
     with pytest.raises(ConfigurationError, match="has no agents"):
         App("billing", config=Config()).explain()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "sent rows are deleted, parked rows stay until they are requeued"),
+        ("?keep_sent=60&blank=key", "sent rows stay for 60 s without key, parked rows stay until they are requeued"),
+    ],
+)
+def test_it_says_what_stays_of_rows_of_the_outbox(options: str, said: str) -> None:
+    app = App("billing", config=Config())
+    app.use(Outbox(f"sqlite:///shop.db{options}"))
+    app.agent("orders")(ship)
+    assert f"every worker sends its rows; {said}" in str(app.explain().chain)
 
 
 def test_explaining_starts_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ackwise.plugin.outbox.relay import OutboxRelay
 __all__ = ["PATIENCE", "Book", "Desk", "Log", "Sink", "Store", "fields", "lost", "refused"]
 
 #: Seconds after which a test gives up.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Log:
@@ -114,6 +114,7 @@ class Store:
         self.book = book
         self.harm: Callable[[str, str], None] = lambda call, when: None
         self.calls: Counter[str] = Counter()
+        self.waits: list[float] = []
         self.asked: list[tuple[tuple[int, ...], tuple[tuple[str, bytes], ...], bool]] = []
 
     def _begin(self, call: str) -> None:
@@ -207,12 +208,15 @@ class Store:
 
     async def wait_for_rows(self, at_most: float) -> None:
         self._begin("wait_for_rows")
+        self.waits.append(at_most)
         with suppress(TimeoutError):
             async with asyncio.timeout(0.01):
                 await self.book.changed.wait()
 
     async def next_due(self, shards: Mapping[int, int]) -> float | None:
-        return None
+        self._begin("next_due")
+        waiting = [self.book.due[number] - self.book.now for number in self.book.rows if self.book.due.get(number, 0.0) > self.book.now]
+        return min(waiting, default=None)
 
     def _is_token(self, shard: int, shards: Mapping[int, int]) -> bool:
         return self.book.owners.get(shard, ("", -1, 0.0))[1] == shards.get(shard)

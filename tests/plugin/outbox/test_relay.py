@@ -55,6 +55,24 @@ async def test_what_is_under_way_is_not_read_again() -> None:
     assert any(len(under_way) == 6 for under_way, _, _ in store.asked), "while one window is sent, the next one is read"
 
 
+async def test_a_row_that_failed_is_looked_at_when_it_is_due_and_not_a_poll_later() -> None:
+    desk = Desk(poll=60.0, lease=600.0)
+    store = Store(desk.book)
+    failing = iter([True])
+    desk.refuse = lambda message: lost() if message.value == b"1" and next(failing, False) else None
+    desk.book.add(Outgoing("orders", b"0", b"k"), Outgoing("orders", b"1", b"k"))
+    async with desk.running(desk.relay(store)):
+        await desk.until(lambda: bool(desk.book.due) and len(store.waits) > 0)
+        seen = len(store.waits)
+        await desk.until(lambda: len(store.waits) > seen)
+        assert max(store.waits[seen:]) <= max(desk.book.due.values())
+        await desk.until(lambda: not desk.book.rows, step=0.05)
+        asked = store.calls["next_due"]
+        waits = len(store.waits)
+        await desk.until(lambda: len(store.waits) > waits + 3)
+    assert store.calls["next_due"] <= asked + 1, "an outbox where nothing has failed is not asked each time"
+
+
 def _breaking(desk: Desk, store: Store, call: str, when: str, error: BaseException, *, after: int) -> None:
     left = [after]
 
@@ -83,6 +101,7 @@ def _breaking(desk: Desk, store: Store, call: str, when: str, error: BaseExcepti
         ("failed", "before"),
         ("failed", "after"),
         ("wait_for_rows", "before"),
+        ("next_due", "before"),
         ("leave", "before"),
     ],
 )

@@ -69,7 +69,7 @@ def make_app(**settings: Any) -> tuple[App, list[float]]:
 
 
 async def until(met: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not met():  # noqa: ASYNC110  # the relay is beside this
             await asyncio.sleep(0.01)
 
@@ -135,6 +135,26 @@ async def test_a_message_that_its_topic_refuses_when_due_is_a_dead_letter(caplog
     assert dict(letter.headers)["ackwise-send-topic"] == b"small"
     assert letter.value == bytes(1000)
     assert "a message can't be sent when it is due, and goes to the dead letters" in caplog.text
+
+
+async def test_a_topic_that_is_missing_when_a_message_is_due_holds_its_neighbours_for_a_time_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.relay.sendline._PATIENCE", 0.0)
+    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
+    app, got = make_app(delayed_sends=True)
+    async with TestApp(app) as worker:
+        await until(lambda: "billing.send.1s" in worker.kafka._cluster.topics)
+        async with Producer(worker.kafka.bootstrap, group="billing", wall=worker.clock) as producer:
+            await producer.send("nowhere", b"lost?", delay=1)
+            await producer.send("reminders", b"behind it", delay=1)
+        worker.clock.advance("3s")
+        await until(lambda: worker.kafka.records("billing.dlq"))
+        await until(lambda: got)
+        (letter,) = worker.kafka.records("billing.dlq")
+    assert dict(letter.headers)["ackwise-send-topic"] == b"nowhere"
+    assert letter.value == b"lost?"
+    assert "topic 'nowhere' is missing for" in str([vars(record) for record in caplog.records])
 
 
 BLOCK: Headers = tuple(header for header in later(Outgoing("reminders", b"v"), 1).sent_headers if header[0] != "ackwise-send-topic")

@@ -77,6 +77,17 @@ async def test_a_send_returns_where_it_was_written(desk: Desk) -> None:
         assert await producer.send("orders", {"n": 1}, message_id="a") == Acked("orders", 0, 7, 1_000, "a")
 
 
+@pytest.mark.parametrize("name", ["ackwise-version", "ackwise-due", "ackwise-"])
+async def test_headers_that_only_ackwise_sets_are_refused_with_a_sentence(desk: Desk, name: str) -> None:
+    async with desk.producer() as producer:
+        with pytest.raises(ConfigurationError, match=rf"'orders' has the header '{name}', and names that begin with 'ackwise-'"):
+            await producer.send("orders", b"v", headers={name: "1"})
+        with pytest.raises(ConfigurationError, match="leave such headers out"):
+            await producer.send_batch([Outgoing("orders", b"v"), Outgoing("orders", b"v", headers=((name, b"1"),))])
+        await producer.send("orders", b"v", headers={"acknowledged": "1"}, delay=10.0)
+    assert len(desk.tried) == 1
+
+
 async def test_what_may_pass_is_tried_again_ever_later_under_its_id(desk: Desk) -> None:
     desk.answers = [{"a": AWAY}] * 5
     async with desk.producer() as producer:

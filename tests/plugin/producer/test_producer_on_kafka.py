@@ -62,3 +62,24 @@ async def test_a_worker_publishes_what_its_handler_said(raw_kafka: RawKafka) -> 
     async with asyncio.timeout(60):
         await app.serve(stop)
     assert sorted(record.value or b"" for record in await raw_kafka.records(target)) == [b"2", b"4", b"6"]
+
+
+async def test_a_publish_to_a_topic_that_is_missing_fails_its_message_and_holds_nobody_up(
+    raw_kafka: RawKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.middleware.sending._PATIENCE", 0.0)
+    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 1.0)
+    source, target = await raw_kafka.new_topic(), await raw_kafka.new_topic()
+    app, stop = App(f"publishing-{source}", brokers=raw_kafka.bootstrap), asyncio.Event()
+    app.use(ConsumeLater(levels="1s"))
+
+    @app.agent(source)
+    async def pass_on(message: Message[int]) -> None:
+        app.publish(f"{target}-missing" if message.value == 1 and message.reconsume_times == 0 else target, message.value)
+        if message.reconsume_times:
+            stop.set()
+
+    await raw_kafka.produce(source, b"1", b"2")
+    async with asyncio.timeout(60):
+        await app.serve(stop)
+    assert sorted(record.value or b"" for record in await raw_kafka.records(target)) == [b"1", b"2"]

@@ -199,7 +199,7 @@ async def test_with_commit_manual_it_is_sent_at_the_commit_and_not_before() -> N
     async with TestApp(app) as worker:
         worker.kafka.create_topic("invoices")
         worker.kafka.produce("orders", b"1")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await handled.wait()
         assert worker.kafka.records("invoices") == []
         assert (await worker.deliver("orders", b"2")).kind == "done"

@@ -226,6 +226,23 @@ async def test_a_topic_that_is_missing_may_come_and_its_neighbours_are_sent(
     assert acked(await sender.send_many([Outgoing("later", b"v")])) == [True]
 
 
+async def test_a_topic_is_not_said_to_be_missing_while_no_broker_answers(
+    sender: Sender, kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.producer.sender._LEARN", 0.2)
+
+    def nobody() -> asyncio.Future[bool]:
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        done.set_result(False)
+        return done
+
+    client: Any = await sender._current(5.0)
+    monkeypatch.setattr(client._producer.client, "force_metadata_update", nobody)
+    (answer,) = await sender.send_many([Outgoing("later", b"v")])
+    assert isinstance(answer, SendFailed)
+    assert (answer.retriable, answer.error) == (True, "KafkaConnectionError")
+
+
 async def test_a_partition_that_the_topic_has_not_is_refused_with_a_sentence(sender: Sender) -> None:
     (answer,) = await sender.send_many([Outgoing("orders", b"v", partition=3)])
     assert answer == SendFailed("topic 'orders' has 3 partitions, and no partition 3", retriable=False, error="UnknownPartition")
@@ -370,7 +387,7 @@ async def test_whatever_becomes_of_a_produce_request_only_what_is_there_is_ackno
     await sender.start()
     left = messages = [Outgoing("one", b"%d" % number) for number in range(count)]
     with hostile_client(f"worker.Produce:{harm}@1x2"):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while left:
                 answers = await sender.send_many(left)
                 there = values(kafka, "one")

@@ -44,7 +44,7 @@ def booked(folder: Path) -> list[str]:
 
 async def sent(worker: TestApp, count: int) -> list[str]:
     """What was sent, once it is so much and nothing is left in the outbox."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(worker.kafka.records("booked")) < count:  # noqa: ASYNC110  # the broker tells nobody
             await asyncio.sleep(0.02)
     return sorted((record.value or b"").decode() for record in worker.kafka.records("booked"))

@@ -34,7 +34,7 @@ def outbox() -> MemoryOutbox:
 
 
 async def until_sent(kafka: MemoryKafka, count: int = 1) -> list[tuple[bytes | None, bytes | None]]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(kafka.records("paid")) < count:  # noqa: ASYNC110  # the broker tells nobody
             await asyncio.sleep(0.01)
     return [(record.value, dict(record.headers)["message-id"]) for record in kafka.records("paid")]
@@ -69,6 +69,35 @@ async def test_send_in_transaction_is_what_rocketmq_calls_it(kafka: MemoryKafka,
         assert await producer.send_in_transaction([PAID], local) is TransactionOutcome.COMMIT
         await until_sent(kafka)
     assert len(done) == 1
+
+
+async def test_a_local_transaction_that_can_not_be_awaited_is_refused_before_anything_is_written(
+    kafka: MemoryKafka, outbox: MemoryOutbox
+) -> None:
+    def local(transaction: LocalTransaction) -> None:
+        pytest.fail("it is not called")
+
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
+        for wrong in (local, None):
+            with pytest.raises(ConfigurationError, match=r"can't be awaited; write `async def local\(tx\)`"):
+                await producer.send_in_transaction(PAID, wrong)  # type: ignore[arg-type]
+        assert outbox._last_id == 0
+
+
+async def test_a_lambda_may_return_a_coroutine_and_is_rolled_back_if_it_returns_none(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:
+    async def pay(transaction: LocalTransaction) -> None:
+        connection = MemoryConnection()
+        async with connection.transaction():
+            await transaction.barrier(connection)
+
+    async with TransactionalProducer("orders", outbox, brokers=kafka.bootstrap) as producer:
+        assert await producer.send_in_transaction(PAID, lambda tx: pay(tx)) is TransactionOutcome.COMMIT
+        await until_sent(kafka)
+        with pytest.raises(ConfigurationError, match=r"returned int, which can't be awaited"):
+            await producer.send_in_transaction([Outgoing("paid", b"2")], lambda tx: 2)  # type: ignore[arg-type, return-value]
+        status = await outbox.status()
+        assert (status.prepared, status.waiting) == (0, 0)
+    assert len(kafka.records("paid")) == 1
 
 
 async def test_a_local_transaction_that_fails_sends_nothing(kafka: MemoryKafka, outbox: MemoryOutbox) -> None:

@@ -31,7 +31,7 @@ async def outbox() -> MemoryOutbox:
 
 
 async def until_sent(kafka: MemoryKafka) -> list[bytes | None]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not kafka.records("paid"):  # noqa: ASYNC110  # the broker tells nobody
             await asyncio.sleep(0.01)
     return [record.value for record in kafka.records("paid")]
@@ -68,7 +68,7 @@ async def test_a_worker_with_the_outbox_checks_too(outbox: MemoryOutbox, relay: 
         if relay == "worker":
             assert await until_sent(worker.kafka) == [b"42"]
         else:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await outbox.status()).waiting != 1:  # noqa: ASYNC110  # an outbox tells relays alone
                     await asyncio.sleep(0.01)
     assert await left(outbox) == ["asked elsewhere"]

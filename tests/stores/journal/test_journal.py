@@ -107,7 +107,7 @@ async def test_events_of_the_producer_side_need_no_coordinates(tmp_path: Path) -
     outgoing = [
         Event(EventCode.OUTBOX_STORED, "orders", dedup_key="m-1", attrs='{"row": 7}'),
         Event(EventCode.OUTBOX_SENT, "orders", 3, 40, record_ts_ms=1_000, dedup_key="m-1"),
-        Event(EventCode.RELAY_POSITION, attrs='{"lsn": "0/16B3748"}'),
+        Event(EventCode.RELAY_POSITION, attrs='{"position": "0/16B3748"}'),
     ]
     async with journal(tmp_path) as made:
         for event in outgoing:

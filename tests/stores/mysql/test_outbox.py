@@ -34,6 +34,13 @@ class TestMySQLOutbox(OutboxConformance):
     def make(self, place: Path) -> OutboxStore:
         return MySQLOutbox(self.database.url, prefix=self.prefix, retention=0.0)
 
+    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore:
+        return MySQLOutbox(self.database.url, prefix=self.prefix, retention=0.0, **settings)
+
+    async def rows(self, place: Path) -> list[Any]:
+        columns = "state, CONVERT(message_id USING ascii), message_key, value, headers"
+        return await self.database.fetch(f"SELECT {columns} FROM {self.prefix}outbox ORDER BY id")
+
     async def prepare(self, place: Path) -> None:
         await self.database.fetch(f"CREATE TABLE {self.prefix}effects (effect VARCHAR(60) PRIMARY KEY)")
 

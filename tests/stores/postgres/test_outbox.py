@@ -45,6 +45,14 @@ class TestPostgresOutbox(OutboxConformance):
     def make(self, place: Path) -> OutboxStore:
         return PostgresOutbox(self.url, prefix=self.prefix, retention=0.0)
 
+    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore:
+        return PostgresOutbox(self.url, prefix=self.prefix, retention=0.0, **settings)
+
+    async def rows(self, place: Path) -> list[Any]:
+        async with self.connect(place) as connection:
+            columns = "state, message_id, message_key, value, headers"
+            return [tuple(row) for row in await connection.fetch(f"SELECT {columns} FROM {self.prefix}outbox ORDER BY id")]
+
     async def prepare(self, place: Path) -> None:
         async with self.connect(place) as connection:
             await connection.execute(f"CREATE TABLE {self.prefix}effects (effect text PRIMARY KEY)")
@@ -91,7 +99,7 @@ async def values(outbox: PostgresOutbox) -> list[bytes | None]:
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110  # the server's state
             await asyncio.sleep(0.01)
 
@@ -274,7 +282,7 @@ async def test_a_relay_of_another_process_is_notified_only_if_it_is_idle(outbox:
     other._listening = Listening(other._tables, other._wakes)
     await other.open()
     await other.own("a", lease=60.0, share=64)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await other.pending(ALL, limit=10)
         waiting = asyncio.create_task(other.wait_for_rows(3600.0))
         connection = await asyncpg.connect(postgres_url)
@@ -296,7 +304,7 @@ async def test_rows_that_came_while_a_relay_went_idle_are_not_waited_for(outbox:
     connection = await asyncpg.connect(postgres_url)
     async with PostgresOutbox(postgres_url).transaction(connection) as transaction:  # not open: it notifies nobody
         transaction.send("orders", b"1")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await other.wait_for_rows(3600.0)
     await connection.close()
     await other.close()

@@ -44,13 +44,24 @@ class OnSQLAlchemy(OutboxConformance):
     url: str
     prefix: str
 
-    def store(self, place: Path) -> OutboxStore:
+    def store(self, place: Path, **settings: Any) -> OutboxStore:
         raise NotImplementedError
 
     def make(self, place: Path) -> OutboxStore:
         both: Any = Both(self.store(place), self.prefix)
         made: OutboxStore = both
         return made
+
+    def make_keeping(self, place: Path, **settings: Any) -> OutboxStore:
+        both: Any = Both(self.store(place, **settings), self.prefix)
+        made: OutboxStore = both
+        return made
+
+    async def rows(self, place: Path) -> list[Any]:
+        async with self.connect(place) as session:
+            columns = "state, message_id, message_key, value, headers"
+            found = await session.execute(text(f"SELECT {columns} FROM {self.prefix}outbox ORDER BY id"))
+            return [(state, name.decode() if isinstance(name, bytes) else name, *payload) for state, name, *payload in found]
 
     def engine_url(self, place: Path) -> str:
         return self.url
@@ -135,8 +146,8 @@ class TestOnSQLite(OnSQLAlchemy):
     features = OutboxFeatures(relays=False, writers=False)
     prefix = "ackwise_"
 
-    def store(self, place: Path) -> OutboxStore:
-        return SQLiteOutbox(place / "shop.db", retention=0.0)
+    def store(self, place: Path, **settings: Any) -> OutboxStore:
+        return SQLiteOutbox(place / "shop.db", retention=0.0, **settings)
 
     def engine_url(self, place: Path) -> str:
         return f"sqlite+aiosqlite:///{place / 'shop.db'}"
@@ -151,8 +162,8 @@ class TestOnPostgres(OnSQLAlchemy):
         self.url = f"postgresql+asyncpg://{USER}@127.0.0.1:{postgres.port}/postgres"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
-    def store(self, place: Path) -> OutboxStore:
-        return PostgresOutbox(self.url.replace("+asyncpg", ""), prefix=self.prefix, retention=0.0)
+    def store(self, place: Path, **settings: Any) -> OutboxStore:
+        return PostgresOutbox(self.url.replace("+asyncpg", ""), prefix=self.prefix, retention=0.0, **settings)
 
 
 class TestOnMariaDB(OnSQLAlchemy):
@@ -161,8 +172,8 @@ class TestOnMariaDB(OnSQLAlchemy):
         self.url = f"mysql+asyncmy://root@127.0.0.1:{mariadb.port}/test"
         self.prefix = f"t{os.urandom(6).hex()}_"
 
-    def store(self, place: Path) -> OutboxStore:
-        return MySQLOutbox(self.url.replace("+asyncmy", ""), prefix=self.prefix, retention=0.0)
+    def store(self, place: Path, **settings: Any) -> OutboxStore:
+        return MySQLOutbox(self.url.replace("+asyncmy", ""), prefix=self.prefix, retention=0.0, **settings)
 
 
 async def test_what_has_no_relay_says_which_url_one_takes() -> None:

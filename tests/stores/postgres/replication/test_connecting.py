@@ -95,7 +95,7 @@ async def read_one(source: PostgresChanges, owner: asyncpg.Connection) -> Change
     """Write a row and return what the log says of it."""
     await source.open()
     await owner.execute("INSERT INTO orders VALUES (1, 'tea')")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for said in await source.read(10):
                 if isinstance(said, Change):
@@ -105,7 +105,7 @@ async def read_one(source: PostgresChanges, owner: asyncpg.Connection) -> Change
 
 async def gone(owner: asyncpg.Connection) -> None:
     """Wait until nobody reads from the slot any more."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await owner.fetchval("SELECT active FROM pg_replication_slots"):  # noqa: ASYNC110  # the server tells nobody
             await asyncio.sleep(0.01)
 
@@ -186,14 +186,14 @@ async def test_a_connection_that_breaks_ends_the_read_and_the_next_one_goes_on(g
         first = await read_one(source, owner)
         proxy.cut()
         with pytest.raises(StoreUnavailable, match=r"replication connection failed|connection was lost"):  # noqa: PT012
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     await source.read(10)
         await gone(owner)
         with suppress(StoreUnavailable):  # the pool may still have the connection that was cut
             await source.open()
         await source.open()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             (again, *_) = await source.read(10)
         assert again == first  # it was not acknowledged
         await source.close()

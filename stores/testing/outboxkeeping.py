@@ -1,0 +1,114 @@
+"""`OutboxKeeping`: what stays of rows that were sent, and how long parked rows stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ackwise.middleware.outbox import Failed, OutboxRow, OutboxStatus, OutboxStore, RowState
+from ackwise.middleware.outgoing import Outgoing
+from ackwise.stores.testing.outboxscene import OutboxScene, message
+
+__all__ = ["OutboxKeeping"]
+
+_MONTH = 30 * 86400.0
+_INSTANT = 1e-6
+
+
+class OutboxKeeping:
+    """The settings `keep_sent`, `blank` and `keep_parked`; skipped where `make_keeping` is not there."""
+
+    def test_a_row_that_was_sent_stays_without_its_payload(self, scene: OutboxScene) -> None:
+        outbox = scene.open_keeping(keep_sent=_MONTH)
+        _commit_one(scene)
+        assert _send_all(scene, outbox) == 1
+        assert scene.rows() == [(RowState.GLOBAL_COMMIT, "x", None, None, None)]
+        assert scene.pending(outbox=outbox) == []
+
+    @pytest.mark.parametrize("blank", [("value",), ("key", "headers"), ()])
+    def test_only_what_is_named_is_blanked(self, scene: OutboxScene, blank: tuple[str, ...]) -> None:
+        outbox = scene.open_keeping(keep_sent=_MONTH, blank=blank)
+        _commit_one(scene)
+        _send_all(scene, outbox)
+        ((_, _, key, value, headers),) = scene.rows()
+        kept = {name for name, given in (("value", value), ("key", key), ("headers", headers)) if given is not None}
+        assert kept == {"value", "key", "headers"} - set(blank)
+
+    def test_cleanup_deletes_a_row_that_was_sent_when_its_time_is_over_and_not_before(self, scene: OutboxScene) -> None:
+        _commit_one(scene)
+        _send_all(scene, scene.open_keeping(keep_sent=_MONTH))
+        assert (_cleanup(scene, scene.outbox), len(scene.rows())) == (0, 1)
+        scene.commit(message(b"2"))
+        _send_all(scene, scene.open_keeping(keep_sent=_INSTANT))
+        assert (_cleanup(scene, scene.outbox), len(scene.rows())) == (1, 1)
+
+    def test_a_row_that_stays_holds_up_no_key_and_is_no_longer_counted(self, scene: OutboxScene) -> None:
+        outbox = scene.open_keeping(keep_sent=_MONTH)
+        scene.commit(message(b"1", key=b"k"), message(b"2", key=b"k"))
+        shards, (first, second) = scene.own(outbox=outbox), scene.pending(outbox=outbox)
+        _fail(scene, outbox, shards, first, 3600.0)
+        assert scene.pending(shards, outbox=outbox) == []
+        assert scene.sent([first], shards, outbox=outbox) == 1
+        assert [row.id for row in scene.pending(shards, outbox=outbox)] == [second.id]
+        assert scene.sent([second, first], shards, outbox=outbox) == 1
+        status = scene.run(_status(outbox))
+        assert (status.waiting, status.parked, status.prepared) == (0, 0, 0)
+
+    def test_a_token_of_another_owner_keeps_nothing(self, scene: OutboxScene) -> None:
+        outbox = scene.open_keeping(keep_sent=_MONTH)
+        scene.commit(message(b"1"))
+        shards = {shard: token + 1 for shard, token in scene.own(outbox=outbox).items()}
+        assert scene.sent(scene.pending(outbox=outbox), shards, outbox=outbox) == 0
+        assert [row.message.value for row in scene.pending(outbox=outbox)] == [b"1"]
+
+    def test_parked_rows_stay_for_ever_unless_somebody_said_how_long(self, scene: OutboxScene) -> None:
+        outbox = scene.open_keeping(keep_parked=_MONTH)
+        scene.commit(message(b"old", key=b"k"))
+        shards, (row,) = scene.own(), scene.pending()
+        _fail(scene, scene.outbox, shards, row, None)
+        scene.run(scene.suite.age(scene.place, 2 * _MONTH))
+        scene.commit(message(b"new"), message(b"next", key=b"k"))
+        (new, *_) = scene.pending(shards)
+        _fail(scene, scene.outbox, shards, new, None)
+        assert (_cleanup(scene, scene.outbox), len(scene.rows())) == (0, 3)
+        assert (_cleanup(scene, outbox), len(scene.rows())) == (1, 2)
+        scene.own()
+        assert scene.values() == [b"next"]
+
+
+def _commit_one(scene: OutboxScene) -> None:
+    scene.commit(Outgoing("orders", b"secret", b"k", (("h", b"1"),), message_id="x"))
+
+
+def _send_all(scene: OutboxScene, outbox: OutboxStore) -> int:
+    scene.run(_leave(scene.outbox))
+    shards = scene.own(outbox=outbox)
+    sent = scene.sent(scene.pending(shards, outbox=outbox), shards, outbox=outbox)
+    scene.run(_leave(outbox))
+    return sent
+
+
+def _fail(scene: OutboxScene, outbox: OutboxStore, shards: Mapping[int, int], row: OutboxRow, again_in: float | None) -> None:
+    async def fail() -> int:
+        return await outbox.failed([Failed(row.id, row.shard, "refused", again_in)], shards)
+
+    assert scene.run(fail()) == 1
+
+
+def _cleanup(scene: OutboxScene, outbox: OutboxStore) -> int:
+    async def clean() -> int:
+        maintained: Any = outbox
+        done: int = await maintained.cleanup()
+        return done
+
+    return scene.run(clean())
+
+
+async def _leave(outbox: OutboxStore) -> None:
+    await outbox.leave("a")
+
+
+async def _status(outbox: OutboxStore) -> OutboxStatus:
+    return await outbox.status()

@@ -1,0 +1,116 @@
+"""Rows that were sent from the log are deleted beside what is sent next: nobody waits for it, and none is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from ackwise.middleware.errors import StoreUnavailable
+from ackwise.middleware.outbox import Sent
+from ackwise.middleware.outgoing import Acked, Outgoing
+from ackwise.plugin.cdc import outboxrows
+from ackwise.plugin.cdc.outboxrows import OutboxRows
+from ackwise.plugin.cdc.route import Parcel
+from ackwise.stores.memory_outbox import MemoryOutbox
+
+
+class Slow(MemoryOutbox):
+    """A database that deletes once `gate` is set; `blind` answers find nothing, as before a commit is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.asked: list[list[int]] = []
+        self.blind = 0
+        self.error: Exception | None = None
+
+    async def sent(self, rows: Sequence[Sent], shards: Mapping[int, int]) -> int:
+        self.asked.append([row.id for row in rows])
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if self.blind:
+            self.blind -= 1
+            return 0
+        return await super().sent(rows, shards)
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.store = Slow()
+        self.route = OutboxRows(self.store, lambda change: None, owner="cdc/a", name="shop")
+
+    async def parcels(self, *values: bytes) -> list[tuple[Parcel, Acked]]:
+        """Rows as the log tells of them, acknowledged."""
+        async with self.store.transaction() as transaction:
+            for value in values:
+                transaction.add(Outgoing("orders", value, message_id=value.decode()))
+        rows = [row for row in await self.store.pending(dict.fromkeys(range(64), 0), limit=100) if row.message.value in values]
+        return [(Parcel(row.message, "0/1", row), Acked("orders", 0, 0, 0, row.message.message_id)) for row in rows]
+
+    @property
+    def left(self) -> int:
+        return len(self.store._rows)
+
+
+@pytest.fixture
+async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+    monkeypatch.setattr(outboxrows, "_GATHER", 0.0)
+    desk = Desk()
+    await desk.route.open()
+    await desk.route.begin()
+    yield desk
+    await desk.store.close()
+
+
+async def test_what_is_sent_during_a_deletion_waits_for_nothing_and_goes_with_the_next(desk: Desk) -> None:
+    await desk.route.sent(await desk.parcels(b"1"))
+    while not desk.store.asked:  # noqa: ASYNC110  # a list tells nobody
+        await asyncio.sleep(0)
+    await desk.route.sent(await desk.parcels(b"2"))
+    await desk.route.sent(await desk.parcels(b"3"))
+    desk.store.gate.set()
+    await desk.route.end()
+    assert (desk.store.asked, desk.left) == ([[1], [2, 3]], 0)
+
+
+async def test_so_many_rows_may_wait_and_no_more(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outboxrows, "_MOST_UNDELETED", 2)
+    await desk.route.sent(await desk.parcels(b"1"))
+    waiting = asyncio.create_task(desk.route.sent(await desk.parcels(b"2", b"3")))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    desk.store.gate.set()
+    await waiting
+    await desk.route.end()
+    assert desk.left == 0
+
+
+async def test_a_deletion_that_failed_ends_the_session_with_the_next_rows(desk: Desk) -> None:
+    desk.store.error = StoreUnavailable("gone")
+    desk.store.gate.set()
+    await desk.route.sent(await desk.parcels(b"1"))
+    while not desk.store.asked:  # noqa: ASYNC110  # a list tells nobody
+        await asyncio.sleep(0)
+
+    async def go_on() -> None:
+        for value in (b"2", b"3", b"4"):
+            await desk.route.sent(await desk.parcels(value))
+            await asyncio.sleep(0)
+
+    with pytest.raises(StoreUnavailable, match="gone"):
+        await go_on()
+    desk.store.error = None
+    await desk.route.begin()
+    assert desk.left == len(await desk.store.pending(dict.fromkeys(range(64), 0), limit=9)) <= 1, "what failed is deleted by the next one"
+
+
+async def test_a_row_that_was_not_seen_yet_is_deleted_before_the_table_is_read(desk: Desk) -> None:
+    desk.store.gate.set()
+    desk.store.blind = 1
+    await desk.route.sent(await desk.parcels(b"1"))
+    assert await desk.route.waiting() == []
+    assert (desk.store.asked, desk.left) == ([[1], [1]], 0)

@@ -1,0 +1,337 @@
+"""Decoders of the user's: what they take and return, and that nothing is lost while what they need is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace
+from ackwise.middleware import decoding
+from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.settings.config import Config
+from ackwise.testing import MemoryKafka, TestApp
+
+
+def app_of(handler: Any, **options: Any) -> App:
+    app = App("billing", config=Config())
+    app.agent("orders", **options)(handler)
+    return app
+
+
+class Registry:
+    """A schema registry that may be away, and counts who asks it."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.asked = 0
+
+    def decode(self, raw: bytes) -> Any:
+        self.asked += 1
+        if self.is_away:
+            raise CodecUnavailable("the registry is away")
+        return json.loads(raw)
+
+    async def decode_async(self, raw: bytes) -> Any:
+        await asyncio.sleep(0)
+        return self.decode(raw)
+
+
+# What they take
+
+
+async def test_a_decoder_makes_the_values_of_every_kind_of_handler() -> None:
+    got: list[object] = []
+
+    async def value(order: dict[str, int]) -> None:
+        got.append(order)
+
+    async def message(message: Message[int]) -> None:
+        got.append(message.value)
+
+    async def batch(batch: Batch[Any]) -> None:
+        got.extend(message.value for message in batch)
+
+    for handler in (value, message, batch):
+        async with TestApp(app_of(handler, decode=json.loads)) as worker:
+            assert (await worker.deliver("orders", b'{"a": 1}')).kind == "done"
+    assert got == [{"a": 1}] * 3
+
+
+async def by_header(message: Message[bytes]) -> str:
+    await asyncio.sleep(0)
+    return f"{message.header('kind')!r} {message.value!r} {message.topic}"
+
+
+def by_key(message: Message[bytes]) -> str:
+    return f"{message.key!r} {message.value!r}"
+
+
+@pytest.mark.parametrize(("decode", "value"), [(by_header, "b'x' b'1' orders"), (by_key, "b'k' b'1'")])
+async def test_a_decoder_that_takes_a_message_sees_its_headers_and_key(decode: Any, value: str) -> None:
+    got: list[str] = []
+
+    async def bill(order: str) -> None:
+        got.append(order)
+
+    async with TestApp(app_of(bill, decode=decode)) as worker:
+        await worker.deliver("orders", b"1", key=b"k", headers=[("kind", b"x")])
+    assert got == [value]
+
+
+class Bound:
+    """A method and an object that is called are decoders, too."""
+
+    def of(self, raw: bytes) -> int:
+        return len(raw)
+
+    async def __call__(self, raw: bytes) -> int:
+        return len(raw)
+
+
+@pytest.mark.parametrize("decode", [Bound().of, Bound(), len, bytes.__len__])
+async def test_methods_objects_and_functions_of_c_are_decoders(decode: Any) -> None:
+    got: list[int] = []
+
+    async def bill(order: int) -> None:
+        got.append(order)
+
+    async with TestApp(app_of(bill, decode=decode)) as worker:
+        await worker.deliver("orders", b"123")
+    assert got == [3]
+
+
+async def test_a_null_value_is_none_where_the_handler_admits_it_and_can_not_be_decoded_elsewhere() -> None:
+    got: list[object] = []
+
+    async def optional(order: int | None) -> None:
+        got.append(order)
+
+    async def strict(order: int) -> None:
+        got.append(order)
+
+    fates = []
+    for handler in (optional, strict):
+        async with TestApp(app_of(handler, decode=len)) as worker:
+            fates.append(await worker.deliver("orders", None))
+    assert ([fate.kind for fate in fates], got) == (["done", "dead"], [None])
+
+
+class Struct(msgspec.Struct):
+    """A payload of msgspec."""
+
+    id: str
+    amount: int
+
+
+async def test_a_struct_of_msgspec_is_decoded_by_its_annotation() -> None:
+    got: list[object] = []
+
+    async def bill(order: Struct) -> None:
+        got.append(order)
+
+    async with TestApp(app_of(bill)) as worker:
+        fates = [await worker.deliver("orders", value) for value in (b'{"id": "a", "amount": 3}', b'{"id": "a"}')]
+    assert ([fate.kind for fate in fates], got) == (["done", "dead"], [Struct("a", 3)])
+
+
+def takes_two(raw: bytes, more: bytes) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"decode": "json"}, "decode of handler 'bill' is 'json'; give a function from bytes"),
+        ({"decode": takes_two}, r"decode of handler 'bill' has the parameters .* called with one argument"),
+        ({"decode": len, "model": int}, "model=int and a decode; give one of them"),
+        ({"decode": len, "order": "key", "in_place": RetryInPlace(3), "order_by": len}, "has order_by and decode"),
+    ],
+)
+def test_a_decoder_that_can_not_work_is_refused(options: dict[str, Any], sentence: str) -> None:
+    async def bill(order: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        app_of(bill, **options)
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, TimeoutError, asyncio.CancelledError])
+async def test_whatever_else_an_asynchronous_decoder_raises_its_value_can_not_be_decoded(error: type[BaseException]) -> None:
+    async def decode(raw: bytes) -> bytes:
+        if raw == b"bad":
+            raise error
+        return raw
+
+    got: list[bytes] = []
+
+    async def bill(order: bytes) -> None:
+        got.append(order)
+
+    async with TestApp(app_of(bill, decode=decode)) as worker:
+        fates = await worker.deliver_batch("orders", [b"1", b"bad", b"2"])
+    assert ([fate.kind for fate in fates], got) == (["done", "dead", "done"], [b"1", b"2"])
+
+
+async def test_a_decoder_that_exits_ends_the_worker_and_nothing_is_committed() -> None:
+    async def decode(raw: bytes) -> bytes:
+        raise SystemExit(3)
+
+    async def bill(order: bytes) -> None: ...
+
+    worker = TestApp(app_of(bill, decode=decode))
+    with pytest.raises(SystemExit):
+        async with worker:
+            await worker.deliver("orders", b"1")
+    assert worker.kafka.committed("billing")["orders", 0].offset == 0
+
+
+# What they need is away
+
+
+@pytest.fixture
+async def memory_kafka() -> AsyncIterator[MemoryKafka]:
+    async with MemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        yield kafka
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+
+
+def committed(kafka: MemoryKafka) -> int:
+    found = kafka.committed("billing").get(("orders", 0))
+    return 0 if found is None else found.offset
+
+
+MODES: list[dict[str, Any]] = [
+    {},
+    {"max_batch": 1},
+    {"concurrency": 4},
+    {"order": "partition", "in_place": RetryInPlace(3)},
+    {"order": "key", "in_place": RetryInPlace(3)},
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "with_dedup"),
+    [*((mode, "decode", True) for mode in MODES), ({}, "decode_async", True), ({}, "decode", False)],
+    ids=str,
+)
+async def test_messages_are_held_while_a_registry_is_away_and_lose_no_attempt(
+    memory_kafka: MemoryKafka, mode: dict[str, Any], name: str, with_dedup: bool
+) -> None:
+    registry, got = Registry(), list[tuple[int, int]]()
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+    if with_dedup:
+        app.use(Dedup("memory://"))
+
+    @app.agent("orders", decode=getattr(registry, name), **mode)
+    async def bill(message: Message[int]) -> None:
+        got.append((message.value, message.reconsume_times))
+
+    memory_kafka.produce("orders", b"0", b"1", key=b"k")
+    async with app.running():
+        await until(lambda: committed(memory_kafka) == 2)
+        registry.is_away, asked = True, registry.asked
+        memory_kafka.produce("orders", b"2", b"3", key=b"k")
+        await until(lambda: registry.asked > asked + 2)
+        memory_kafka.produce("orders", b"4", b"bad", key=b"k")
+        await until(lambda: registry.asked > asked + 4)
+        assert (committed(memory_kafka), len(got)) == (2, 2)
+        registry.is_away = False
+        await until(lambda: committed(memory_kafka) == 6)
+    assert (got if "order" in mode else sorted(got)) == [(number, 0) for number in range(5)]
+    assert [letter.value for letter in memory_kafka.records("billing.dlq")] == [b"bad"]
+
+
+async def test_what_stands_before_a_message_that_is_held_runs_and_what_is_behind_asks_nobody(memory_kafka: MemoryKafka) -> None:
+    got, asked, is_away = list[bytes](), list[bytes](), True
+
+    def decode(raw: bytes) -> bytes:
+        asked.append(raw)
+        if raw == b"2" and is_away:
+            raise CodecUnavailable("away")
+        return raw
+
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+
+    @app.agent("orders", decode=decode)
+    async def bill(order: bytes) -> None:
+        got.append(order)
+
+    memory_kafka.produce("orders", b"0", b"1", b"2", b"3")
+    async with app.running():
+        await until(lambda: committed(memory_kafka) == 2)
+        await until(lambda: asked.count(b"2") > 2)
+        assert (got, b"3" in asked) == ([b"0", b"1"], False)
+        is_away = False
+        await until(lambda: committed(memory_kafka) == 4)
+    assert sorted(got) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_an_asynchronous_decoder_that_hangs_counts_as_away(memory_kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "DECODE_WITHIN", 0.01)
+    hang, calls, got = True, 0, list[bytes]()
+
+    async def decode(raw: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        if hang:
+            await asyncio.Event().wait()
+        return raw
+
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+
+    @app.agent("orders", decode=decode)
+    async def bill(order: bytes) -> None:
+        got.append(order)
+
+    memory_kafka.produce("orders", b"1")
+    async with app.running():
+        await until(lambda: calls > 2)
+        assert (committed(memory_kafka), got) == (0, [])
+        hang = False
+        await until(lambda: committed(memory_kafka) == 1)
+    assert got == [b"1"]
+
+
+async def test_a_stop_does_not_wait_for_a_decoder_that_hangs(memory_kafka: MemoryKafka) -> None:
+    begun = asyncio.Event()
+
+    async def decode(raw: bytes) -> bytes:
+        begun.set()
+        await asyncio.Event().wait()
+        return raw
+
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", drain_timeout=0.1)
+
+    @app.agent("orders", decode=decode)
+    async def bill(order: bytes) -> None: ...
+
+    memory_kafka.produce("orders", b"1")
+    async with app.running():
+        await begun.wait()
+    assert committed(memory_kafka) == 0
+
+
+async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka: MemoryKafka) -> None:
+    registry, got = Registry(), list[int]()
+    registry.is_away = True
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+
+    @app.agent("orders", decode=registry.decode, max_batch=1)
+    async def bill(order: int) -> None:
+        got.append(order)
+
+    memory_kafka.produce("orders", *(b"1" for _ in range(30)))
+    async with app.running():
+        await until(lambda: registry.asked > 60)
+        registry.is_away = False
+        await until(lambda: committed(memory_kafka) == 30)
+    assert (len(got), memory_kafka.records("billing.dlq")) == (30, [])
