@@ -72,7 +72,7 @@ def _parsed(registered: Registered) -> Any:
     from fastavro.repository import AbstractSchemaRepository
     from fastavro.schema import load_schema
 
-    class Repository(AbstractSchemaRepository):  # type: ignore[misc]  # without annotations
+    class Repository(AbstractSchemaRepository):
         """The schema itself under no name, and what it refers to."""
 
         def load(self, name: str) -> Any:

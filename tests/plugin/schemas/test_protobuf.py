@@ -27,7 +27,7 @@ FILE = FileDescriptorProto(
     name="shop.proto", package="shop", syntax="proto3", message_type=[message("Order", message("Line")), message("Refund")]
 )
 POOL = DescriptorPool()
-POOL.Add(FILE)  # type: ignore[no-untyped-call]  # its stubs lack the annotation
+POOL.Add(FILE)
 Order, Line, Refund = (GetMessageClass(POOL.FindMessageTypeByName(f"shop.{name}")) for name in ("Order", "Order.Line", "Refund"))
 
 
