@@ -17,21 +17,25 @@ from tests.plugin.schemas.test_protobuf import Line, Order, Refund
 
 from ackwise import Avro, JsonSchema, Protobuf
 
-#: An untyped library.
+#: Type checkers do not see how these are made.
+AVRO: Any = AvroSerializer
+JSON: Any = JSONSerializer
+PROTOBUF: Any = ProtobufSerializer
+
 OBJECT = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "string"}}})
 
 
 def avro(client: Any) -> tuple[Any, Any, Any]:
-    return AvroSerializer(client, json.dumps(ORDER)), {"id": "a", "amount": 1}, Avro
+    return AVRO(client, json.dumps(ORDER)), {"id": "a", "amount": 1}, Avro
 
 
 def json_schema(client: Any) -> tuple[Any, Any, Any]:
-    return JSONSerializer(OBJECT, client), {"id": "a"}, JsonSchema
+    return JSON(OBJECT, client), {"id": "a"}, JsonSchema
 
 
 def protobuf(kind: Any) -> Any:
     def serializer(client: Any) -> tuple[Any, Any, Any]:
-        return ProtobufSerializer(kind, client), kind(id="a"), lambda url: Protobuf(url, kind)
+        return PROTOBUF(kind, client), kind(id="a"), lambda url: Protobuf(url, kind)
 
     return serializer
 
