@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ackwise.middleware.retry import Fixed as Fixed
     from ackwise.middleware.retry import Schedule as Schedule
     from ackwise.middleware.share import Share as Share
+    from ackwise.middleware.watch import Watch as Watch
     from ackwise.plugin.app import App as App
     from ackwise.plugin.around import CallNext as CallNext
     from ackwise.plugin.faust.work import current_batch as current_batch
@@ -104,6 +105,7 @@ __all__ = [
     "RateLimit",
     "Broadcasting",
     "Share",
+    "Watch",
     "Event",
     "EventCode",
     "Exponential",
@@ -165,6 +167,7 @@ _HOMES = {
     "Transactional": "ackwise.middleware.policies",
     "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
+    "Watch": "ackwise.middleware.watch",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",

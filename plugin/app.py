@@ -420,7 +420,7 @@ class App:
 
         return (await cancel(self.group(), [message_id]))[message_id]
 
-    def run(self) -> None:
+    def run(self, *, watch: int | None = None) -> None:
         """Run until SIGINT or SIGTERM, then drain; the second signal cancels what still runs, the third kills.
 
         Ten seconds after `drain_timeout` the process has ended, whatever hangs. After an error no thread that hangs, such as one of
@@ -428,8 +428,11 @@ class App:
 
         The process is taken for the app's own: its garbage collector is told to look for cycles less often.
 
+        `watch` is the port of its pages, as `Watch` has it; it wins over what is used and set.
+
         Raises what `serve` raises, and `SystemExit` (128 + the signal) when a second signal ended it.
         """
+        self._slots.watch_port = watch
         collect_rarely()
         AT_EXIT.disarm()
         watchdog = Watchdog()

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.breaker import Breaker
@@ -24,6 +24,7 @@ from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.share import Share
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
+from ackwise.middleware.watch import Watch
 from ackwise.plugin.around import Around, inspect_middleware
 from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
 
     from ackwise.plugin.group.member import Member
     from ackwise.plugin.host.host import AiokafkaHost
+    from ackwise.plugin.watch.watching import Watching
 
 __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share | Watch
+PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch)
 
 #: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
 _BACK: Final = (ConsumeLater, DeadLetter)
@@ -54,7 +56,7 @@ _NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
     "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Outbox(…), Events(…), Breaker(…), RateLimit(…), "
-    "Broadcasting(…), Share(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
+    "Broadcasting(…), Share(…), Watch(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -69,6 +71,7 @@ class Slots:
         self.arounds: list[Around] = []
         self.observers: list[Observer] = []
         self.pausing = Pausing()  #: by code, in this process
+        self.watch_port: int | None = None  #: of a command line, which wins over all else
         self.lifespans = Lifespans()
         self._policies: dict[type, Policy] = {}
 
@@ -153,6 +156,15 @@ class Slots:
     def share(self) -> Share | None:
         """How a share group consumes the sources; off unless used or set."""
         return self._config.share(self._get(Share))
+
+    @property
+    def watch(self) -> Watch | None:
+        """Where the worker is shown; off unless used or set. Raises `ConfigurationError`."""
+        used, port = self._get(Watch), self.watch_port
+        if port is None:
+            return self._config.watch(used)
+        watch = self._config.watch(used or Watch(port))
+        return None if watch is None else dataclasses.replace(watch, port=port)
 
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)
@@ -260,6 +272,11 @@ class Slots:
                 f"Share was used, and {host} is the member of an ordinary group; use an App with @app.agent, or leave Share out"
             )
 
+    def refuse_watch(self, host: str, instead: str) -> None:
+        """Refuse `Watch` on a `host` that shows itself. Raises `ConfigurationError`."""
+        if self.watch is not None:
+            raise ConfigurationError(f"Watch was used, and {host} has no pages of Ackwise; {instead}")
+
     def host(
         self,
         settings: HostSettings,
@@ -277,6 +294,9 @@ class Slots:
 
         self.check(agents)
         store, inbox = self.open_store(), self.open_inbox()
+        sink = self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics])
+        if (watching := self.watching(settings, agents)) is not None:
+            store, sink = watching.timed(store), watching.counted(sink)
         return AiokafkaHost(
             settings,
             agents,
@@ -287,14 +307,28 @@ class Slots:
             inbox=inbox,
             outbox=self.open_outbox(),
             outbox_policy=self.outbox,
-            sink=self.open_sink(settings.group, [topic for agent in agents for topic in agent.topics]),
+            sink=sink,
             flow=self.flow_control(),
             consumer=consumer,
             model=model_of(settings, self.broadcasting),
             sharing=None if (share := self.share) is None else self._sharing(share),
+            watching=watching,
             lifespans=self.lifespans,
             before=before,
         )
+
+    def watching(self, settings: HostSettings, agents: Sequence[Agent]) -> Watching | None:
+        """What shows the worker. Raises `ConfigurationError` without the packages of its extra."""
+        if (policy := self.watch) is None:
+            return None
+        try:
+            from ackwise.plugin.watch.watching import Watching  # what it needs is installed by those who watch
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f"Watch needs {error.name}, which is not installed; pip install 'ackwise[watch]'") from None
+        from ackwise.plugin.inspect.explain import explain
+
+        slots: Any = self  # a checkout has any name, and type checkers see this module under two
+        return Watching(policy, lambda: explain(settings, slots, agents, self._config))
 
     def _sharing(self, share: Share) -> Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]]:
         from ackwise.plugin.share.sharing import Sharing  # its client is imported by those who run it

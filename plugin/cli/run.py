@@ -16,6 +16,10 @@ __all__ = ["LogFormatOption", "LogLevelOption", "run"]
 LogLevelOption = Annotated[LogLevel, typer.Option(help="What is logged to stderr.")]
 LogFormatOption = Annotated[LogFormat, typer.Option(help="How: a text, or a JSON object per line.")]
 
+WatchOption = Annotated[
+    int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Serve health, metrics and state on this port, as Watch does.")
+]
+
 #: Seconds after the drain within which the process is gone.
 _EXIT_WITHIN: Final = 2.0
 
@@ -27,6 +31,7 @@ def run(
     target: Target,
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = "text",
+    watch: WatchOption = None,
 ) -> None:
     """Run the handlers of an app until SIGINT or SIGTERM; it drains and commits before it leaves.
 
@@ -42,7 +47,7 @@ def run(
     if not isinstance(app, App):
         raise ConfigurationError(f"{target} is an app of Faust, whose own command runs it: faust -A {target} worker")
     try:
-        app.run()
+        app.run(watch=watch)
     except BaseException as error:
         AT_EXIT.arm(_EXIT_WITHIN, _SAID if isinstance(error, AckwiseError) else code_of(error))
         raise

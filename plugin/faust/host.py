@@ -137,6 +137,7 @@ class FaustHost:
                 "the App of Ackwise, or give the Faust app of each instance an id of its own and leave Broadcasting out"
             )
         self.slots.refuse_share("Faust's worker")
+        self.slots.refuse_watch("Faust's worker", "its web server shows the same: call setup_prometheus_sensors(app), and see /ackwise/")
         if self.slots.transactional is not None:
             raise ConfigurationError(
                 "Transactional gives handlers a connection, and an agent of Faust gets its messages without one; "
@@ -249,6 +250,7 @@ class FaustHost:
             await opened.enter_async_context(member.working(_Client(consumer)))
             if numbers is not None:
                 opened.enter_context(numbers.shown(member))
+                member.keep(numbers.keep_looking, "watch")
             positions = Positions(member, functools.partial(consumer.call, ask, settings.group))
             self._opening = Opening(member, positions, self._begin)
             member.keep(self._opening.keep, "assignment")

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
@@ -43,7 +43,7 @@ from ackwise.plugin.outbox.beside import relay_outbox
 from ackwise.plugin.relay.relay import DelayRelay, relays_here
 from ackwise.plugin.settings.hostsettings import REBALANCE_TIMEOUT, HostSettings
 
-__all__ = ["AiokafkaHost"]
+__all__ = ["AiokafkaHost", "Watched"]
 
 log = Log()
 
@@ -70,6 +70,17 @@ _CANCEL_TIMEOUT = 5.0
 _FETCH_WAIT = 50
 
 
+class Watched(Protocol):
+    """What shows a worker to those who watch it."""
+
+    def opened(self, member: Member, /) -> AbstractAsyncContextManager[None]:
+        """With `member` shown, which opens inside. Raises `ConfigurationError` if it can't be shown."""
+        ...
+
+    def begin(self) -> None:
+        """The member works from now on, and may be asked for what brokers know."""
+
+
 class AiokafkaHost:
     """A member of a consumer group that aiokafka fetches for, with the relay of its delay topics."""
 
@@ -91,6 +102,7 @@ class AiokafkaHost:
         model: MessageModel | None = None,
         pipeline: Callable[[Agent, Member], Pipeline] | None = None,
         sharing: Callable[[Sequence[str], Member], AbstractAsyncContextManager[None]] | None = None,
+        watching: Watched | None = None,
         lifespans: Lifespans | None = None,
         before: AiokafkaHost | None = None,
         clock: Callable[[], float] = time.time,
@@ -101,7 +113,7 @@ class AiokafkaHost:
 
         `consumer`: one of the user's, started and without a subscription; the host takes it, and never stops it. `clock`: epoch seconds,
         by which copies are due. `model`: how it comes to its partitions, by default as a member of the group. `lifespans` are open while it
-        runs. `before` is a host of the same app that has ended: what it remembers is known here.
+        runs. `before` is a host of the same app that has ended: what it remembers is known here. `watching` shows this one.
         """
         self._model = model or Clustering(settings)
         self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that began
@@ -125,6 +137,7 @@ class AiokafkaHost:
         self._topics = sorted({topic for agent in agents for topic in agent.topics})
         self._users_own = consumer
         self._sharing = sharing
+        self._watching = watching
 
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until `stop` is set, then drain for at most `drain_timeout` seconds, commit and leave the group.
@@ -200,7 +213,7 @@ class AiokafkaHost:
     async def _outcome(self) -> BaseException | None:
         """What `run` raises: a task that raises `SystemExit` itself would break the event loop open."""
         try:
-            async with self._member.opened(self._topics):
+            async with self._watched(), self._member.opened(self._topics):
                 await self._consume_or_fail()
         except StoppedWhileStarting:
             return None
@@ -237,6 +250,8 @@ class AiokafkaHost:
         fetching = Fetching(member, self._consumer, opening, wait=_FETCH_WAIT if self._users_own is None else None)
         try:
             async with self._model.opened(member, self._consumer) as client, member.working(client), self._relaying(), self._shared():
+                if self._watching is not None:
+                    self._watching.begin()
                 sources = self._topics if self._sharing is None else []
                 self._model.join(member, self._consumer, sources, opening)
                 member.keep(opening.keep, "assignment")
@@ -287,6 +302,9 @@ class AiokafkaHost:
             "rebalance_timeout_ms": round(REBALANCE_TIMEOUT * 1000),
             **settings.client_options,
         }
+
+    def _watched(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._watching is None else self._watching.opened(self._member)
 
     def _shared(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._sharing is None else self._sharing(self._topics, self._member)

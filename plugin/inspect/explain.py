@@ -219,6 +219,8 @@ def _settings(
             yield replace(setting, value=spelled(share.seconds)) if setting.name == "share.consume_timeout" else setting
         for name, value in shown_options(share.client_options).items():
             yield Setting(f"share.client_options.{name}", value, "code")
+    if slots.watch is not None:
+        yield from _of_table(("watch",), slots.watch, config)
     for agent in agents:
         for setting in _of_table(("agents", agent.name), agent, config):
             if agent.kind != "stream" or setting.name.endswith(".max_batch"):  # a loop says the others itself

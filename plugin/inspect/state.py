@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,15 @@ __all__ = ["AgentState", "GroupTopics", "HeldMessages", "LaneState", "State", "b
 
 @dataclass(frozen=True, slots=True)
 class HeldMessages:
-    """Messages that are held for one reason: the first of their offsets, and the seconds until the first comes up again."""
+    """Messages that are held for one reason: the first of their offsets, and the seconds until the first comes up again.
+
+    `again_in` is `None` where that is no matter of time, such as while they are paused.
+    """
 
     why: str
     messages: int
     offset: int
-    again_in: float
+    again_in: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,4 +206,5 @@ def _held(runs: Sequence[Run], now: float) -> Iterator[HeldMessages]:
         by_reason.setdefault(run.why, []).append(run)
     for why, same in by_reason.items():
         again = min(run.not_before for run in same)
-        yield HeldMessages(why, count(same), min(run.first for run in same), max(0.0, round(again - now, 3)))
+        again_in = None if again == math.inf else max(0.0, round(again - now, 3))
+        yield HeldMessages(why, count(same), min(run.first for run in same), again_in)

@@ -118,6 +118,7 @@ class DelayLine:
         self._cut_since_alarm = 0
         self._waiting: deque[WaitingRecord] = deque()  #: what comes behind all parcels
         self._moving: list[Single | Parcel] = []
+        self._due_since: int | None = None  #: when the first of what is moving was due, epoch milliseconds
         self._is_checked = False  #: whether what is moving was held against the cancellations
         self._bytes = 0  #: of records that are in no parcel
         self._failures = 0
@@ -157,6 +158,11 @@ class DelayLine:
         self._pack(seen)
         if not self._moving:
             self._woken.set()
+
+    @property
+    def late(self) -> float:
+        """Seconds for which the oldest copy that is due has waited to be moved; 0 if none is due."""
+        return 0.0 if self._due_since is None or not self._moving else max(0.0, self._clock() - self._due_since / 1000)
 
     def _track(self, first: int, end: int) -> None:
         """In ranges: finishing each of many thousand by itself would take seconds."""
@@ -225,14 +231,24 @@ class DelayLine:
         if self._parcels is not None:
             now_ms = int(self._clock() * 1000)
             self._moving += self._parcels.take_due(now_ms, _TURN)
+            self._due_since = cast(Parcel, self._moving[0]).begins if self._moving else None
             if (next_due := self._parcels.next_due) is not None:
                 return min((next_due - now_ms) / 1000, self._longest_rest)
         while self._waiting:
             copy = self._next_copy(self._waiting[0])
             if not isinstance(copy, Copy):
                 return copy
+            if not self._moving:
+                self._due_since = self._due_of(self._waiting[0])
             self._moving.append(Single(self._waiting.popleft().record, copy))
         return self._longest_rest
+
+    def _due_of(self, held: WaitingRecord) -> int:
+        """When it was due; a record that nobody can read was when it was seen."""
+        try:
+            return min(due_ms(held.record.headers, self._names.group), held.latest_due)
+        except (ForeignCopy, NewerWire):
+            return int(self._clock() * 1000)
 
     async def _drop_cancelled(self) -> float:
         """Take out of what is moving what was cancelled before now; the seconds until that is tried again, if it can't be.

@@ -22,6 +22,7 @@ from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.offsets import Asked, Standing, ask
 from ackwise.plugin.client.opening import start
 from ackwise.plugin.client.refusal import is_refusal
+from ackwise.plugin.group.relaycounts import DelayStanding
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay.fetching import DelayFetch
 from ackwise.plugin.relay.line import DelayLine
@@ -131,6 +132,15 @@ class DelayMember(ConsumerRebalanceListener):
             if self._asking is not None:
                 self._asking[1].cancel()
             await close_consumer(self._consumer, within=_LEAVE_TIMEOUT)
+
+    def standing(self) -> list[DelayStanding]:
+        """How each of its partitions stands, as far as the client knows."""
+        assigned = self._consumer.assignment()
+        ends = {partition: self._consumer.highwater(partition) or 0 for partition in self._lines.copy() if partition in assigned}
+        return [
+            DelayStanding(partition.topic, line.watermark.count + max(0, ends.get(partition, 0) - line.position), line.late)
+            for partition, line in self._lines.copy().items()
+        ]
 
     def _begin_assignment(self) -> None:
         """No partition of before is one of after: what was known of them is forgotten."""

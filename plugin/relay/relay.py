@@ -144,11 +144,13 @@ class DelayRelay:
         It has a task of its own: what aiokafka cancels by mistake ends that, and never passes for an end that was asked for.
         """
         member = DelayMember(self._consumer(), self._names, self._line, sink=self._sink, commit_interval=self._settings.commit_interval)
+        self._counts.standing = member.standing
         relaying = asyncio.create_task(member.relay(), name="ackwise relay")
         try:
             await asyncio.wait({relaying, stopping}, return_when=asyncio.FIRST_COMPLETED)
             return _end_of(relaying) if relaying.done() else None
         finally:
+            self._counts.standing = tuple
             relaying.cancel()
             try:
                 await asyncio.wait({relaying}, timeout=_CANCEL)

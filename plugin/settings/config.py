@@ -22,6 +22,7 @@ from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater
 from ackwise.middleware.share import Share
+from ackwise.middleware.watch import Watch
 from ackwise.plugin.handler import check_agent
 from ackwise.plugin.settings.entries import ENTRIES, PREFIX, dotted, entry_of, variable_of
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
@@ -152,6 +153,10 @@ class Config:
     def share(self, used: Share | None) -> Share | None:
         """`Share` as it holds; an entry `share.consumers` turns it on. Raises `ConfigurationError`."""
         return self._optional(Share, used, "share", "consumers")
+
+    def watch(self, used: Watch | None) -> Watch | None:
+        """`Watch` as it holds; an entry `watch.port` turns it on. Raises `ConfigurationError`."""
+        return self._optional(Watch, used, "watch", "port")
 
     def sourced(self, *table: str) -> AbstractContextManager[None]:
         """Around what may refuse the entries of `table`: the sentence then also says where those that it names were set."""

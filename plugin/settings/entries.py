@@ -19,6 +19,7 @@ from ackwise.middleware.limits import RateLimit
 from ackwise.middleware.policies import Broadcasting, DeadLetter, Dedup, Events, Outbox, Transactional
 from ackwise.middleware.retry import ConsumeLater, DelayLevels
 from ackwise.middleware.share import Share
+from ackwise.middleware.watch import Watch
 from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS, HostSettings
 from ackwise.plugin.settings.redaction import shown_url
 
@@ -190,6 +191,7 @@ def _all() -> dict[tuple[str, ...], SettingEntry]:
             *_of_fields(("rate_limit",), RateLimit),
             *_of_fields(("broadcasting",), Broadcasting),
             *_of_fields(("share",), Share),
+            *_of_fields(("watch",), Watch),
             *_of_fields(("agents", _ANY), Agent),
             SettingEntry(("client_options", _ANY), str, None, options.meaning),
         )

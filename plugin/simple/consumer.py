@@ -220,16 +220,20 @@ class SimpleConsumer(Generic[T]):
     def _host(self) -> AiokafkaHost:
         slots, topics = self._slots, self._agent.topics
         slots.check([self._agent])
+        store, sink = slots.open_store(), slots.open_sink(self._settings.group, topics)
+        if (watching := slots.watching(self._settings, [self._agent])) is not None:
+            store, sink = watching.timed(store), watching.counted(sink)
         return AiokafkaHost(
             self._settings,
             [self._agent],
             later=slots.later,
             dead_letter=slots.dead_letter,
             dedup=slots.dedup,
-            store=slots.open_store(),
-            sink=slots.open_sink(self._settings.group, topics),
+            store=store,
+            sink=sink,
             flow=slots.flow_control(),
             pipeline=self._make_pipeline,
+            watching=watching,
         )
 
     def _make_pipeline(self, agent: Agent, member: Member) -> ReceivingPipeline:

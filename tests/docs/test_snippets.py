@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml  # type: ignore[import-untyped]  # it ships no types
 from tests.docs.pages import CHECKOUT, Snippet, pages, run, snippets, text
 
 from ackwise import App
@@ -43,7 +44,7 @@ def named(snippet: Snippet) -> str:
 @pytest.mark.parametrize("page", pages())
 def test_every_block_of_a_page_is_found_and_says_its_language(page: str) -> None:
     assert len(re.findall(r"^\s*(?:```|~~~)", text(page), re.MULTILINE)) == 2 * len(snippets(page))
-    assert {snippet.language for snippet in snippets(page)} <= {"python", "toml", "bash", "text"}
+    assert {snippet.language for snippet in snippets(page)} <= {"python", "toml", "bash", "text", "yaml"}
 
 
 def test_a_snippet_is_not_wider_than_a_page() -> None:
@@ -86,6 +87,14 @@ def test_the_blocks_of_the_tutorial_are_files() -> None:
 @pytest.mark.parametrize("snippet", of("toml"), ids=named)
 def test_toml_can_be_read(snippet: Snippet) -> None:
     assert tomllib.loads(snippet.code)
+
+
+# YAML
+
+
+@pytest.mark.parametrize("snippet", of("yaml"), ids=named)
+def test_yaml_can_be_read(snippet: Snippet) -> None:
+    assert isinstance(yaml.safe_load(snippet.code), dict)
 
 
 # Commands

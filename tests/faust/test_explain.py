@@ -12,7 +12,7 @@ import faust
 import pytest
 from rich.console import Console
 
-from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Share, Transactional
+from ackwise import Batch, Broadcasting, ConfigurationError, ConsumeLater, Dedup, Events, Share, Transactional, Watch
 from ackwise.plugin.cli.explain import print_explanation
 from ackwise.plugin.faust import App
 from ackwise.plugin.faust.host import FaustHost
@@ -97,8 +97,9 @@ def test_what_the_start_would_refuse_is_said(options: dict[str, Any], sentence: 
     [
         (Transactional("sqlite:///shop.db"), "Transactional gives handlers a connection"),
         (Share(), "Share was used, and Faust's worker is the member of an ordinary group"),
+        (Watch(9464), "Watch was used, and Faust's worker has no pages of Ackwise; its web server shows the same"),
     ],
-    ids=["Transactional", "Share"],
+    ids=["Transactional", "Share", "Watch"],
 )
 def test_a_policy_that_agents_of_faust_can_t_take_is_said(policy: Any, sentence: str) -> None:
     app: Any = App("shop", env={})

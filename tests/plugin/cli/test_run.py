@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.databases.server import free_port
 
 from ackwise.plugin.local.broker import EmbeddedBroker
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -35,11 +38,11 @@ async def bill(value: str) -> None:
 
 
 @contextmanager
-def worker(folder: Path, broker: EmbeddedBroker, group: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(folder: Path, broker: EmbeddedBroker, group: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "worker.py").write_text(WORKER)
     environment = {**os.environ, "BROKERS": broker.bootstrap, "GROUP": group}
     with (folder / "log").open("wb") as log:
-        command = [sys.executable, "-m", "ackwise.plugin.cli", "run", "worker:app"]
+        command = [sys.executable, "-m", "ackwise.plugin.cli", "run", "worker:app", *options]
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         yield process
@@ -91,3 +94,31 @@ def test_the_exit_of_a_handler_is_the_exit_of_the_process(tmp_path: Path, embedd
     send(embedded_broker, "exiting", "exit")
     with worker(tmp_path, embedded_broker, "exiting") as process:
         assert process.wait(60) == 7
+
+
+def test_the_pages_of_a_worker_are_on_the_port_that_its_command_line_names(tmp_path: Path, embedded_broker: EmbeddedBroker) -> None:
+    port = free_port()
+    with worker(tmp_path, embedded_broker, "watched", "--watch", str(port)) as process:
+        wait_until(lambda: answer(port, "/ready") == "ready\n")
+        assert "ackwise_ready" in answer(port, "/metrics")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_a_port_in_use_ends_the_start_with_one_sentence(tmp_path: Path, embedded_broker: EmbeddedBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with worker(tmp_path, embedded_broker, "unwatched", "--watch", str(port), "--log-level", "error") as process:
+            assert process.wait(60) == 2
+    assert (tmp_path / "log").read_text().splitlines() == [
+        f"error Watch can't listen on 127.0.0.1:{port}: the port is in use; choose another one (port of Watch, watch.port, --watch)"
+    ]
+
+
+def answer(port: int, path: str) -> str:
+    """What the page says; nothing while there is none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
+            return str(page.read().decode())
+    except OSError:
+        return ""

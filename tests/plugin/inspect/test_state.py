@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -189,6 +190,7 @@ async def test_a_store_that_is_away_shows_in_what_is_held_and_why() -> None:
     state = look(member, {})
     (held,) = state.lanes[0].held
     assert (held.why, held.messages, held.offset, state.agents[0].held) == ("the store is not available", 3, 100, 3)
+    assert held.again_in is not None
     assert 0 <= held.again_in <= 5
     assert state.store_down is True
     await end(lane)
@@ -261,3 +263,14 @@ async def test_a_broker_is_not_asked_for_the_ends_of_no_logs() -> None:
     member, broker = make_member(agent("bill", "orders")), Broker({})
     member._client = broker  # type: ignore[assignment]  # it is asked for nothing else
     assert (await member.ends(), broker.asked) == ({}, [])
+
+
+async def test_what_is_held_for_no_matter_of_time_has_no_time_to_come_up_again() -> None:
+    member = make_member(agent("bill", "orders"), store=AwayStore())
+    lane = give(member, ORDERS, 1)
+    lane.start()
+    await until(lambda: lane.held)
+    await end(lane)
+    lane.held[0].not_before = math.inf
+    (held,) = look(member, {}).lanes[0].held
+    assert held.again_in is None

@@ -309,3 +309,17 @@ async def test_copies_that_are_cut_hop_or_are_foreign_go_alone_and_keep_their_pl
         ("billing.delay.1m", b"1"),
         ("billing.retry", b"2"),
     ]
+
+
+@BOTH
+async def test_a_line_tells_for_how_long_what_is_due_waits_for_it_and_what_it_has(books: type[Books]) -> None:
+    desk = Desk(answers := books())
+    desk.put(0, 1, 2)
+    await desk.line.turn()
+    assert (desk.line.late, desk.line.watermark.count) == (0.0, 3)
+    answers.brokers_are_away, desk.now = True, 1_035.0
+    await desk.line.turn()
+    assert (desk.line.late, desk.line.watermark.count) == (30.0, 3)
+    answers.brokers_are_away, desk.now = False, 1_036.0
+    await desk.line.turn()
+    assert (desk.line.late, desk.line.watermark.count) == (0.0, 0)

@@ -1,0 +1,184 @@
+"""Watching one worker: what it counts, what it asks broker and database for every ten seconds, and the pages that show it.
+
+The pages are served from another thread. Whatever reads the worker does it in the worker's own event loop, and in bounded time:
+while that loop does not turn, the pages say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.log import Log
+from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.watch import Watch
+from ackwise.plugin.group.member import Member
+from ackwise.plugin.inspect.explain import Explanation
+from ackwise.plugin.inspect.outboxstate import look_at_outbox
+from ackwise.plugin.inspect.state import State, look
+from ackwise.plugin.inspect.statepage import state_page
+from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
+from ackwise.plugin.watch.families import families
+from ackwise.plugin.watch.measures import Sample, measures
+from ackwise.plugin.watch.seen import Seen, keep_looking
+from ackwise.plugin.watch.server import Answer, Page, WatchServer, bound
+
+__all__ = ["LONGEST_TURN", "Watching"]
+
+log = Log()
+
+T = TypeVar("T")
+
+#: Seconds between two turns of the loop that are noted, and for which it may not turn until the worker counts as dead.
+_TURN, LONGEST_TURN = 0.5, 30.0
+
+#: Seconds that a page waits for the loop of the worker.
+_PATIENCE: Final = 5.0
+
+_INDEX: Final = b"/live     the event loop turns\n/ready    joined, and the store answers\n/metrics  for Prometheus\n/ackwise/ the state\n"
+
+
+class Watching:
+    """The watch over one worker, as `policy` has it. `explained` is what `ackwise explain` shows of it."""
+
+    def __init__(self, policy: Watch, explained: Callable[[], Explanation]) -> None:
+        self._policy = policy
+        self._explain = explained
+        self._explained: Explanation | None = None
+        self._counts = Counts()
+        self._seen = Seen()
+        self._turned_at = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop
+        self._member: Member
+        self._looking: asyncio.Task[State] | None = None
+
+    def counted(self, sink: EventSink | None) -> EventSink:
+        """`sink`, if there is one, with each event counted."""
+        return CountedEvents(self._counts, sink)
+
+    def timed(self, store: ClaimStore | None) -> ClaimStore | None:
+        """`store`, if there is one, with each exchange timed."""
+        return None if store is None else TimedStore(self._counts, store)
+
+    @asynccontextmanager
+    async def opened(self, member: Member) -> AsyncIterator[None]:
+        """With the pages of `member`, which need not be open yet. Raises `ConfigurationError` if they can't be served."""
+        self._member, self._loop = member, asyncio.get_running_loop()
+        listening = bound(self._policy.host, self._policy.port)
+        host, port = listening.getsockname()[:2]
+        turning = asyncio.create_task(self._turn(), name="ackwise watch")
+        server = WatchServer(self._pages(), listening)
+        server.start()
+        log.info("watched", group=member.settings.group, address=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        try:
+            yield
+        finally:
+            await server.close()
+            turning.cancel()
+            await asyncio.wait({turning})
+
+    def begin(self) -> None:
+        """Ask broker and database from now on for what the worker can't know itself."""
+        self._member.keep(lambda: keep_looking(self._member, self._seen), "watch")
+
+    async def _turn(self) -> None:
+        while True:
+            self._turned_at = time.monotonic()
+            await asyncio.sleep(_TURN)
+
+    def _pages(self) -> dict[str, Page]:
+        return {"/": _index, "/live": self._live, "/ready": self._ready, "/metrics": self._metrics, "/ackwise/": self._state}
+
+    # These run in the thread of the server.
+
+    async def _live(self, accept: str) -> Answer:
+        for_seconds = time.monotonic() - self._turned_at
+        if for_seconds <= LONGEST_TURN:
+            return Answer(f"live: the event loop turned {for_seconds:.1f} s ago\n".encode())
+        return Answer(f"not live: the event loop has not turned for {for_seconds:.0f} s; a handler blocks it\n".encode(), status=503)
+
+    async def _ready(self, accept: str) -> Answer:
+        if (why := self._why_not_ready()) is None:
+            return Answer(b"ready\n")
+        return Answer(f"not ready: {why}\n".encode(), status=503)
+
+    def _why_not_ready(self) -> str | None:
+        member = self._member
+        if member.stop.is_set():
+            return "the worker stops"
+        if not member.has_joined.is_set():
+            return "the worker has not joined its group yet"
+        if (leases := getattr(member, "leases", None)) is not None and leases.has_failed:
+            return "the store did not answer the last time it was asked"
+        return None
+
+    async def _metrics(self, accept: str) -> Answer:
+        samples = await self._in_worker(self._measure())
+        encode, content_type = choose_encoder(accept)
+        page = _Page([(self._member.settings.group, [*self._of_the_loop(), *(samples or ())])])
+        return Answer(encode(page), content_type)
+
+    def _of_the_loop(self) -> Iterator[Sample]:
+        yield Sample("ackwise_ready", (), self._why_not_ready() is None)
+        yield Sample("ackwise_loop_turned_seconds", (), time.monotonic() - self._turned_at)
+
+    async def _state(self, accept: str) -> Answer:
+        if (state := await self._in_worker(self._look())) is None:
+            return Answer(b"the worker is not open yet, or its event loop does not turn; /live and /ready say which\n", status=503)
+        if "text/html" in accept:
+            return Answer(state_page(state).encode("utf-8", "replace"), "text/html; charset=utf-8")
+        return Answer(json.dumps(dataclasses.asdict(state)).encode(), "application/json")
+
+    async def _in_worker(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """What `call` returns in the loop of the worker; `None` if that does not turn."""
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop)), _PATIENCE)
+        except TimeoutError:
+            return None
+
+    # These run in the loop of the worker.
+
+    async def _measure(self) -> list[Sample]:
+        return [*measures(self._member, self._counts, self._seen, time.monotonic())] if self._is_open else []
+
+    @property
+    def _is_open(self) -> bool:
+        return hasattr(self._member, "routes")
+
+    async def _look(self) -> State | None:
+        """The state; those who ask at the same time get the same."""
+        if not self._is_open:
+            return None
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_now(), name="ackwise look")
+        return await asyncio.shield(self._looking)
+
+    async def _look_now(self) -> State:
+        member = self._member
+        self._explained = explained = self._explained or self._explain()
+        ends, outbox = await asyncio.gather(member.ends(), look_at_outbox(member))
+        return look(member, ends, chain=explained.chain, settings=explained.settings, outbox=outbox)
+
+
+async def _index(accept: str) -> Answer:
+    return Answer(_INDEX)
+
+
+class _Page:
+    """What `prometheus_client` writes down: it asks a registry for its metrics, and this is all of one."""
+
+    def __init__(self, groups: list[tuple[str, list[Sample]]]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client.registry.Collector`."""
+        return families(self._groups)
