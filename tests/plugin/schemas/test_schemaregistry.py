@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import Any
+import sys
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 from tests.plugin.schemas.registryserver import Fault, RegistryServer, basic, failed
 
-from ackwise import Avro, CodecUnavailable, ConfigurationError, SchemaRegistry
+from ackwise import Avro, CodecUnavailable, ConfigurationError, JsonSchema, Protobuf, SchemaRegistry
 from ackwise.plugin.schemas.schemaregistry import UnknownSchema
 
 NUMBER = struct.pack(">bI", 0, 7) + b"\x54"
@@ -144,3 +145,18 @@ def test_what_can_not_work_is_refused_at_once_without_a_secret(arguments: dict[s
     with pytest.raises(ConfigurationError, match=sentence) as refused:
         SchemaRegistry(**{"url": "http://registry", **arguments})
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "package", "extra"),
+    [
+        (Avro, "confluent_kafka.schema_registry", "registry"),
+        (Avro, "fastavro", "registry"),
+        (JsonSchema, "jsonschema", "json-schema"),
+        (lambda url: Protobuf(url, cast(Any, object)), "google.protobuf.message", "protobuf"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, decoder: Any, package: str, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigurationError, match=rf"needs {package}; pip install 'ackwise\[{extra}\]'$"):
+        decoder("http://registry")
