@@ -58,6 +58,10 @@ if TYPE_CHECKING:
     from ackwise.plugin.producer.producer import Producer as Producer
     from ackwise.plugin.producer.producer import Saved as Saved
     from ackwise.plugin.running import Running as Running
+    from ackwise.plugin.schemas.avro import Avro as Avro
+    from ackwise.plugin.schemas.jsonschema import JsonSchema as JsonSchema
+    from ackwise.plugin.schemas.protobuf import Protobuf as Protobuf
+    from ackwise.plugin.schemas.schemaregistry import SchemaRegistry as SchemaRegistry
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
     from ackwise.plugin.tracing import Tracing as Tracing
@@ -81,6 +85,10 @@ __all__ = [
     "Saved",
     "SendFailed",
     "message_id",
+    "SchemaRegistry",
+    "Avro",
+    "JsonSchema",
+    "Protobuf",
     "TransactionalProducer",
     "LocalTransaction",
     "TransactionOutcome",
@@ -140,6 +148,10 @@ _HOMES = {
     "Saved": "ackwise.plugin.producer.producer",
     "SendFailed": "ackwise.middleware.outgoing",
     "message_id": "ackwise.middleware.outgoing",
+    "SchemaRegistry": "ackwise.plugin.schemas.schemaregistry",
+    "Avro": "ackwise.plugin.schemas.avro",
+    "JsonSchema": "ackwise.plugin.schemas.jsonschema",
+    "Protobuf": "ackwise.plugin.schemas.protobuf",
     "TransactionalProducer": "ackwise.plugin.transactions.producer",
     "LocalTransaction": "ackwise.plugin.transactions.localtransaction",
     "TransactionOutcome": "ackwise.middleware.outbox",

@@ -1,0 +1,1 @@
+"""Decoders of values whose schemas are in a Schema Registry."""
