@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
+import yaml  # type: ignore[import-untyped]  # it ships no types
 from tests.docs.pages import snippets
 
 from ackwise import App, ConfigurationError
