@@ -24,6 +24,7 @@ BROUGHT = {
     "share": {"confluent-kafka"},
     "spark": {"jinja2", "pyarrow", "pyspark"},
     "sqlalchemy": {"sqlalchemy"},
+    "watch": {"aiohttp", "prometheus-client"},
 }
 NEEDED_ALWAYS = {"aiokafka", "pydantic", "rich", "typer"}
 

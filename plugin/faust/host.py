@@ -131,6 +131,8 @@ class FaustHost:
                     f"middleware {around.name!r} takes a {around.kind}, and no handler function of this app does, so it would never run; "
                     "the agents of Faust are loops: write it into those"
                 )
+        if not kinds:
+            self.slots.refuse_tracing("this app has agents of Faust alone, which are loops; begin a span in the loop")
         if self.slots.broadcasting is not None:
             raise ConfigurationError(
                 "Broadcasting gives every instance a group of its own, and Faust's group, tables and web page go by the id of the app; use "

@@ -233,6 +233,7 @@ class Member:
             outbox_name="" if self.outbox_policy is None else shown_store(self.outbox_policy.store),
             flow=self.flow,
             dropping=None if self.names.all else Dropping(),
+            error_text=self.settings.error_text,
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
         )
