@@ -75,6 +75,16 @@ def test_every_test_that_a_page_names_by_its_path_exists(page: str) -> None:
     assert gone == []
 
 
+def test_whatever_ackwise_is_said_to_have_beside_others_is_shown_by_a_test_and_what_others_have_by_their_pages() -> None:
+    table = text("docs/compare.md").partition("| need | Ackwise |")[2]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) >= 15
+    for need, ours, *others in rows:
+        assert BY_PATH.search(ours), need
+        assert len(others) == 4, need
+        assert [cell for cell in others if cell != "–" and "](https://" not in cell] == [], need
+
+
 def test_each_line_of_what_was_tried_names_its_test() -> None:
     lines = re.findall(r"^\| (?!what is done)[^-].*\|$", text("docs/guarantees/tried.md"), re.MULTILINE)
     assert len(lines) >= 60
