@@ -315,15 +315,20 @@ class Settlement:
                 releases.append(run.column(sent_back=sent_back_of(run)))
             else:
                 completing.append((run, outcome))
+        replayed = [run for run in recorded if run.base_id is not None and outcome_of(run) is Outcome.OK]
         held: list[Run] = []
-        if self._leases is not None and (completing or releases):
-            completes = [run.column(outcome) for run, outcome in completing]
+        if self._leases is not None and (completing or releases or replayed):
+            completes = [run.column(outcome) for run, outcome in completing] + [
+                run.base_column(self._leases.tokens(1)[0]) for run in replayed
+            ]
             try:
                 result = await self._leases.exchange(completes=completes, releases=releases)
             except StoreUnavailable as error:
-                held = self._held_by_outage([run for run, _ in completing], completes, self._leases, error)
+                told = dict.fromkeys([*(run for run, _ in completing), *replayed])
+                held = self._held_by_outage([*told], completes, self._leases, error)
             else:
-                answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, result.completes, strict=True)]
+                of_claims = result.completes[: len(completing)]  # whatever a base key answers: nobody waits for it
+                answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, of_claims, strict=True)]
                 self._log_restored(answered)
                 for run, answers in answered:
                     if answers:
