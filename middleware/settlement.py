@@ -33,6 +33,9 @@ _first = attrgetter("first")
 PUBLISH_AGAIN = 5.0
 
 
+#: Seconds between two lines about messages that are not run: a topic that is read anew may have any number of them.
+_QUIET: Final = 60.0
+
 #: The dispositions of what is published: a copy or a dead letter.
 _COPIED: Final = (Later, Dead)
 
@@ -77,6 +80,8 @@ class Settlement:
         self._worker = worker
         self._leases = worker.leases
         self._send = Sending(agent, worker)
+        self._suppressed = 0  #: messages that were not run since their keys are dead, and of which the log has not told
+        self._quiet_until = 0.0  #: monotonic seconds
 
     async def __call__(self, runs: list[Run], assignment: Assignment, *, due: float | None = None) -> None:
         """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed.
@@ -182,13 +187,16 @@ class Settlement:
         return refused
 
     def _log_suppressed(self, passed: Sequence[Run]) -> None:
-        """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
+        """A line a minute for what is not run since its key died before: whoever produced a dead message anew looks for it here."""
         suppressed = [run for run in passed if isinstance(run.disposition, Duplicate) and run.disposition.dead]
-        if suppressed:
+        self._suppressed += count(suppressed)
+        now = self._worker.monotonic()
+        if suppressed and now >= self._quiet_until:
+            messages, self._suppressed, self._quiet_until = self._suppressed, 0, now + _QUIET
             log.warning(
-                "messages are not run, their keys are those of dead letters",
+                "messages are not run, their keys are those of dead letters; ackwise dlq redrive sends those letters again",
                 handler=self._agent.name,
-                messages=count(suppressed),
+                messages=messages,
                 topic=suppressed[0].origin.topic,
                 partition=suppressed[0].origin.partition,
                 offset=suppressed[0].origin.offset,
