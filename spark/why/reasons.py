@@ -29,6 +29,7 @@ _RULES: Final = {
     Verdict.CANCELLED: "it was cancelled while it waited, its copy was dropped when it was due, and no later attempt was seen",
     Verdict.DUPLICATE_SUPPRESSED: "it was not run, since another record of its key was done, or is on its way",
     Verdict.SUPPRESSED_BY_DEAD: "it was not run, since the store knew its key as that of a dead letter",
+    Verdict.MAYBE_TWICE: "a run of it succeeded, and by its flags another did so, or may have",
     Verdict.EXACTLY_ONCE: "a run of it succeeded, and by the events no other did under a claim",
 }
 _ADVICE: Final = {
