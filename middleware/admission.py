@@ -235,6 +235,8 @@ class Admission:
         delivery = run.delivery
         claim_id, hash_ = ids.of(self._dedup_id(delivery), delivery.replay_id)
         run.day, run.ids, run.hashes = delivery.origin.timestamp_ms // _MS_PER_DAY, [claim_id], [hash_]
+        if delivery.replay_id is not None:
+            run.base_id = ids.of(self._dedup_id(delivery))[0]
 
     def _dedup_id(self, delivery: Delivery) -> bytes:
         if self._id_header is not None and not self._by_coordinates:
@@ -269,6 +271,8 @@ class Admission:
                 without.setdefault(place, None)
             replay_id = message.delivery.replay_id if len(run) == 1 else None
             found.append(ids.of(identity.business_id(key), replay_id) if key else (b"", 0))
+            if key and replay_id is not None:
+                run.base_id = ids.of(identity.business_id(key))[0]
         run.ids, run.hashes = [claim_id for claim_id, _ in found], [hash_ for _, hash_ in found]
         for single, raised in zip(pick(runs, run, without), without.values(), strict=True):
             single.ids = single.hashes = None

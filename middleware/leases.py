@@ -22,7 +22,7 @@ from ackwise.middleware.fate import outcome_of, sent_back_of
 from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.log import Log, said
 from ackwise.middleware.run import Run, Stage, count
-from ackwise.middleware.store import Busy, ClaimAnswer, ClaimStore
+from ackwise.middleware.store import Busy, ClaimAnswer, ClaimStore, Outcome
 
 __all__ = ["Leases", "Witness"]
 
@@ -235,6 +235,8 @@ class Leases:
         outcome = outcome_of(run) if run.stage is Stage.RECORDED else None
         if outcome is not None:
             self.mark_later(run.column(outcome))
+            if run.base_id is not None and outcome is Outcome.OK:
+                self.mark_later(run.base_column(self.tokens(1)[0]))
         else:
             self.release_later(run.column(sent_back=sent_back_of(run) if run.stage is Stage.RECORDED else None))
         run.tokens = None

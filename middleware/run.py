@@ -84,6 +84,7 @@ class Run:
         self.timestamps: Sequence[int] | None = None  #: epoch milliseconds
         self.ids: Sequence[bytes] | None = None  #: of their claim keys; `None`: not deduplicated
         self.hashes: Sequence[int] | None = None  #: what events say of a key, where that is not the beginning of its id
+        self.base_id: bytes | None = None  #: of a replay: of the claim key of its message, which it does not claim
         self.tokens: Sequence[int] | None = None  #: of the claims that are held or asked for
         self.exec_ids: Sequence[int] | None = None
         self.sizes: Sequence[int] | None = None  #: raw bytes
@@ -270,6 +271,11 @@ class Run:
         assert self.ids is not None
         assert self.tokens is not None
         return Column(self.ids, self.day, self.attempt, self.tokens, outcome, sent_back)
+
+    def base_column(self, token: int) -> Column:
+        """What the store is told once a replay succeeded: its message is no longer dead."""
+        assert self.base_id is not None
+        return Column([self.base_id], self.day, 1, [token])
 
     # What becomes of it.
 

@@ -33,6 +33,9 @@ _first = attrgetter("first")
 PUBLISH_AGAIN = 5.0
 
 
+#: Seconds between two lines about messages that are not run: a topic that is read anew may have any number of them.
+_QUIET: Final = 60.0
+
 #: The dispositions of what is published: a copy or a dead letter.
 _COPIED: Final = (Later, Dead)
 
@@ -77,6 +80,8 @@ class Settlement:
         self._worker = worker
         self._leases = worker.leases
         self._send = Sending(agent, worker)
+        self._suppressed = 0  #: messages that were not run since their keys are dead, and of which the log has not told
+        self._quiet_until = 0.0  #: monotonic seconds
 
     async def __call__(self, runs: list[Run], assignment: Assignment, *, due: float | None = None) -> None:
         """Take everything that is RULED as far as it goes: SETTLED, or held at the step that failed.
@@ -182,13 +187,16 @@ class Settlement:
         return refused
 
     def _log_suppressed(self, passed: Sequence[Run]) -> None:
-        """One line for what is not run since its key died before: whoever sent a dead letter again by hand looks for it here."""
+        """A line a minute for what is not run since its key died before: whoever produced a dead message anew looks for it here."""
         suppressed = [run for run in passed if isinstance(run.disposition, Duplicate) and run.disposition.dead]
-        if suppressed:
+        self._suppressed += count(suppressed)
+        now = self._worker.monotonic()
+        if suppressed and now >= self._quiet_until:
+            messages, self._suppressed, self._quiet_until = self._suppressed, 0, now + _QUIET
             log.warning(
-                "messages are not run, their keys are those of dead letters",
+                "messages are not run, their keys are those of dead letters; ackwise dlq redrive sends those letters again",
                 handler=self._agent.name,
-                messages=count(suppressed),
+                messages=messages,
                 topic=suppressed[0].origin.topic,
                 partition=suppressed[0].origin.partition,
                 offset=suppressed[0].origin.offset,
@@ -316,15 +324,20 @@ class Settlement:
                 releases.append(run.column(sent_back=sent_back_of(run)))
             else:
                 completing.append((run, outcome))
+        replayed = [run for run in recorded if run.base_id is not None and outcome_of(run) is Outcome.OK]
         held: list[Run] = []
-        if self._leases is not None and (completing or releases):
-            completes = [run.column(outcome) for run, outcome in completing]
+        if self._leases is not None and (completing or releases or replayed):
+            completes = [run.column(outcome) for run, outcome in completing] + [
+                run.base_column(self._leases.tokens(1)[0]) for run in replayed
+            ]
             try:
                 result = await self._leases.exchange(completes=completes, releases=releases)
             except StoreUnavailable as error:
-                held = self._held_by_outage([run for run, _ in completing], completes, self._leases, error)
+                told = dict.fromkeys([*(run for run, _ in completing), *replayed])
+                held = self._held_by_outage([*told], completes, self._leases, error)
             else:
-                answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, result.completes, strict=True)]
+                of_claims = result.completes[: len(completing)]  # whatever a base key answers: nobody waits for it
+                answered = [(run, answer.exceptions) for (run, _), answer in zip(completing, of_claims, strict=True)]
                 self._log_restored(answered)
                 for run, answers in answered:
                     if answers:

@@ -21,6 +21,7 @@ __all__ = [
     "PLAIN",
     "PRODUCED_ACTIONS",
     "PRODUCED_MEANINGS",
+    "SUPPRESSED",
     "UNDER_WAY",
     "Account",
     "CopyFate",
@@ -50,11 +51,12 @@ class Verdict(enum.IntEnum):
     SKIPPED_BY_SEEK = 13
     MAYBE_TWICE = 14
     DEAD_LETTERED = 15
-    DROPPED = 16
-    SKIPPED = 17
-    CANCELLED = 18
-    DUPLICATE_SUPPRESSED = 19
-    EXACTLY_ONCE = 20
+    SUPPRESSED_BY_DEAD = 16
+    DROPPED = 17
+    SKIPPED = 18
+    CANCELLED = 19
+    DUPLICATE_SUPPRESSED = 20
+    EXACTLY_ONCE = 21
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -199,12 +201,15 @@ ENDED: Final = frozenset(
     {
         *DONE,
         Verdict.DEAD_LETTERED,
+        Verdict.SUPPRESSED_BY_DEAD,
         Verdict.DROPPED,
         Verdict.SKIPPED,
         Verdict.CANCELLED,
         Verdict.DUPLICATE_SUPPRESSED,
     }
 )
+#: Not run as a duplicate: of what was done, and of what is dead.
+SUPPRESSED: Final = frozenset({Verdict.DUPLICATE_SUPPRESSED, Verdict.SUPPRESSED_BY_DEAD})
 #: Anomalies that events which come late may mend: what ran twice, stays so.
 MENDABLE: Final = ANOMALIES - {Verdict.MULTI_EXECUTED}
 #: Verdicts that a later run will replace by others.
@@ -227,6 +232,7 @@ MEANINGS: Final = {
     Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
     Verdict.MAYBE_TWICE: "run with success, and perhaps more than once",
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
+    Verdict.SUPPRESSED_BY_DEAD: "not run: its key is that of a dead letter",
     Verdict.DROPPED: "failed, and dropped by an instance that broadcasts",
     Verdict.SKIPPED: "skipped on purpose",
     Verdict.CANCELLED: "cancelled while it waited to come back",
@@ -270,6 +276,8 @@ ACTIONS: Final = {
         "Look at the causes with ackwise dlq list, mend them, and send again what should still be done with ackwise dlq redrive; a new "
         "record with the same dedup key is dropped as a duplicate until the store's retention is over."
     ),
+    Verdict.SUPPRESSED_BY_DEAD: "Redrive the dead letters of their keys with ackwise dlq redrive: what has the key after that succeeded "
+    "is a duplicate of a success. These records themselves are not run any more.",
     Verdict.DROPPED: "This instance goes on without them: mend the cause, and bring the instance up to date in your own way, such as by a "
     "restart that loads everything anew.",
 }

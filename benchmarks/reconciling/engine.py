@@ -134,6 +134,7 @@ SELECT group_id, handler, topic, partition, "offset",
        bool_or(code IN (3, 19)) AS done, bool_or(code = 4) AS failed, bool_or(code = 5) AS sent, bool_or(code = 6) AS dead,
        bool_or(code = 9) AS skipped, bool_or(code = 13) AS dropped, bool_or(code = 14) AS cancelled, bool_or(code = 19) AS late,
        bool_or(code IN (3, 4) AND attrs->>'out_of_order' = 'true') AS out_of_order,
+       coalesce(bool_or(code = 7 AND attrs->>'outcome' = 'dead'), false) AS by_dead,
        bool_or(code = 7) AS suppressed, bool_or(code = 12) AS stale, bool_or(code = 10) AS claim_lost, bool_or(code = 2) AS claimed,
        max(attempt * 16
            + CASE code WHEN 1 THEN 1 WHEN 8 THEN 2 WHEN 2 THEN 3 WHEN 4 THEN 4 WHEN 5 THEN 5 WHEN 14 THEN 7 ELSE 0 END) AS last,
@@ -168,6 +169,7 @@ WITH known AS (
     SELECT *, CASE
         WHEN done THEN CASE WHEN s0 < s1 AND s0_claimed AND s1_claimed THEN 'MULTI_EXECUTED' ELSE 'EXACTLY_ONCE' END
         WHEN dead THEN 'DEAD_LETTERED' WHEN dropped THEN 'DROPPED' WHEN skipped THEN 'SKIPPED' WHEN rank = 7 THEN 'CANCELLED'
+        WHEN by_dead THEN 'SUPPRESSED_BY_DEAD'
         WHEN suppressed OR stale AND NOT sent THEN 'DUPLICATE_SUPPRESSED'
         WHEN rank = 5 OR rank != 3 AND last_attempt > 1 THEN CASE WHEN overdue THEN 'RETRY_LOST' ELSE 'RETRYING' END
         WHEN rank = 3 THEN CASE WHEN expired THEN 'STUCK' ELSE 'IN_FLIGHT' END
@@ -207,7 +209,7 @@ WITH accounted AS (SELECT group_id, handler, dedup_hash FROM judged WHERE dedup_
 SELECT group_id, handler, topic, partition, "offset",
        CASE WHEN blind OR since > suppressed_ts - retention THEN 'UNKNOWN_EXPORT_GAP' ELSE 'PHANTOM_SUPPRESSED' END AS verdict
 FROM judged ANTI JOIN accounted USING (group_id, handler, dedup_hash)
-WHERE judged.verdict = 'DUPLICATE_SUPPRESSED' AND suppressed_ts <= as_of;
+WHERE judged.verdict IN ('DUPLICATE_SUPPRESSED', 'SUPPRESSED_BY_DEAD') AND suppressed_ts <= as_of;
 """
 
 _ABSENT: Final = """

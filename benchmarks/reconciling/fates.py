@@ -33,7 +33,7 @@ _LETTERS: Final = {
     "Y": EventCode.LATE_SUCCESS,
 }
 _STEP = re.compile(
-    r"(?P<who>[~!]?)(?P<letter>[A-Z])(?:@(?P<attempt>\d))?(?:#(?P<run>\d))?(?:\+(?P<after>-?\d+))?(?P<older><?)(?P<out_of_order>\*?)$"
+    r"(?P<who>[~!]?)(?P<letter>[A-Z])(?:@(?P<attempt>\d))?(?:#(?P<run>\d))?(?:\+(?P<after>-?\d+))?(?P<older><?)(?P<marked>\*?)$"
 )
 _RUNS: Final = {EventCode.CLAIMED, EventCode.SUCCEEDED, EventCode.FAILED, EventCode.CLAIM_LOST, EventCode.LATE_SUCCESS}
 
@@ -70,8 +70,8 @@ class Step(NamedTuple):
     """Microseconds since the message was fetched."""
     is_older: bool
     """The record that was read has another time than that of the other steps."""
-    out_of_order: bool
-    """It ran as a copy, although its handler has an order."""
+    is_marked: bool
+    """It ran as a copy, although its handler has an order; or it was not run, since its key is that of a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class WriterFate:
 
 def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 10, hash: int = Hash.OWN) -> WriterFate:
     """`words` are events: who (own, `~` standby, `!` victim), a letter, `@` attempt, `#` execution, `+` seconds after the one before,
-    `<` another record, `*` out of order.
+    `<` another record, `*` out of order, or for `D` by a dead letter.
     """
     steps, at = [], 0
     for word in words.split():
@@ -106,7 +106,7 @@ def _fate(name: str, words: str, verdict: Verdict, flags: int = 0, share: int = 
                 run,
                 at,
                 bool(found["older"]),
-                bool(found["out_of_order"]),
+                bool(found["marked"]),
             )
         )
     return WriterFate(name, tuple(steps), verdict, Flag(flags), share, hash)
@@ -125,6 +125,7 @@ FATES: Final = (
     _fate("skipped", "K", _V.SKIPPED, share=50),
     _fate("rescued", "C F X C@2#1+40 S@2#1", _ONCE, _F.HAD_FAILURES | _F.RESCUED_FROM_DLQ),
     _fate("duplicate", "D", _V.DUPLICATE_SUPPRESSED, share=500, hash=Hash.NEIGHBOUR),
+    _fate("key of the dead", "D*", _V.SUPPRESSED_BY_DEAD, share=50, hash=Hash.NEIGHBOUR),
     _fate("stale copy", "T", _V.DUPLICATE_SUPPRESSED, share=50, hash=Hash.NEIGHBOUR),
     _fate("delivered again", "C S ~D+40", _ONCE, _F.DUP_AND_OK, 200),
     _fate("held elsewhere", "~E C S", _ONCE, share=50),

@@ -50,7 +50,9 @@ _FIRST_STEP: Final = np.cumsum(_STEP_COUNT) - _STEP_COUNT
 _HASH: Final = np.array([fate.hash for fate in FATES], np.int64)
 _VERDICT: Final = np.array([fate.verdict for fate in FATES], np.int64)
 _FLAGS: Final = np.array([fate.flags for fate in FATES], np.int64)
-_CODE, _WHO, _ATTEMPT, _RUN, _AT, _OLDER, _OUT_OF_ORDER = (np.array(column, np.int64) for column in zip(*_STEPS, strict=True))
+_CODE, _WHO, _ATTEMPT, _RUN, _AT, _OLDER, _MARKED = (np.array(column, np.int64) for column in zip(*_STEPS, strict=True))
+#: What a marked step says: that it ran out of order, and that its key is that of a dead letter.
+_ATTRS: Final = ('{"out_of_order": true}', '{"outcome": "dead"}')
 _RUNS: Final = 4  # more executions than any message has
 
 
@@ -179,7 +181,7 @@ class _World:
         """All of them anew, each day."""
         each = self.shape.partitions + 2
         for place, group in enumerate(self.shape.groups):
-            texts = [*map(self.shape.topic, range(self.shape.topics)), "ValueError", "max-reconsume-times", '{"out_of_order": true}']
+            texts = [*map(self.shape.topic, range(self.shape.topics)), "ValueError", "max-reconsume-times", *_ATTRS]
             for worker in range(each):
                 number = (place * self.shape.days + day) * each + worker + 1
                 writer_id = int(_mixed(np.array([number + (self.shape.seed << 32)], np.int64))[0] & (2**63 - 1))
@@ -353,7 +355,7 @@ class _World:
             "error": np.where(
                 code == EventCode.FAILED, self.shape.topics, np.where(code == EventCode.DEAD_LETTERED, self.shape.topics + 1, NONE)
             ),
-            "attrs": np.where(_OUT_OF_ORDER[step] == 1, self.shape.topics + 2, NONE),
+            "attrs": np.where(_MARKED[step] == 1, self.shape.topics + 2 + (code == EventCode.DUP_SUPPRESSED), NONE),
         }
 
     def _partition_rows(self, group: str, worker: int, parts: Sequence[_Part], now: _Slice) -> list[Rows]:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ackwise.spark.claims.findings import ClaimVerdict
-from ackwise.spark.vocabulary import Flag, Verdict
+from ackwise.spark.vocabulary import SUPPRESSED, Flag, Verdict
 
 __all__ = ["Claims", "by_key", "claim_rows", "compared", "remembered"]
 
@@ -62,7 +62,7 @@ def by_key(judged: DataFrame, kept: Mapping[int, int]) -> DataFrame:
             F.max("is_done").alias("done"),
             F.max(F.when(succeeded, F.col("reported_ts"))).alias("succeeded_ts"),
             F.max((F.col("verdict")).isin(*map(int, _NOT_DONE))).alias("open"),
-            F.max(F.col("verdict").isin(int(Verdict.DUPLICATE_SUPPRESSED), int(Verdict.UNKNOWN_EXPORT_GAP))).alias("unclear"),
+            F.max(F.col("verdict").isin(*map(int, (*SUPPRESSED, Verdict.UNKNOWN_EXPORT_GAP)))).alias("unclear"),
             F.max("concerned").alias("concerned"),
             F.max("blind").alias("blind"),
             F.max("since").alias("since"),

@@ -104,7 +104,7 @@ Strict = Annotated[
     typer.Option(
         "--strict",
         help="Exit with 1 also if messages were run again, or may have been, if nobody produced them, if an "
-        "instance that broadcasts dropped them, or if they are parked in an outbox.",
+        "instance that broadcasts dropped them, if their key is that of a dead letter, or if they are parked in an outbox.",
     ),
 ]
 PlanProvisional = Annotated[

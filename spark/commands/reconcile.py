@@ -65,8 +65,8 @@ def reconcile(
     Where a worker died before it could say whether it had run a message, nobody can prove that it ran once: such messages
     are counted and listed as in doubt.
 
-    Exit code 0: no anomaly. 1: anomalies; with --strict also messages in doubt or dropped. 2: it could not be done. 3: no anomaly, but
-    events are missing that could show one.
+    Exit code 0: no anomaly. 1: anomalies; with --strict also messages in doubt, dropped, or not run since their key is that of a
+    dead letter. 2: it could not be done. 3: no anomaly, but events are missing that could show one.
     """
     judging = options.config_of(
         as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention

@@ -27,6 +27,7 @@ __all__ = [
     "RANK_BASE",
     "REASONS",
     "SUCCESSES",
+    "SUPPRESSED_BY_DEAD",
     "TIMED_OUT",
     "attempt_bit",
     "copies",
@@ -71,6 +72,8 @@ FAILED_FOR_GOOD: Final = 20
 TIMED_OUT: Final = 21
 #: And that a copy ran although its handler has an order.
 OUT_OF_ORDER: Final = 22
+#: And that it was not run since its key is that of a dead letter.
+SUPPRESSED_BY_DEAD: Final = 23
 
 #: A run succeeded. A late one did, too, though nobody waited for it any more.
 SUCCESSES: Final = (EventCode.SUCCEEDED, EventCode.LATE_SUCCESS)
@@ -239,7 +242,9 @@ def _bits() -> Column:
     too_long = F.when(_has_timed_out(), F.lit(1 << TIMED_OUT)).otherwise(F.lit(0))
     ran = is_any(EventCode.SUCCEEDED, EventCode.FAILED)
     out_of_order = F.when(ran & (F.get_json_object("attrs", "$.out_of_order") == "true"), F.lit(1 << OUT_OF_ORDER)).otherwise(F.lit(0))
-    return _bit(F.col("code")).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
+    is_dead = is_any(EventCode.DUP_SUPPRESSED) & (F.get_json_object("attrs", "$.outcome") == "dead")
+    by_dead = F.when(is_dead, F.lit(1 << SUPPRESSED_BY_DEAD)).otherwise(F.lit(0))
+    return _bit(F.col("code")).bitwiseOR(by_dead).bitwiseOR(for_good).bitwiseOR(too_long).bitwiseOR(out_of_order)
 
 
 def attempt_bit(attempt: Column) -> Column:

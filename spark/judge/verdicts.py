@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
-from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, TIMED_OUT, attempt_bit
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
+from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, SUPPRESSED_BY_DEAD, TIMED_OUT, attempt_bit
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, PLAIN, SUPPRESSED, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
@@ -73,7 +73,7 @@ def keys(judged: DataFrame) -> DataFrame:
     `accounted`: one is done or may still be. `repeated`: several ran under a claim, `beyond` the time that the store remembers.
     Runs without a claim do not count there: deduplication did not fail.
     """
-    under_claim, is_suppressed = F.col("ran_under_claim"), _is(Verdict.DUPLICATE_SUPPRESSED)
+    under_claim, is_suppressed = F.col("ran_under_claim"), _is(*SUPPRESSED)
     record = F.when(under_claim, F.xxhash64("mk", "offset"))
     ok_ts = F.when(under_claim, F.col("reported_ts"))
     return (
@@ -95,11 +95,11 @@ def settle_suppressed(judged: DataFrame, keys: DataFrame, as_of: int) -> DataFra
 
     Where events are missing, or do not reach back as far as the store remembers, the run may be among those.
     """
-    suppressed = F.col("verdict") == Verdict.DUPLICATE_SUPPRESSED
+    suppressed = _is(*SUPPRESSED)
     suppressed_ts = F.col("state.suppressed_ts")
     reaches_back = F.col("since") <= suppressed_ts - F.col("retention")
     verdict = (
-        F.when((suppressed_ts > as_of) | F.col("accounted"), _lit(Verdict.DUPLICATE_SUPPRESSED))
+        F.when((suppressed_ts > as_of) | F.col("accounted"), F.col("verdict"))
         .when(F.col("accounted").isNull() | F.col("blind") | ~reaches_back, _lit(Verdict.UNKNOWN_EXPORT_GAP))
         .otherwise(_lit(Verdict.PHANTOM_SUPPRESSED))
     )
@@ -149,6 +149,7 @@ def _verdict(as_of: int, grace: int) -> Column:
         .when(_has(EventCode.SKIPPED), _lit(Verdict.SKIPPED))
         .when(rank == RANKS[EventCode.CANCELLED], _lit(Verdict.CANCELLED))
         .when(rank == RANKS[EventCode.REDELIVERED], retrying)
+        .when(_has(SUPPRESSED_BY_DEAD), _lit(Verdict.SUPPRESSED_BY_DEAD))
         .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
         .when(rank == RANKS[EventCode.SENT_BACK], retrying)
         .when(rank == RANKS[EventCode.CLAIMED], F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))

@@ -16,7 +16,19 @@ from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import (
+    ANOMALIES,
+    ENDED,
+    IN_DOUBT,
+    MENDABLE,
+    SUPPRESSED,
+    Account,
+    CopyFate,
+    Flag,
+    LogicalVerdict,
+    ProducedVerdict,
+    Verdict,
+)
 
 __all__ = ["Event", "Known", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -495,6 +507,8 @@ class _Court:
             verdict = Verdict.CANCELLED
         elif rank == _PROGRESS[E.REDELIVERED]:
             verdict = retry
+        elif any(_attributes(e).get("outcome") == "dead" for e in of.get(E.DUP_SUPPRESSED, [])):
+            verdict = Verdict.SUPPRESSED_BY_DEAD
         elif E.DUP_SUPPRESSED in of or (E.STALE in of and E.SENT_BACK not in of):
             verdict = Verdict.DUPLICATE_SUPPRESSED
         elif rank == _PROGRESS[E.SENT_BACK]:
@@ -562,7 +576,7 @@ class _Court:
         """The verdict, unless it was suppressed wrongly."""
         verdict, events, group = first[message][0], about[message], _group(about[message][0])
         suppressed = min((e["event_ts"] for e in events if e["event_type"] in (E.DUP_SUPPRESSED, E.STALE)), default=0)
-        if verdict is not Verdict.DUPLICATE_SUPPRESSED or suppressed > self.as_of:
+        if verdict not in SUPPRESSED or suppressed > self.as_of:
             return verdict
         hashed = _hash(events)
         mates = [] if hashed is None else [m for m in about if _scope(m) == _scope(message) and _hash(about[m]) == hashed]

@@ -32,6 +32,8 @@ SCHEMA_VERSION: Final = 1
 PAGE: Final = "report.html"
 #: Shown in place of reasons that handlers give themselves: they may be any text, and contain data.
 OWN_REASON: Final = "given by the handler"
+#: Verdicts that are anomalies with `--strict` alone: nothing was lost without a word, and something was not done.
+_UNDONE: Final = (Verdict.DROPPED, Verdict.SUPPRESSED_BY_DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +262,9 @@ class RunReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code: anomalies come before missing events; with `strict`, a doubt and a dropped or parked message are anomalies."""
+        """The exit code: anomalies come before missing events; with `strict`, doubts are too, and what was dropped, parked or not run."""
         if self.anomalies or (
-            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.parked or self.verdicts.get(Verdict.DROPPED))
+            self.config.strict and (self.ambiguous or self.repeated or self.orphaned or self.parked or any(map(self.verdicts.get, _UNDONE)))
         ):
             return ExitCode.ANOMALIES
         return ExitCode.INCONCLUSIVE if self._is_unknown else ExitCode.CLEAN

@@ -28,6 +28,7 @@ _RULES: Final = {
     Verdict.SKIPPED: "it was passed over on purpose, and no run of it succeeded",
     Verdict.CANCELLED: "it was cancelled while it waited, its copy was dropped when it was due, and no later attempt was seen",
     Verdict.DUPLICATE_SUPPRESSED: "it was not run, since another record of its key was done, or is on its way",
+    Verdict.SUPPRESSED_BY_DEAD: "it was not run, since the store knew its key as that of a dead letter",
     Verdict.MAYBE_TWICE: "a run of it succeeded, and by its flags another did so, or may have",
     Verdict.EXACTLY_ONCE: "a run of it succeeded, and by the events no other did under a claim",
 }
@@ -47,6 +48,10 @@ _ADVICE: Final = {
     Verdict.DEAD_LETTERED: (
         "Look at the dead letter, mend the cause, and send it again with ackwise dlq redrive, if it should still be done; a new record "
         "with the same dedup key is dropped as a duplicate until the store's retention is over."
+    ),
+    Verdict.SUPPRESSED_BY_DEAD: (
+        "Redrive the dead letter of its key with ackwise dlq redrive; a record that comes after that succeeded is a duplicate of a "
+        "success. This one is not run any more."
     ),
     Verdict.DROPPED: "Mend the cause, and bring this instance up to date in your own way; the other instances have outcomes of their own.",
 }

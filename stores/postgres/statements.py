@@ -89,7 +89,7 @@ def _decide(one: Asked, record: Record | None) -> tuple[Record | None, Answer]:
         case Kind.CLAIM:
             return transitions.claim(record, one.token, one.attempt, 0.0, 0.0, 0.0)
         case Kind.COMPLETE:
-            return transitions.complete(record, one.token, one.attempt, Outcome.OK, 0.0, 0.0)
+            return transitions.complete(record, one.token, one.attempt, Outcome(one.value or Outcome.OK), 0.0, 0.0)
         case Kind.RELEASE:
             return transitions.release(record, one.token, one.value, 0.0, 0.0)
         case Kind.RENEW:
@@ -130,13 +130,15 @@ def _writes(record: str, request: str, *, owners: bool) -> str:
     died = f" OR {_OWNER.format(record)} = ANY ($10::text[])" if owners else ""
     return f"""CASE
         WHEN {record}.kept_until <= statement_timestamp() THEN {request}.kind IN ({_CLAIM}, {_COMPLETE})
-        WHEN {record}.outcome <> 0 THEN false
+        WHEN {record}.outcome <> 0 THEN
+            {record}.outcome = {Outcome.DEAD:d} AND {request}.kind = {_COMPLETE} AND {request}.value = {Outcome.OK:d}
         WHEN {request}.kind <> {_CLAIM} THEN {record}.token = {request}.token
         ELSE {request}.attempt >= {record}.next_attempt
             AND ({record}.token IN ({request}.token, 0) OR {record}.leased_until <= clock_timestamp(){died}) END"""
 
 
-# A record that is written although it is done can only be one that was forgotten. To ask the clock again would be wrong:
+# A record that is written although it is done was forgotten, or is dead and succeeds, and nobody asks for the rest of that.
+# To ask the clock again would be wrong:
 # the columns of one row have to agree.
 _FRESH = "r.outcome <> 0 OR r.kept_until <= statement_timestamp()"
 

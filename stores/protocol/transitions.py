@@ -116,6 +116,9 @@ def complete(record: Record | None, token: int, attempt: int, outcome: Outcome, 
     """The holder of `token` finished. An expired lease does not matter as long as nobody took over: the work is done."""
     if record is None or now >= record.kept_until:
         return Record(token, 1, attempt, 0, False, outcome, now, now + retention), Ack.RESTORED
+    if outcome is Outcome.OK and record.outcome is Outcome.DEAD:
+        # Its dead letter was sent again and succeeded: what has the key from now on is a duplicate of that success.
+        return Record(token, record.epoch, record.next_attempt, 0, False, outcome, now, now + retention), Ack.OK
     if record.outcome is not None:
         return record, Ack.OK if record.token == token else Ack.LOST_DONE
     if record.token != token:

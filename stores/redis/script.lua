@@ -12,6 +12,7 @@
 -- tokens stay bytes.
 
 local CLAIM, RELEASE, SEND_BACK, RENEW = 0, 4, 5, 6  -- 1 to 3 complete, with that outcome
+local SUCCESS, DEATH = 1, 2  -- outcomes
 local OK, RESTORED, LOST, LOST_DONE = 'O', 'R', 'L', 'D'
 local BUSY, ACQUIRED, ACQUIRED_UNRELEASED, DONE, STALE = 0, 1, 2, 3, 4
 local TOOK_UNRELEASED = 4
@@ -88,6 +89,12 @@ local function text(milliseconds)
   return texts[milliseconds]
 end
 
+-- What is completed once more is in one page: the one that is looked at first would hide the other.
+local function out_of_page(key, value)
+  local name, field = page(key, math.ceil(kept_until(value) / period) - 1)
+  redis.call('HDEL', name, field)
+end
+
 local function store(key, value)
   if compact and is_done(value) then
     into_page(key, value)
@@ -145,6 +152,8 @@ local function complete(value, token, outcome)
   local done = struct.pack('>BI6', outcome, now + retention) .. string.sub(token, -token_end)
   if not value then
     return done, RESTORED
+  elseif outcome == SUCCESS and string.byte(value) == DEATH then
+    return done, OK
   elseif is_done(value) then
     return nil, string.sub(value, 8) == string.sub(token, -token_end) and OK or LOST_DONE
   end
@@ -237,6 +246,9 @@ while offset <= #ARGV[2] do
         exceptions[#exceptions + 1] = pack('>I2', i - 1) .. said
       end
       if after then
+        if compact and value and is_done(value) then
+          out_of_page(key, value)
+        end
         store(key, after)
       end
     end

@@ -78,6 +78,26 @@ class Completing:
         assert scene.complete(key, MINE, Outcome.DEAD) is Ack.LOST_DONE
         assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
 
+    def test_a_success_takes_the_place_of_a_death(self, scene: Scene) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.complete(key, MINE, Outcome.DEAD)
+        scene.wait(scene.retention - scene.lease)
+        assert [scene.complete(key, YOURS), scene.complete(key, YOURS)] == [Ack.OK, Ack.OK]
+        assert scene.complete(key, MINE, Outcome.DEAD) is Ack.LOST_DONE
+        scene.wait(scene.retention - scene.lease)
+        assert scene.claim(key, THIRD) == AlreadyDone(Outcome.OK)
+        scene.wait(scene.lease)
+        assert scene.claim(key, THIRD) == Acquired(1)
+
+    @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.DEAD])
+    def test_nothing_but_a_success_takes_the_place_of_a_death(self, scene: Scene, outcome: Outcome) -> None:
+        key = scene.key()
+        scene.claim(key)
+        scene.complete(key, MINE, Outcome.DEAD)
+        assert scene.complete(key, YOURS, outcome) is Ack.LOST_DONE
+        assert scene.claim(key, THIRD) == AlreadyDone(Outcome.DEAD)
+
     def test_completing_an_unknown_key_restores_it(self, scene: Scene) -> None:
         key = scene.key()
         assert scene.complete(key, MINE, Outcome.SKIPPED) is Ack.RESTORED

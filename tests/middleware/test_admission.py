@@ -306,3 +306,19 @@ async def test_what_follows_a_success_says_nothing_of_the_dead(make_spine: Any, 
     entries = spine.entries(2)
     await spine.run(entries)
     assert (entries[1].disposition, _suppressed(caplog)) == (Duplicate(leader="orders/3/100"), [])
+
+
+async def test_what_has_the_key_of_a_dead_letter_is_told_of_once_a_minute_with_the_way_to_redrive_it(
+    make_spine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def bury(batch: Batch[bytes]) -> None:
+        raise Reject("no")
+
+    spine = make_spine(bury, dedup={"key": lambda message: "one"})
+    await spine.run([spine.entry(100)])
+    for offset, later in ((101, 0), (102, 59), (103, 1), (104, 1)):
+        spine.clock.now += later
+        await spine.run([spine.entry(offset)])
+    lines = _suppressed(caplog)
+    assert [line.partition("messages=")[2].split()[0] for line in lines] == ["1", "2"]
+    assert all("ackwise dlq redrive sends those letters again" in line for line in lines)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.batch import Batch
-from ackwise.middleware.disposition import CONSUME_LATER, Duplicate, Reject
+from ackwise.middleware.disposition import CONSUME_LATER, Done, Duplicate, Reject
 from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.events import EventCode
 from ackwise.middleware.run import Stage
@@ -248,3 +248,96 @@ async def test_a_success_that_the_store_has_not_heard_of_is_completed_when_its_p
     other = make_spine(succeed, dedup=True, store=spine.store, clock=spine.clock)
     await other.run([again])
     assert again.disposition == Duplicate()
+
+
+async def test_a_replay_that_succeeds_makes_its_key_a_success_also_for_new_records(make_spine: Any, succeed: Any) -> None:
+    spine = await _dead(make_spine)
+    other = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    replay = other.entry(0, value=b"one", replay_id=b"redrive-1")
+    assert await other.run([replay]) == [SETTLED]
+    assert await _again(make_spine, spine, succeed) == Duplicate()
+
+
+async def test_a_replay_that_dies_once_more_leaves_its_key_dead(make_spine: Any) -> None:
+    spine = await _dead(make_spine)
+    other = make_spine(_bury, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    assert await other.run([other.entry(0, value=b"one", replay_id=b"redrive-1")]) == [SETTLED]
+    assert await _again(make_spine, spine, _bury) == Duplicate(dead=True)
+
+
+async def test_a_replay_whose_store_fails_is_held_until_the_key_is_a_success_and_runs_once(make_spine: Any) -> None:
+    ran: list[int] = []
+
+    async def handler(batch: Batch[bytes]) -> None:
+        ran.extend(message.offset for message in batch)
+
+    spine = await _dead(make_spine)
+    other = make_spine(handler, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    spine.store.fail = lambda exchange: bool(exchange.completes)
+    replay = other.entry(0, value=b"one", replay_id=b"redrive-1")
+    assert await other.run([replay]) == [Stage.RECORDED]
+    spine.store.fail = lambda exchange: False
+    other.clock.now += 60
+    assert await other.run([replay]) == [SETTLED]
+    assert (await _again(make_spine, spine, handler), len(ran)) == (Duplicate(), 1)
+
+
+async def test_a_replay_that_is_given_back_when_it_is_done_makes_its_key_a_success(make_spine: Any, succeed: Any) -> None:
+    spine = await _dead(make_spine)
+    spine.store.fail = lambda exchange: bool(exchange.completes)
+    other = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    replay = other.entry(0, value=b"one", replay_id=b"redrive-1")
+    await other.run([replay])
+    spine.store.fail = lambda exchange: False
+    other.leases.give_back(replay)
+    await other.leases.flush()
+    assert await _again(make_spine, spine, succeed) == Duplicate()
+
+
+async def test_a_replay_that_is_delivered_once_more_makes_up_for_what_its_dead_worker_left(make_spine: Any, succeed: Any) -> None:
+    spine = await _dead(make_spine)
+    first = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    replay = first.entry(0, value=b"one", replay_id=b"redrive-1")
+    base = spine.store.inner._days[None].copy()
+    await first.run([replay])
+    spine.store.inner._days[None].update(base)  # as a server that ended between the two
+    other = make_spine(succeed, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    redelivered = other.entry(0, value=b"one", replay_id=b"redrive-1")
+    assert await other.run([redelivered]) == [SETTLED]
+    assert redelivered.disposition == Duplicate()
+    assert await _again(make_spine, spine, succeed) == Duplicate()
+
+
+async def test_a_replay_by_coordinates_makes_its_origin_a_success(make_spine: Any, succeed: Any) -> None:
+    spine = make_spine(_bury, dedup=True)
+    (dead,) = entries = spine.entries(1)
+    await spine.run(entries)
+    other = make_spine(succeed, dedup=True, store=spine.store, clock=spine.clock)
+    copy = other.entry(0, topic="billing.retry", origin=dead.origin, replay_id=b"redrive-1")
+    assert await other.run([copy]) == [SETTLED]
+    third = make_spine(succeed, dedup=True, store=spine.store, clock=spine.clock)
+    (again,) = entries = third.entries(1)
+    await third.run(entries)
+    assert (copy.disposition, again.disposition) == (Done(), Duplicate())
+
+
+BY_VALUE: dict[str, Any] = {"key": lambda message: message.value}
+
+
+async def _bury(batch: Batch[bytes]) -> None:
+    raise Reject("no")
+
+
+async def _dead(make_spine: Any) -> Any:
+    """A worker whose one message died, with the key that is its value."""
+    spine = make_spine(_bury, dedup=BY_VALUE)
+    assert await spine.run([spine.entry(100, value=b"one")]) == [SETTLED]
+    return spine
+
+
+async def _again(make_spine: Any, spine: Any, handler: Any) -> Any:
+    """What becomes of a new record with that key, at another worker."""
+    new = make_spine(handler, dedup=BY_VALUE, store=spine.store, clock=spine.clock)
+    entry = new.entry(200, value=b"one")
+    await new.run([entry])
+    return entry.disposition

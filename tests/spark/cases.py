@@ -207,6 +207,15 @@ case("26h a copy that ran although its handler has an order", "0:RCFB 1:RCS W=2"
 
 case("27 two records of one key", verdicts={0: ONCE, 1: DUPLICATE}).say("w1", "0:RCS 1:RD W=2", key="k")
 
+case("27a a record with the key of a dead letter", verdicts={0: Verdict.DEAD_LETTERED, 1: Verdict.SUPPRESSED_BY_DEAD}
+     ).say("w1", "0:RCFX 1:R", key="k").say("w1", "1:D W=2", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
+
+case("27b a dead letter that is delivered again", verdicts={0: Verdict.DEAD_LETTERED}
+     ).say("w1", "0:RCFX").say("w1", "0:D W=1", attrs='{"outcome":"dead"}')  # fmt: skip
+
+case("27c a record with the key of what no event calls dead", verdicts={0: PHANTOM}, logical={"k": LogicalVerdict.PHANTOM}
+     ).say("w1", "0:R", key="k").say("w1", "0:D W=1", key="k", attrs='{"outcome":"dead"}')  # fmt: skip
+
 case("28 suppressed, and nobody did it", "0:RD W=1", {0: PHANTOM}, logical={"0": LogicalVerdict.PHANTOM})
 
 case("28b suppressed, its mate is being retried", verdicts={0: RETRYING, 1: DUPLICATE}).say("w1", "0:CFB 1:D W=2", key="k")

@@ -68,6 +68,8 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
                 fields |= {
                     "attrs": draw.choice(['{"out_of_order":true}', '{"out_of_order":true,"store":"down"}', '{"out_of_order":false}'])
                 }
+            elif draw.random() < 0.1:
+                fields |= {"attrs": draw.choice(['{"outcome":"dead"}', '{"leader":"orders/0/1","outcome":"dead"}', '{"outcome":"ok"}'])}
             if draw.random() < 0.8:
                 written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
                 fields |= {"record_ts": written}

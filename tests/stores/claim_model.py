@@ -17,6 +17,7 @@ from ackwise.stores.protocol import transitions
 from ackwise.stores.protocol.transitions import Record
 
 __all__ = [
+    "DEATH",
     "EFFECTS",
     "FENCING",
     "INVARIANTS",
@@ -43,7 +44,8 @@ RUN_AFTER_DONE = "a handler started although the key was completed"
 OVERLAP = "more handlers at once than leases that expired under them allow"
 EFFECTS = "more effects than one, and one for each crash, for each lease that expired and for each record that was forgotten"
 FENCING = "a claim that follows another without a larger epoch"
-INVARIANTS = (LOSS, STUCK, STALE_OWNER, SECOND_RUN, RUN_AFTER_DONE, OVERLAP, EFFECTS, FENCING)
+DEATH = "a key that is known as dead after the replay of its dead letter succeeded"
+INVARIANTS = (DEATH, LOSS, STUCK, STALE_OWNER, SECOND_RUN, RUN_AFTER_DONE, OVERLAP, EFFECTS, FENCING)
 
 # Time is 0 for ever: a lease of 1 lives until it is made to expire.
 NOW, LEASE, RETENTION = 0.0, 1.0, 10.0
@@ -64,6 +66,8 @@ HOLDING = frozenset({ASKING, RUNNING, SUCCEEDED, FAILED, PUBLISHING, PUBLISHED})
 
 DEAD = 0
 """In place of the attempt of a published copy: it goes to the dead-letter topic."""
+REPLAY = 10_000
+"""The token with which a replay says that it succeeded."""
 LIMIT = 2
 """The attempt after which a failing message is dead."""
 
@@ -78,6 +82,8 @@ class Faults(NamedTuple):
     moves: int = 0
     duplicates: int = 0
     evictions: int = 0
+    replays: int = 0
+    """Of the dead letter, all of which succeed; each has a key of its own, and tells the store of this one."""
 
     def less(self, name: str) -> Faults:
         return self._replace(**{name: getattr(self, name) - 1})
@@ -378,7 +384,8 @@ class Model:
         changed = record is not before
         marked = self._written(state, seat, record) if changed else state
         marked = marked._replace(consumed=state.consumed or ack in (Ack.OK, Ack.RESTORED))
-        broke = STALE_OWNER if changed and before is not None and state.holder != seat else None
+        was_dead = before is not None and before.outcome is Outcome.DEAD  # which a success may change, whoever had it
+        broke = STALE_OWNER if changed and before is not None and state.holder != seat and not was_dead else None
         if state.left.lost_replies and changed:
             yield Move(f"{_who(seat)} completes it and does not hear", marked._replace(left=state.left.less("lost_replies")), broke, True)
         settled = ack is not Ack.LOST or outcome is Outcome.DEAD
@@ -464,6 +471,12 @@ class Model:
             if left.duplicates and copy.attempt > 1:
                 again = _appended(state._replace(left=left.less("duplicates")), Copy(copy.attempt, self.retry_owner))
                 yield Move(f"the relay repeats copy {number}", again, fault=True)
+        if left.replays and state.dead:
+            record, ack = self.rules.complete(state.record, REPLAY, 1, Outcome.OK, NOW, RETENTION)
+            consumed = state.consumed or ack in (Ack.OK, Ack.RESTORED)
+            replayed = state._replace(record=_plain(record), consumed=consumed, left=left.less("replays"))
+            broke = DEATH if record and record.outcome is Outcome.DEAD else None
+            yield Move(f"the replay of the dead letter succeeds: {ack.value}", replayed, broke, fault=True)
         if left.evictions and state.record:
             evicted = state._replace(record=None, holder=None, named=None, consumed=False, left=left.less("evictions"))
             yield Move("the store forgets the key", evicted, fault=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.stores.claim_model import (
+    DEATH,
     EFFECTS,
     FENCING,
     INVARIANTS,
@@ -37,6 +38,8 @@ MIXED = Model(Faults(crashes=1), names=(True, False))
 UNHEARD = Model(Faults(crashes=1, lost_replies=1, failures=1), owners=(0,), retry_owner=0)
 #: An order: what fails runs again in place, under the same attempt.
 IN_PLACE = Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=2), owners=(0,), in_place=True)
+#: The replay of a dead letter succeeds, whatever became of the worker that had published the letter.
+REPLAYED = Model(Faults(crashes=1, stalls=1, failures=2, replays=1), owners=(0,))
 SMALL = {
     "one record that fails in place": IN_PLACE,
     "one record that fails in place and moves": Model(Faults(crashes=1, stalls=1, failures=2, moves=1), owners=(0,), in_place=True),
@@ -44,6 +47,7 @@ SMALL = {
     "two records of one key in one batch that fail in place": Model(Faults(crashes=1, stalls=1, failures=1), owners=(0, 0), in_place=True),
     "one record that moves": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1, moves=1), owners=(0,)),
     "one record that dies": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=2), owners=(0,)),
+    "one record that dies, and its replay that succeeds": REPLAYED,
     "two records of one key at two workers": Model(Faults(crashes=1, stalls=1, lost_replies=1, failures=1)),
     "two records of one key in a store that forgets": Model(Faults(crashes=1, stalls=1, failures=1, evictions=1)),
     "two records of one key in one batch, and a relay that repeats itself": Model(
@@ -205,6 +209,12 @@ def complete_without_writing(record: Record | None, token: int, attempt: int, ou
     return after, Ack.LOST_DONE
 
 
+def complete_beside_a_death(record: Record | None, token: int, attempt: int, outcome: Outcome, now: float, retention: float) -> Changed:
+    if record and record.outcome:
+        return record, Ack.OK if record.token == token else Ack.LOST_DONE
+    return transitions.complete(record, token, attempt, outcome, now, retention)
+
+
 @dataclass(frozen=True)
 class Sabotage:
     """The protocol with one thing wrong, and what has to notice."""
@@ -233,6 +243,7 @@ SABOTAGES = {
     "a death that is guessed": Sabotage(Rules(proves=False), OVERLAP, NAMED),
     "a take-over in the name of the dead": Sabotage(Rules(claim=claim_in_the_name_of_the_dead), OVERLAP, NAMED),
     "a lease that ends by a death alone, and a death of an older worker": Sabotage(Rules(claim=claim_until_a_death), STUCK, MIXED),
+    "a success that leaves a death": Sabotage(Rules(complete=complete_beside_a_death), DEATH, REPLAYED),
     "a mark that is not written": Sabotage(Rules(complete=complete_without_writing), EFFECTS),
 }
 

@@ -118,7 +118,7 @@ async def test_a_key_that_died_is_suppressed_until_its_letter_is_redriven_howeve
         assert await shop.redrive() == 2
         await shop.until(lambda: shop.billed.total() == 2)
         assert await shop.redrive() == 0
-        await shop.raw.produce(shop.topic, b"4", key=b"ann")  # still dead for producers, until the retention is over
+        await shop.raw.produce(shop.topic, b"4", key=b"ann")  # a duplicate of a success by now
         await shop.raw.produce(shop.topic, b"5", key=b"eve")
         await shop.until(lambda: shop.billed[b"eve"])
     assert shop.billed == {b"ann": 1, b"bob": 1, b"eve": 1}
@@ -128,6 +128,9 @@ async def test_a_key_that_died_is_suppressed_until_its_letter_is_redriven_howeve
     assert "EXACTLY_ONCE" in story
     suppressed = await asyncio.to_thread(ackwise, shop, "why", f"{shop.topic}/0/1", shop.events)
     assert "not run: its key is that of a dead letter; ackwise dlq redrive sends that letter again" in " ".join(suppressed.split())
+    assert "SUPPRESSED_BY_DEAD" in suppressed
+    later = await asyncio.to_thread(ackwise, shop, "why", f"{shop.topic}/0/4", shop.events)
+    assert "DUPLICATE_SUPPRESSED" in later
 
 
 async def test_a_killed_redrive_is_called_again_and_each_letter_runs_once(shop: Shop) -> None:

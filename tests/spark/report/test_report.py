@@ -195,6 +195,13 @@ def test_strict_makes_a_doubt_an_exit_code_of_1(flag: Flag) -> None:
     assert replace(EMPTY, config=ReconcileConfig(strict=True)).exit_code is ExitCode.CLEAN
 
 
+@pytest.mark.parametrize("verdict", [Verdict.DROPPED, Verdict.SUPPRESSED_BY_DEAD])
+def test_strict_makes_what_was_given_up_without_a_dead_letter_an_exit_code_of_1(verdict: Verdict) -> None:
+    lenient = with_messages(verdict, Flag(0))
+    strict = replace(lenient, config=ReconcileConfig(strict=True))
+    assert (lenient.exit_code, strict.exit_code, strict.anomalies) == (ExitCode.CLEAN, ExitCode.ANOMALIES, 0)
+
+
 def test_what_was_produced_is_printed_and_counted() -> None:
     text = printed(PRODUCED)
     assert text.index("Books") < text.index("Produced, by what became of it") < text.index("Verdicts")
