@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ackwise.plugin.running import Running as Running
     from ackwise.plugin.simple.consumer import SimpleConsumer as SimpleConsumer
     from ackwise.plugin.simple.received import Received as Received
+    from ackwise.plugin.tracing import Tracing as Tracing
     from ackwise.plugin.transactions.localtransaction import LocalTransaction as LocalTransaction
     from ackwise.plugin.transactions.producer import TransactionalProducer as TransactionalProducer
 
@@ -98,6 +99,7 @@ __all__ = [
     "Broadcasting",
     "Share",
     "Watch",
+    "Tracing",
     "Event",
     "EventCode",
     "Exponential",
@@ -156,6 +158,7 @@ _HOMES = {
     "Outbox": "ackwise.middleware.policies",
     "Share": "ackwise.middleware.share",
     "Watch": "ackwise.middleware.watch",
+    "Tracing": "ackwise.plugin.tracing",
     "Event": "ackwise.middleware.events",
     "EventCode": "ackwise.middleware.events",
     "Exponential": "ackwise.middleware.retry",

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-__all__ = ["LIMIT", "CommitMetadata", "FinishedMap", "InPlace", "decode"]
+__all__ = ["LIMIT", "CommitMetadata", "FinishedMap", "InPlace", "LastCommit", "decode"]
 
 #: Bytes; what brokers allow unless they are told otherwise (`offset.metadata.max.bytes`).
 LIMIT: Final = 4096
@@ -82,6 +82,15 @@ class CommitMetadata:
         if len(envelope) > LIMIT:
             raise ValueError(f"the metadata of a commit has {len(envelope)} characters, and may have {LIMIT}")
         return envelope
+
+
+class LastCommit(NamedTuple):
+    """What the metadata of a commit that the brokers keep says of its writer."""
+
+    group: str
+    writer_id: int
+    last_seq: int
+    """All its events up to here were durable."""
 
 
 def decode(metadata: str) -> CommitMetadata | None:

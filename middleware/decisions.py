@@ -232,6 +232,7 @@ class Decisions:
             delay=delay,
             error=text,
             at=None if failure is None else failure.at,
+            text=self._worker.text_of(failure) if first in raised else None,
         )
 
     def _remember(self, ruled: Sequence[Run]) -> None:

@@ -5,7 +5,7 @@ Source: RocketMQ `ConsumeMessageConcurrentlyService.processConsumeResult`, case 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ackwise.middleware.disposition import OUR_REASONS, Dead, Dropped, Failure, Later, Reason
 from ackwise.middleware.log import Log
@@ -26,8 +26,11 @@ class Dropping:
         self.messages = 0
         """How many were dropped since the worker began."""
 
-    def drop(self, handler: str, ruled: Sequence[Run]) -> None:
-        """Drop those of `ruled` that would be sent back or to the dead letters. Each is counted once; one line for those of each reason."""
+    def drop(self, handler: str, ruled: Sequence[Run], text_of: Callable[[Failure | None], str | None]) -> None:
+        """Drop those of `ruled` that would be sent back or to the dead letters. Each is counted once; one line for those of each reason.
+
+        `text_of` says what the line may have of an exception.
+        """
         by_reason: dict[str, list[tuple[Run, Failure | None]]] = {}
         for run in ruled:
             if run.stage is Stage.RULED and isinstance(run.disposition, Later | Dead):
@@ -36,9 +39,10 @@ class Dropping:
                 self.messages += len(run)
                 by_reason.setdefault(dropped.reason, []).append((run, dropped.failure))
         for reason, dropped_runs in by_reason.items():
-            self._log(handler, reason, *dropped_runs[0], messages=sum(len(run) for run, _ in dropped_runs))
+            first, failure = dropped_runs[0]
+            self._log(handler, reason, first, failure, messages=sum(len(run) for run, _ in dropped_runs), text=text_of(failure))
 
-    def _log(self, handler: str, reason: str, first: Run, failure: Failure | None, *, messages: int) -> None:
+    def _log(self, handler: str, reason: str, first: Run, failure: Failure | None, *, messages: int, text: str | None) -> None:
         log.warning(
             "messages are dropped, in broadcasting nothing is sent back",
             handler=handler,
@@ -50,6 +54,7 @@ class Dropping:
             offset=first.origin.offset,
             error=first.error if failure is None else failure.error,
             at=None if failure is None else failure.at,
+            text=text,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.message import Headers, Message
+from ackwise.middleware.tracecontext import trace_context
 
 __all__ = [
     "MESSAGE_ID",
@@ -72,6 +73,8 @@ class Outgoing:
     headers: Headers = ()
     partition: int | None = None
     message_id: str = field(default_factory=new_message_id)
+    context: Headers = field(default_factory=trace_context, compare=False, repr=False)
+    """Headers of the trace that it belongs to, beside its own: see `Tracing`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
@@ -84,9 +87,17 @@ class Outgoing:
         object.__setattr__(self, "headers", tuple(_checked_header(header, self.topic) for header in self.headers))
 
     @property
+    def all_headers(self) -> Headers:
+        """Those of its trace, where the sender gave none of that name, and the sender's own."""
+        if not self.context:
+            return self.headers
+        names = {name for name, _ in self.headers}
+        return (*(header for header in self.context if header[0] not in names), *self.headers)
+
+    @property
     def sent_headers(self) -> Headers:
-        """The headers as they are sent: the sender's own without an older id, then the id."""
-        own = tuple(header for header in self.headers if header[0] != MESSAGE_ID)
+        """The headers as they are sent: all without an older id, then the id."""
+        own = tuple(header for header in self.all_headers if header[0] != MESSAGE_ID)
         return (*own, (MESSAGE_ID, self.message_id.encode("utf-8", "surrogateescape")))
 
 

@@ -88,7 +88,7 @@ class Settlement:
         ruled.sort(key=_first)  # what fell out of a run stands behind it; dead letters go out in the order of their offsets
         if ruled:
             if self._worker.dropping is not None and not assignment.cut_off:  # else it is delivered again, and may do better
-                self._worker.dropping.drop(self._agent.name, ruled)
+                self._worker.dropping.drop(self._agent.name, ruled, self._worker.text_of)
             await self._confirm(ruled)
             await self.publish(ruled, assignment)
             await self._record_outcomes(ruled)
@@ -215,6 +215,7 @@ class Settlement:
                 dead_letters=self._worker.dead_letter_topic,
                 error=None if failure is None else failure.error,
                 at=None if failure is None else failure.at,
+                text=self._worker.text_of(failure),
             )
 
     def _shrink(self, run: Run, refusal: PublishRefused) -> bool:

@@ -6,8 +6,9 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from ackwise.middleware.disposition import Failure
 from ackwise.middleware.dropping import Dropping
 from ackwise.middleware.errors import EventLogUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink, RunEvents, RunSink, explode
@@ -72,6 +73,7 @@ class Worker:
     sender: MessageSender | None = None  #: of what handlers publish
     delayed: Callable[[Outgoing, int], Outgoing] | None = None  #: what is sent now of a message for later, due at epoch milliseconds
     dropping: Dropping | None = None  #: what fails is dropped; without it, it is published
+    error_text: Literal["class", "message"] = "class"  #: what logs have of exceptions of user code
     clock_skew: float = 0.5  #: seconds added to due times, so that a copy is never early between clocks that differ by less
     isolation: Isolation = field(default_factory=Isolation)
     flow: FlowControl = field(default_factory=FlowControl)
@@ -80,6 +82,10 @@ class Worker:
     exec_ids: ExecIds = field(default_factory=ExecIds)
     outage: Outage = field(default_factory=Outage)
     _next_line_at: dict[tuple[str, int, str], float] = field(default_factory=dict)  #: by topic, partition and reason of a postponement
+
+    def text_of(self, failure: Failure | None) -> str | None:
+        """The text of what user code raised, for a log; `None` unless it may be seen there."""
+        return None if failure is None or self.error_text == "class" else failure.message
 
     async def make_durable(self) -> None:
         """Return once every event that was recorded is durable. Raises `EventLogUnavailable`, and remembers that there is an outage."""

@@ -8,7 +8,7 @@ import datetime
 import functools
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar, overload
@@ -24,7 +24,7 @@ from ackwise.middleware.ordering import CommitMode, Order, RetryInPlace
 from ackwise.middleware.pausing import Target, target_of
 from ackwise.middleware.publishing import publish
 from ackwise.middleware.waiting import MessageAt, WaitingAnswer, WaitingMessage, message_at
-from ackwise.plugin.around import Middleware, wrap
+from ackwise.plugin.around import Middleware
 from ackwise.plugin.broadcast.instance import placed
 from ackwise.plugin.group.group import Group, group_of
 from ackwise.plugin.handler import HandlerOf, check_agent, inspect_handler, refuse_own_topics
@@ -32,6 +32,7 @@ from ackwise.plugin.inspect.explain import Explanation, explain
 from ackwise.plugin.lifespan import Lifespan
 from ackwise.plugin.observers import Observer
 from ackwise.plugin.process.garbage import collect_rarely
+from ackwise.plugin.process.supervised import supervised
 from ackwise.plugin.process.watchdog import AT_EXIT, Watchdog, code_of
 from ackwise.plugin.producer.delaying import due_of
 from ackwise.plugin.producer.encoding import GivenHeaders, outgoing
@@ -294,10 +295,10 @@ class App:
                 raise ConfigurationError(
                     f"middleware {around.name!r} takes a {around.kind}, and no agent of this app does; it would never run"
                 )
-        return [dataclasses.replace(agent, call=self._wrapped(agent)) for agent in self._config.agents(self._agents)]
-
-    def _wrapped(self, agent: Agent) -> Callable[[Any], Awaitable[object]]:
-        return wrap(agent.call, [around for around in self._slots.arounds if around.kind == agent.kind])
+        return [
+            dataclasses.replace(agent, call=self._slots.wrapped(agent, lambda: self.settings.group))
+            for agent in self._config.agents(self._agents)
+        ]
 
     def explain(self) -> Explanation:
         """What this app does with its messages, and where each setting comes from; nothing is connected to or started.
@@ -444,6 +445,11 @@ class App:
         finally:
             watchdog.disarm()
 
+    @property
+    def watch_port(self) -> int | None:
+        """The port of the pages of `Watch`; `None` if nobody watches."""
+        return None if (watch := self._slots.watch) is None else watch.port
+
     async def _serve_until_signalled(self, watchdog: Watchdog) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -506,7 +512,8 @@ class App:
 
     async def _run(self, host: AiokafkaHost, stop: asyncio.Event) -> None:
         try:
-            await host.run(stop)
+            with supervised(host.has_joined):
+                await host.run(stop)
         finally:
             self._is_running = False
 

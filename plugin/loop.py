@@ -110,6 +110,7 @@ def reliable(
         slots.use(thing)
     if slots.arounds:
         raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers; in a loop of your own, write it into the loop")
+    slots.refuse_tracing("a loop of your own has none; begin a span in the loop")
     if slots.broadcasting is not None:
         raise ConfigurationError(
             "reliable() can't broadcast: its consumer brings the group, and sends back what fails; use App, or give the consumer of each "

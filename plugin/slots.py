@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -25,12 +25,13 @@ from ackwise.middleware.share import Share
 from ackwise.middleware.store import ClaimStore
 from ackwise.middleware.transaction import TransactionalStore
 from ackwise.middleware.watch import Watch
-from ackwise.plugin.around import Around, inspect_middleware
+from ackwise.plugin.around import Around, inspect_middleware, wrap
 from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.observers import Observed, Observer, check_observer, is_observer
 from ackwise.plugin.registry import open_inbox, open_outbox, open_sink, open_store
 from ackwise.plugin.settings.config import Config
 from ackwise.plugin.settings.hostsettings import HostSettings
+from ackwise.plugin.tracing import Tracing
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer
@@ -43,10 +44,12 @@ __all__ = ["Policy", "Slots", "refuse_short_memory"]
 
 log = Log()
 
-Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share | Watch
-PolicyT = TypeVar("PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch)
+Policy = ConsumeLater | DeadLetter | Dedup | Transactional | Outbox | Events | Breaker | RateLimit | Broadcasting | Share | Watch | Tracing
+PolicyT = TypeVar(
+    "PolicyT", ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch, Tracing
+)
 
-_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch)
+_SLOTS: Final = (ConsumeLater, DeadLetter, Dedup, Transactional, Outbox, Events, Breaker, RateLimit, Broadcasting, Share, Watch, Tracing)
 
 #: What has nothing to do where nothing is sent back, and may not be used beside `Broadcasting`.
 _BACK: Final = (ConsumeLater, DeadLetter)
@@ -56,7 +59,7 @@ _NEVER: Final = ConsumeLater(0)
 
 _USABLE: Final = (
     "a policy (ConsumeLater(…), DeadLetter(…), Dedup(…), Transactional(…), Outbox(…), Events(…), Breaker(…), RateLimit(…), "
-    "Broadcasting(…), Share(…), Watch(…)), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
+    "Broadcasting(…), Share(…), Watch(…), Tracing()), a middleware (async def mw(message, call_next)) or an observer (def observe(event))"
 )
 
 
@@ -165,6 +168,24 @@ class Slots:
             return self._config.watch(used)
         watch = self._config.watch(used or Watch(port))
         return None if watch is None else dataclasses.replace(watch, port=port)
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """How handlers are traced; off unless used."""
+        return self._get(Tracing)
+
+    def wrapped(self, agent: Agent, group: Callable[[], str]) -> Callable[[Any], Awaitable[object]]:
+        """What an agent calls, with the middleware around it, and the span around that."""
+        call = wrap(agent.call, [around for around in self.arounds if around.kind == agent.kind])
+        if self.tracing is None:
+            return call
+        keeps = agent.keep_ack_index_on_error
+        return self.tracing.around(call, kind=agent.kind, handler=agent.name, group=group, keep_ack_index_on_error=keeps)
+
+    def refuse_tracing(self, why: str) -> None:
+        """Refuse `Tracing` where no handler is called. Raises `ConfigurationError`."""
+        if self.tracing is not None:
+            raise ConfigurationError(f"Tracing puts a span around each call of a handler, and {why}")
 
     def _get(self, slot: type[PolicyT]) -> PolicyT | None:
         policy = self._policies.get(slot)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.claims.audit import audit
 from ackwise.spark.claims.comparison import Claims
 from ackwise.spark.claims.findings import ClaimReport
@@ -43,18 +44,20 @@ def reconcile(
     produced: Path | None = None,
     state: State | None = None,
     claims: Claims | None = None,
+    last_commits: Sequence[LastCommit] = (),
     progress: Progress = lambda step: None,
 ) -> RunReport:
     """Judge the events of `evidence` and write tables, `plan.jsonl`, `report.html` and `summary.json` to the folder `out`.
 
     `produced` is a file or folder that `read_produced` takes; files that `state` knows are not folded again; `claims`
-    are compared with the verdicts. `summary.json` is written last: a folder that has it is complete.
+    are compared with the verdicts; `last_commits` are those that the brokers keep. `summary.json` is written last: a folder
+    that has it is complete.
     `progress` is called with each step. Raises `UnbalancedBooks` if the verdicts do not add up, `OSError`, and what Spark raises.
     """
     produced_rows = None if produced is None else read_produced(spark, produced)
     folded = None if state is None else brought_up(spark, state, evidence, progress)
     events = project(read_events(spark, evidence if state is None else evidence_since(evidence, config.since)))
-    found = conclude(spark, folded or FoldedEvents(spark, events), config, evidence.logs, progress, produced_rows)
+    found = conclude(spark, folded or FoldedEvents(spark, events), config, evidence.logs, progress, produced_rows, last_commits)
     try:
         counts = write_tables(spark, found, out, config, progress)
         books = keep(found.facts, found.commits, counts.booked, counts.absent)

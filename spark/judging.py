@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import NO_LOGS, Logs
 from ackwise.spark.events.schema import micros, project
-from ackwise.spark.fold.facts import Committed, Facts, SurveyRow, establish
+from ackwise.spark.fold.facts import Committed, Facts, Named, SurveyRow, establish
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
-from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness
-from ackwise.spark.fold.survey import committed, passed, unreported_commits
+from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, unwritten
+from ackwise.spark.fold.survey import committed, named, passed, unreported_commits
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by_messages
@@ -69,9 +70,10 @@ def weigh(
     logs: Logs = NO_LOGS,
     progress: Progress = lambda step: None,
     produced_rows: DataFrame | None = None,
+    last_commits: Sequence[LastCommit] = (),
 ) -> Judgement:
     """Judge events in `EVENT_SCHEMA` together with rows of `read_produced`, if there are any."""
-    return conclude(spark, FoldedEvents(spark, project(events)), config, logs, progress, produced_rows)
+    return conclude(spark, FoldedEvents(spark, project(events)), config, logs, progress, produced_rows, last_commits)
 
 
 def conclude(
@@ -81,14 +83,16 @@ def conclude(
     logs: Logs = NO_LOGS,
     progress: Progress = lambda step: None,
     produced_rows: DataFrame | None = None,
+    last_commits: Sequence[LastCommit] = (),
 ) -> Judgement:
     """Judge folded events. What needs all of them is decided here."""
     progress("surveying the events")
-    facts = establish(_collect(folded.survey, SurveyRow), config, logs)
     moves = folded.steps.persist()
+    facts = establish(_collect(folded.survey, SurveyRow), config, logs, _collect(named(moves), Named), last_commits)
     progress("looking for missing events")
-    gone = folded.holes(facts.writers)
-    blind = _blindness(folded, moves, facts, gone)
+    between, last = folded.holes(facts.writers), unwritten(facts)
+    gone = [*between, *last]
+    blind = _blindness(folded, moves, facts, between, last)
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
     commits = {row.pk: row for row in _collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), Committed)}
@@ -111,8 +115,8 @@ def conclude(
     return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, kept)
 
 
-def _blindness(folded: Folded, moves: DataFrame, facts: Facts, gone: Sequence[Hole]) -> Blindness:
-    around = [*folded.around(gone), *_collect(passed(moves), Around)]
+def _blindness(folded: Folded, moves: DataFrame, facts: Facts, between: Sequence[Hole], last: Sequence[Hole]) -> Blindness:
+    around, gone = [*folded.around(between), *_collect(passed(moves), Around)], [*between, *last]
     return blindness(facts, gone, around, _collect(unreported_commits(moves), Around) if gone else ())
 
 

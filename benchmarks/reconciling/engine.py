@@ -231,7 +231,9 @@ FROM due d
 
 _TABLES: Final = {
     "verdicts": """
-SELECT j.group_id, j.handler, j.topic, j.partition, j."offset", coalesce(p.verdict, j.verdict) AS verdict, j.flags, j.dedup_hash,
+SELECT j.group_id, j.handler, j.topic, j.partition, j."offset",
+       CASE WHEN j.verdict = 'EXACTLY_ONCE' AND list_has_any(j.flags, ['AMBIGUOUS_EXEC', 'REPEATED']) THEN 'MAYBE_TWICE'
+            ELSE coalesce(p.verdict, j.verdict) END AS verdict, j.flags, j.dedup_hash,
        make_timestamptz(j.record_ts) AS record_ts
 FROM judged j LEFT JOIN phantom p USING (group_id, handler, topic, partition, "offset")
 """,

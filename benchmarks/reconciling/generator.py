@@ -262,7 +262,7 @@ class _World:
         mates = self._draw.choice(len(hashes), len(takers))
         part.hash[takers] = hashes[mates]
         for taker, mate in zip(takers.tolist(), mates.tolist(), strict=True):
-            if FATES[part.fate[taker]].verdict is Verdict.EXACTLY_ONCE:
+            if FATES[part.fate[taker]].verdict in (Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE):
                 hashed, ran = int(hashes[mate]), (int(part.time[taker]), int(times[mate]))
                 known = self._twins[group].get(hashed, ran)
                 self._twins[group][hashed] = min(*known, *ran), max(*known, *ran)

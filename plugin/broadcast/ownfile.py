@@ -43,7 +43,7 @@ class OwnFile:
             async with connected(member.settings) as admin:
                 cluster.append((await admin.describe_cluster()).get("cluster_id"))
 
-        await member.insist(name_cluster)
+        await member.opening.insist(name_cluster)
         file = self._file = OffsetsFile(self._path, self._group, cluster[-1])
         file.open()
         try:

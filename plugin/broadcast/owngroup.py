@@ -48,7 +48,7 @@ class OwnGroup:
     async def opened(self, member: Member, consumer: AIOKafkaConsumer) -> AsyncIterator[Client]:
         """See `MessageModel.opened`. Raises `ConfigurationError` if an instance of the same name is running, and what Kafka refuses."""
         self._settings = member.settings
-        await member.insist(partial(self._require_alone, member))
+        await member.opening.insist(partial(self._require_alone, member))
         yield consumer
 
     async def ask(self, consumer: Any, partitions: Collection[TopicPartition]) -> Asked:

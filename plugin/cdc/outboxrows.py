@@ -32,7 +32,7 @@ _ROWS: Final = 500
 _LOOK_EVERY: Final = 6
 
 #: Rows that may wait for their deletion beside what is sent: a crash of the relay sends as many again.
-_MOST_UNDELETED: Final = 2_000
+_MOST_UNDELETED: Final = 5_000
 
 #: Seconds for rows to gather until they are deleted: a statement for each of them would cost the processor that reads and sends.
 _GATHER: Final = 0.02

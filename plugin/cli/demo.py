@@ -173,8 +173,7 @@ def _show(played: Played, options: Options) -> None:
     console.print(f"ackwise reconcile: exit code {played.reconcile_exit}; {said}")
     console.print(
         "[dim]Expected here, since the demo killed a worker on purpose: what it had billed and not yet marked as done is billed again. "
-        "Where the first time reached the events, reconcile says MULTI_EXECUTED and exits with 1; elsewhere it says AMBIGUOUS_EXEC, in "
-        "doubt.[/dim]"
+        "Where the first time reached the events, reconcile says MULTI_EXECUTED and exits with 1; elsewhere it says MAYBE_TWICE.[/dim]"
     )
     for failure in outcome.failures:
         console.print(f"[red]failed[/red] {escape(failure)}")

@@ -27,6 +27,7 @@ from ackwise.plugin.cli.plan import show as show_plan
 from ackwise.plugin.cli.relay import relay
 from ackwise.plugin.cli.run import run
 from ackwise.plugin.cli.skip import skip
+from ackwise.plugin.cli.status import status
 from ackwise.plugin.cli.store import HELP as STORE_HELP
 from ackwise.plugin.cli.store import check as check_store
 from ackwise.plugin.cli.store import cleanup, init
@@ -96,6 +97,7 @@ def new_app() -> typer.Typer:
     _add(app, "demo", demo)
     _add(app, "explain", explain)
     _add(app, "doctor", doctor)
+    _add(app, "status", status)
     _add(app, "pause", pause)
     _add(app, "resume", resume)
     _add(app, "waiting", waiting)

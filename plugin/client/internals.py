@@ -21,6 +21,7 @@ __all__ = [
     "idle_wait",
     "keep_awake",
     "leader_of",
+    "learn_topics",
     "look_for_topics",
     "missing_topics",
     "partitions_of",
@@ -97,6 +98,11 @@ def look_for_topics(consumer: Any) -> asyncio.Future[bool]:
     Return what ends with the answer of a broker, see `has_answered`.
     """
     return cast("asyncio.Future[bool]", consumer._client.force_metadata_update())
+
+
+async def learn_topics(consumer: Any, topics: Iterable[str]) -> None:
+    """Return once the client was told of all of `topics`: asked about their offsets, it would learn of them one by one, a back-off each."""
+    await consumer._client.set_topics(set(topics))
 
 
 def has_answered(looking: asyncio.Future[bool]) -> bool:

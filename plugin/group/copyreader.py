@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -14,8 +14,10 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgre
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.message import Delivery, delivery_of
 from ackwise.middleware.progress import holds
+from ackwise.plugin.client.internals import learn_topics
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.client.rawrecords import is_about_a_header, read_raw
+from ackwise.plugin.group.membership import Membership, read_membership
 from ackwise.plugin.group.topics import TopicNames, connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -28,6 +30,8 @@ _FETCH_MS, _FETCH = 200, 5000
 _PATIENCE, _ASK_AGAIN = 15.0, 0.2
 
 _APPEND_TIME: Final = 1
+
+T = TypeVar("T")
 
 
 class Left(NamedTuple):
@@ -60,24 +64,44 @@ class CopyReader:
         return {partition: found for partition, found in {**relay, **group}.items() if found.offset >= 0}
 
     async def _offsets(self, group: str) -> Any:
+        return await self._once_known(lambda: self._admin.list_consumer_group_offsets(group))
+
+    @staticmethod
+    async def _once_known(ask: Callable[[], Awaitable[T]]) -> T:
         """A cluster that has just started knows no groups yet, and learns of them when it is asked."""
         give_up_at = asyncio.get_running_loop().time() + _PATIENCE
         while True:
             try:
-                return await self._admin.list_consumer_group_offsets(group)
+                return await ask()
             except (GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError, GroupLoadInProgressError):
                 if asyncio.get_running_loop().time() > give_up_at:
                     raise
             await asyncio.sleep(_ASK_AGAIN)
 
+    async def membership(self, group: str) -> Membership:
+        """Who is in `group`."""
+        return await self._once_known(lambda: self._describe(group))
+
+    async def _describe(self, group: str) -> Membership:
+        (answer,) = await self._admin.describe_consumer_groups([group])
+        described: Any = answer.to_object()["groups"][0]
+        return read_membership(described)
+
+    async def topics(self) -> set[str]:
+        """The names of all topics that this client may see."""
+        return set(await self._admin.list_topics())
+
     async def partitions(self, topics: Collection[str]) -> list[TopicPartition]:
         """Those that are there. Asks for the list first: asking for a topic by its name may create it."""
-        there = sorted(set(await self._admin.list_topics()) & set(topics))
+        there = sorted(await self.topics() & set(topics))
         described: Any = await self._admin.describe_topics(there) if there else []
         return [TopicPartition(topic["topic"], each["partition"]) for topic in described for each in topic["partitions"]]
 
     async def left(self, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Left]:
         """What is left of each partition, of which `committed` are the commits."""
+        if not partitions:
+            return {}
+        await learn_topics(self._consumer, {partition.topic for partition in partitions})
         starts: Mapping[TopicPartition, int] = await self._consumer.beginning_offsets(list(partitions))
         ends: Mapping[TopicPartition, int] = await self._consumer.end_offsets(list(partitions))
         found = {}

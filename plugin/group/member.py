@@ -10,8 +10,8 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, cast
@@ -23,7 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.commitmetadata import decode
 from ackwise.middleware.dropping import Dropping
-from ackwise.middleware.errors import AckwiseError, ConfigurationError, EventLogUnavailable, StoreUnavailable, Unavailable
+from ackwise.middleware.errors import AckwiseError, EventLogUnavailable, StoreUnavailable
 from ackwise.middleware.events import Event, EventCode, EventSink
 from ackwise.middleware.fate import put_off
 from ackwise.middleware.flowcontrol import FlowControl, is_withheld_letter
@@ -45,24 +45,22 @@ from ackwise.middleware.transaction import OffsetsStore, TransactionalStore
 from ackwise.middleware.transactional import TransactionalPipeline
 from ackwise.middleware.worker import Worker
 from ackwise.plugin.checkback.counts import CheckCounts
-from ackwise.plugin.client.bounded import answer, ended, until
-from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.client.bounded import answer, ended
 from ackwise.plugin.group.budget import LANE_BYTES, Budget
 from ackwise.plugin.group.commits import Commits, Offsets, passed, to_commit
 from ackwise.plugin.group.control import Control
 from ackwise.plugin.group.keyed import ByKey
 from ackwise.plugin.group.lane import MAX_MESSAGES, Lane, Told
-from ackwise.plugin.group.leftovers import find_leftovers
+from ackwise.plugin.group.opening import Opening
 from ackwise.plugin.group.outboxcounts import OutboxCounts
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.relaycounts import DelayCounts
 from ackwise.plugin.group.routes import Routes
 from ackwise.plugin.group.sharecounts import ShareCounts
 from ackwise.plugin.group.tasks import Tasks
-from ackwise.plugin.group.topicplan import waits_in_place
-from ackwise.plugin.group.topics import TopicNames, ensure_topics
+from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.group.waiting import Waiting
-from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
+from ackwise.plugin.lifespan import Lifespans
 from ackwise.plugin.process.lifelock import THIS_PROCESS
 from ackwise.plugin.producer.sender import Sender
 from ackwise.plugin.settings.hostsettings import HostSettings
@@ -85,12 +83,6 @@ _AFTER_REVOKE, _AFTER_STOP = 10.0, 5.0
 
 #: Seconds that a step of this gets, however late it is.
 _AT_LEAST = 0.5
-
-#: Seconds for closing what is open, after an error; after a stop it is what is left of its time.
-_CLOSE_TIMEOUT = 5.0
-
-#: Seconds until brokers that are away at the start are asked again, and for which an attempt may go on after a stop.
-_START_AGAIN, _START_GRACE = 2.0, 1.0
 
 #: Seconds that whoever asks for the state of a worker waits for the broker; the rest of it is known without.
 _LOOK_TIMEOUT = 2.0
@@ -180,15 +172,25 @@ class Member:
         self._store = store
         self._inbox = inbox
         self._make_pipeline = pipeline
-        self._lifespans = lifespans or Lifespans()
         self.leases = None
         self.pipelines = {}
         self._before = before
         self._tasks = Tasks(settings.group, self._fail)
         self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
         self._foreign = 0  # partitions that came with metadata of others
-        self._end_by: float | None = None
-        self._throttle = LogThrottle()
+        self.opening = Opening(
+            settings,
+            self.names,
+            self._agents,
+            levels=later.levels,
+            stop=self.stop,
+            lifespans=lifespans or Lifespans(),
+            sink=sink,
+            store=store,
+            inbox=inbox,
+            outbox=outbox,
+            commits=self._commits,
+        )
 
     @asynccontextmanager
     async def opened(self, sources: Collection[str] | None, *, others: Iterable[str] = ()) -> AsyncIterator[None]:
@@ -201,103 +203,12 @@ class Member:
         """
         group, names = self.settings.group, sorted([*(agent.name for agent in self._agents), *others])
         log.info("starting", group=group, brokers=self.settings.brokers, agents=", ".join(names))
-        publisher = KafkaPublisher(self.settings)
-        async with self._lifespans.opened(group, self.stop, time_to_leave=self._time_to_leave), AsyncExitStack() as opened:
-            if sources is not None:
-                await self.insist(lambda: self.ensure_topics(sources))
-                await self.insist(self._refuse_leftovers)
-            parts = [part for part in (self.sink, self._store, self._inbox, self.outbox) if part is not None]
-            for behind, part in enumerate(parts, 1):
-                opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
-                await part.open()
-            await self._require_one_database()
-            sender = Sender(self.settings)  # connects with the first message that a handler publishes
-            opened.push_async_callback(self._close, sender.stop, "sender", len(parts) + 2)
-            if self.names.all:  # else nothing is ever published
-                opened.push_async_callback(self._close, publisher.stop, "publisher", len(parts) + 1)
-                await self.insist(publisher.start)
+        async with self.opening.opened(sources) as (publisher, sender):
             self._build_pipelines(publisher, sender)
             yield
         log.info("stopped", group=group)
         if self.fatal is not None:
             raise self.fatal
-
-    async def _require_one_database(self) -> None:
-        """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""
-        if self._inbox is None or self.outbox is None:
-            return
-        async with self._inbox.begin(retention=1.0) as transaction:
-            found = await _id_through(self.outbox, transaction.connection)
-        if found != await self.outbox.database_id():
-            raise ConfigurationError(
-                "Outbox and Transactional are in different databases, so what a handler publishes would not be in its transaction; "
-                "give both the same database and schema"
-            )
-
-    def end_by(self, time: float) -> None:
-        """Everything has to be closed at `time` of the event loop."""
-        self._end_by = time
-
-    def time_left(self, otherwise: float) -> float:
-        """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
-        return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
-
-    def _time_to_leave(self) -> float:
-        return max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT))
-
-    async def insist(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
-        now, limit = asyncio.get_running_loop().time, self.settings.start_timeout
-        begun = now()
-        while True:
-            try:
-                if await until(self.stop, call(), grace=_START_GRACE) is None:
-                    raise StoppedWhileStarting
-                return
-            except Unavailable as error:
-                if limit and now() + _START_AGAIN > begun + limit:
-                    raise
-                if self._throttle.is_due("start"):
-                    log.warning(
-                        "the brokers are away, the worker waits for them",
-                        group=self.settings.group,
-                        error=said(error),
-                        at_most=limit or None,
-                        retry_in=_START_AGAIN,
-                    )
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_START_AGAIN):
-                    await self.stop.wait()
-            if self.stop.is_set():
-                raise StoppedWhileStarting
-
-    async def _close(self, close: Callable[[], Awaitable[None]], what: str, among: int) -> None:
-        """Close `what` in its share of the time that is left for it and those after it, `among` in all."""
-        if self._end_by is None:
-            self.end_by(asyncio.get_running_loop().time() + _CLOSE_TIMEOUT)
-        if not await ended(close(), within=max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT)) / among):
-            log.warning("a part could not be closed in time, it is left behind", group=self.settings.group, part=what)
-
-    async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:
-        """Create or check the group's topics for `sources`, and wait for those of them that are `made` elsewhere in this worker.
-
-        Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
-        """
-        self._commits.cluster = await ensure_topics(
-            self.settings, self.names, sorted(sources), levels=self.later.levels, made=made, in_place=waits_in_place(self._agents)
-        )
-
-    async def _refuse_leftovers(self) -> None:
-        """Refuse an order over copies that would break it. What can't be read is said: should there be any, they are flagged."""
-        found, unread = await find_leftovers(self.settings, self.names, self._agents)
-        for leftover in found:
-            raise ConfigurationError(leftover.sentence)
-        if unread is not None:
-            log.warning(
-                "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
-                group=self.settings.group,
-                error=unread,
-            )
 
     def _build_pipelines(self, publisher: KafkaPublisher, sender: Sender | None = None) -> None:
         dedup, store = self._dedup, self._store
@@ -322,6 +233,7 @@ class Member:
             outbox_name="" if self.outbox_policy is None else shown_store(self.outbox_policy.store),
             flow=self.flow,
             dropping=None if self.names.all else Dropping(),
+            error_text=self.settings.error_text,
             clock_skew=self.settings.clock_skew,
             wall=self.clock,
         )
@@ -701,14 +613,6 @@ class Member:
             handler = "" if run.pipeline is None else run.pipeline.agent.name
             self.worker.record(EventCode.FAILED, handler, run, error=run.error)
         return bool(letters)
-
-
-async def _id_through(outbox: OutboxStore, connection: Any) -> str | None:
-    """The id of the database that `connection` leads to; `None` if it has no outbox, or if its driver is not that of the outbox."""
-    try:
-        return await outbox.database_id(connection)
-    except (ConfigurationError, AttributeError, TypeError):
-        return None
 
 
 def _unless(value: int, default: int) -> int | None:

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import (
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    KafkaError,
-    NotCoordinatorForGroupError,
-)
+from aiokafka.errors import KafkaError
 
 from ackwise.middleware.commitmetadata import InPlace, decode
 from ackwise.middleware.errors import ConfigurationError, Unavailable
@@ -27,6 +22,7 @@ from ackwise.middleware.waiting import MessageAt, key_text
 from ackwise.plugin.client.opening import opened
 from ackwise.plugin.group.control import read_commands, write_commands
 from ackwise.plugin.group.group import Group
+from ackwise.plugin.group.lastcommits import committed_of
 from ackwise.plugin.group.topics import connected
 
 __all__ = ["CommittedWaiting", "look_outside", "tell", "topics_of"]
@@ -36,9 +32,6 @@ _TIMEOUT: Final = 30.0
 
 #: Milliseconds of one fetch of a record, and seconds until it counts as gone.
 _FETCH_MS, _GONE_AFTER = 500, 5.0
-
-#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
-_PATIENCE, _ASK_AGAIN = 15.0, 0.2
 
 
 class CommittedWaiting(NamedTuple):
@@ -107,7 +100,7 @@ async def tell(group: Group, at: MessageAt, do: Do) -> None:
     topics_of(group)
     async with _reading(group) as (admin, consumer):
         timestamp_ms = 0 if do == "release" else await _timestamp(admin, consumer, group, at)
-        committed = await _committed(admin, group)
+        committed = await committed_of(admin, group.settings.group)
     command = MessageCommand(at, do, timestamp_ms, round(time.time() * 1000))
     over = [
         other._replace(do=None)
@@ -133,7 +126,7 @@ async def _look(
     admin: AIOKafkaAdminClient, consumer: Any, group: Group, topics: Collection[str], *, partition: int | None = None
 ) -> dict[MessageAt, _Found]:
     entries: dict[TopicPartition, list[InPlace]] = {}
-    for place, committed in (await _committed(admin, group)).items():
+    for place, committed in (await committed_of(admin, group.settings.group)).items():
         told = decode(committed.metadata or "") if place.topic in topics and partition in (None, place.partition) else None
         if told is not None and told.in_place:
             entries[place] = [entry for entry in told.in_place if entry.offset >= committed.offset]
@@ -157,19 +150,6 @@ async def _record(consumer: Any, place: TopicPartition, offset: int) -> Any:
         if records:
             return records[0] if records[0].offset == offset else None
     return None
-
-
-async def _committed(admin: AIOKafkaAdminClient, group: Group) -> Mapping[TopicPartition, Any]:
-    """What the group has committed, once somebody coordinates it: brokers that have just begun need a moment."""
-    until = asyncio.get_running_loop().time() + _PATIENCE
-    while True:
-        try:
-            found: Mapping[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.settings.group)
-            return found
-        except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
-            if asyncio.get_running_loop().time() > until:
-                raise
-        await asyncio.sleep(_ASK_AGAIN)
 
 
 @asynccontextmanager

@@ -202,7 +202,7 @@ class AiokafkaHost:
     async def _end(self, running: asyncio.Task[BaseException | None]) -> None:
         """Let it drain and close, as far as there is time."""
         member = self._member
-        member.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
+        member.opening.end_by(asyncio.get_running_loop().time() + member.settings.drain_timeout + _END_AFTER)
         member.stop.set()
         await asyncio.wait({running}, timeout=member.settings.drain_timeout + _END_AFTER)
         if not running.done():
@@ -242,7 +242,7 @@ class AiokafkaHost:
     async def _consume(self) -> None:
         member = self._member
         if self._users_own is None:
-            await member.insist(self._connect)
+            await member.opening.insist(self._connect)
         else:
             self._consumer = self._users_own
         opening = Opening(member, self._consumer, partial(self._model.ask, self._consumer))
@@ -282,7 +282,7 @@ class AiokafkaHost:
 
     async def _leave(self) -> None:
         """Leave the group. Everything is settled or given up by now: whatever the client does here ends nobody."""
-        within = max(_LEAVE_TIMEOUT, self._member.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
+        within = max(_LEAVE_TIMEOUT, self._member.opening.time_left(_LEAVE_TIMEOUT * 10) - _CLOSE_RESERVE - _TEAR_RESERVE)
         if (error := await close_consumer(self._consumer, within=within)) is not None:
             spoken = said(error) if isinstance(error, KafkaError | OSError) else type(error).__name__
             log.warning("the group could not be left in order, the broker misses this member when its session is over", error=spoken)
@@ -323,5 +323,5 @@ class AiokafkaHost:
             yield
         finally:
             member.stop.set()
-            left = member.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
+            left = member.opening.time_left(member.settings.drain_timeout) - 2 * _CLOSE_RESERVE
             await asyncio.wait(relaying, timeout=max(_LEAVE_TIMEOUT, left))

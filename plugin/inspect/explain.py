@@ -116,6 +116,8 @@ def _chain(settings: HostSettings, slots: Slots, agents: Sequence[Agent]) -> Ite
     else:
         kept = _dedup(transactional) if transactional.mode == "inbox" else f"{_text(transactional.store)}, at the offset that is kept there"
         yield ChainLink("admit", "transaction", f"begins in {kept}")
+    if slots.tracing is not None:
+        yield ChainLink("execute", "tracing", "a span of OpenTelemetry around each call of a handler")
     for place, around in enumerate(slots.arounds, 1):
         yield ChainLink("execute", f"{around.name}", f"middleware {place}, around every handler that takes a {around.kind}")
     for agent in agents:

@@ -31,6 +31,7 @@ _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _CreateTopics = Literal["auto", "never", "broker"]
 _Start = Literal["earliest", "latest"]
 _Relay = Literal["inside", "apart"]
+_ErrorText = Literal["class", "message"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +54,9 @@ class HostSettings:
     clock_skew: Annotated[float, "added to due times, since clocks differ"] = 0.5
     delayed_sends: Annotated[bool, "topics for `app.publish` and `Producer.send` with `delay` or `at`, one per delay level"] = False
     relay: Annotated[_Relay, "delay relay: inside of every worker, or apart, in `ackwise relay` alone"] = "inside"
+    error_text: Annotated[
+        _ErrorText, "what logs have of exceptions that handlers raise: class and place, or the text as well, which may hold a payload"
+    ] = "class"
     max_buffered_bytes: Annotated[int, "bytes of fetched messages in a worker; above it each partition takes at most 1 MiB at a time"] = (
         512 * 2**20
     )
@@ -87,6 +91,7 @@ class HostSettings:
         if self.delayed_sends and self.instance:
             raise ConfigurationError("delayed_sends needs topics of the group, which an instance that broadcasts has not; use a Producer")
         _check_choice("relay", self.relay, get_args(_Relay))
+        _check_choice("error_text", self.error_text, get_args(_ErrorText))
         _check_client_options(self.client_options)
         _check_bytes("max_buffered_bytes", self.max_buffered_bytes)
         check_threshold("partition_messages", self.partition_messages)
@@ -116,6 +121,7 @@ class LoopSettings(TypedDict, total=False):
     clock_skew: float | str
     delayed_sends: bool
     relay: _Relay
+    error_text: _ErrorText
     max_buffered_bytes: int
     partition_messages: int
     partition_bytes: int

@@ -78,7 +78,7 @@ class Sharing:
     async def working(self) -> AsyncIterator[None]:
         """With consumers that poll until the member stops. Raises `ConfigurationError` if the share group can't be made what it must be."""
         member = self._member
-        await member.insist(partial(ensure_share_group, member.settings, self._share))
+        await member.opening.insist(partial(ensure_share_group, member.settings, self._share))
         config = consumer_config(member.settings, self._share)
         clients = [ShareClient(config, self._topics, self._acknowledged, group=self._group) for _ in range(self._share.consumers)]
         for client in clients:
@@ -89,7 +89,7 @@ class Sharing:
             yield
         finally:
             member.stop.set()
-            left = member.time_left(member.settings.drain_timeout + _GRACE + _LEAVE) - _LEAVE
+            left = member.opening.time_left(member.settings.drain_timeout + _GRACE + _LEAVE) - _LEAVE
             await asyncio.wait([*pulling, stopping], timeout=max(_AT_LEAST, left))
             closing = asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
             if not await ended(closing, within=_LEAVE):

@@ -108,6 +108,7 @@ class SimpleConsumer(Generic[T]):
             slots.use(thing)
         if slots.arounds:
             raise ConfigurationError(f"middleware {slots.arounds[0].name!r} wraps handlers, and a SimpleConsumer has none; leave it out")
+        slots.refuse_tracing("a SimpleConsumer has none; leave it out")
         if slots.dedup is None:
             raise ConfigurationError(
                 "a SimpleConsumer keeps what was received from others by claims; give it a store=, such as 'redis://localhost'"

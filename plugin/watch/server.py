@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -90,6 +91,7 @@ class WatchServer:
         self._listening = listening
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        self._ended = Future[None]()
         self._thread = threading.Thread(target=self._run, name="ackwise watch", daemon=True)
 
     def start(self) -> None:
@@ -100,7 +102,7 @@ class WatchServer:
         """Answer no more; connections that are open are closed."""
         with suppress(RuntimeError):  # it ended before
             self._loop.call_soon_threadsafe(self._stop.set)
-        await asyncio.to_thread(self._thread.join, _STOP)
+        await asyncio.wait({asyncio.wrap_future(self._ended)}, timeout=_STOP)
 
     def _run(self) -> None:
         try:
@@ -110,6 +112,7 @@ class WatchServer:
             log.error("the pages of the worker ended by an error, it goes on unwatched", error=type(error).__name__, at=where_raised(error))
         finally:
             self._listening.close()
+            self._ended.set_result(None)
 
     async def _serve(self) -> None:
         application = web.Application(client_max_size=_MOST_BODY)

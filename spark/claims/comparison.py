@@ -17,6 +17,7 @@ __all__ = ["Claims", "by_key", "claim_rows", "compared", "remembered"]
 #: Verdicts by which a message is known not to be done.
 _NOT_DONE: Final = (Verdict.LOST, Verdict.RETRY_LOST, Verdict.STUCK, Verdict.RETRYING, Verdict.PENDING)
 #: A run without a claim leaves no record, and a replay leaves one by another key.
+_ONCE: Final = (Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE)
 _NO_RECORD: Final = Flag.UNCLAIMED | Flag.REPEATED | Flag.RESCUED_FROM_DLQ | Flag.RECREATED
 
 
@@ -49,7 +50,7 @@ def by_key(judged: DataFrame, kept: Mapping[int, int]) -> DataFrame:
 
     `kept` has the wanted scopes, each with the shortest time, in microseconds, that its store keeps an outcome.
     """
-    succeeded = (F.col("verdict") == Verdict.EXACTLY_ONCE) & (F.col("flags").bitwiseAND(int(_NO_RECORD)) == 0) & F.col("ran_under_claim")
+    succeeded = F.col("verdict").isin(*map(int, _ONCE)) & (F.col("flags").bitwiseAND(int(_NO_RECORD)) == 0) & F.col("ran_under_claim")
     in_scope = F.col("scope").isin(list(kept)) if kept else F.lit(False)
     shortest = F.lit(None).cast("long")
     for scope, time in kept.items():

@@ -14,6 +14,7 @@ from ackwise.spark.config import ReconcileConfig
 
 __all__ = [
     "AsOf",
+    "Brokers",
     "Claims",
     "Conf",
     "DriverMemory",
@@ -68,6 +69,13 @@ Claims = Annotated[
     str | None,
     typer.Option(metavar="URL|MODULE:APP", help="Compare with the claims in a PostgreSQL store: its URL, or the app that uses it."),
 ]
+Brokers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|MODULE:APP",
+        help="Ask there, or where the app says, for the last commits: they tell whether the last events of each worker are here.",
+    ),
+]
 PrintAs = Annotated[Format, typer.Option("--format", help="What is printed: tables, summary.json, or the page.")]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 
@@ -95,7 +103,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit with 1 also if messages were run again, or may have been, and no verdict says so, if nobody produced them, if an "
+        help="Exit with 1 also if messages were run again, or may have been, if nobody produced them, if an "
         "instance that broadcasts dropped them, or if they are parked in an outbox.",
     ),
 ]

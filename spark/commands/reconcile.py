@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,7 @@ def reconcile(
     retention: options.Retention = None,
     produced: options.Produced = None,
     claims: options.Claims = None,
+    brokers: options.Brokers = None,
     state: options.State = None,
     verify_sample: options.VerifySample = 0,
     strict: options.Strict = False,
@@ -70,7 +72,7 @@ def reconcile(
         as_of=as_of, since=since, grace=grace, lateness=lateness, writer_timeout=writer_timeout, lease=lease, retention=retention
     )
     config = replace(judging, verify_sample=verify_sample, strict=strict, plan_provisional=plan_provisional)
-    report = _run(events, out, config, produced, claims, state, engine_of(master, driver_memory, conf or ()))
+    report = _run(events, out, config, produced, claims, brokers, state, engine_of(master, driver_memory, conf or ()))
     _print(report, Format.JSON if as_json else output)
     raise typer.Exit(int(report.exit_code))
 
@@ -95,6 +97,7 @@ def _run(
     config: ReconcileConfig,
     produced: Path | None,
     claims: str | None,
+    brokers: str | None,
     state: Path | None,
     engine: Engine,
 ) -> RunReport:
@@ -102,6 +105,8 @@ def _run(
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
         from pyspark.errors import PySparkException
 
+        from ackwise.spark.commands.lastcommits import commits_at
+        from ackwise.spark.events.damage import without_damaged
         from ackwise.spark.events.reach import require_reach
         from ackwise.spark.events.sources import check_root, gathered, refuse_nothing
         from ackwise.spark.fold.cache import opened
@@ -126,6 +131,9 @@ def _run(
     table = None if claims is None else _claim_table(claims)
     folder = out or roots[0] / "runs" / run_id
     try:
+        if brokers is not None:
+            progress("asking for the last commits")
+        last = () if brokers is None else commits_at(brokers, roots)
         with _prepared(folder), nullcontext() if state is None else opened(state, roots) as known:
             progress("gathering the events")
             with gathered(roots, folder / ".live") as evidence:
@@ -134,17 +142,27 @@ def _run(
                 progress(f"starting Spark for {len(evidence.files)} files, {evidence.size / 1e6:.1f} MB")
                 with local_session(evidence.size, master=engine.master, driver_memory=engine.driver_memory, conf=engine.conf) as spark:
                     require_reach(spark, evidence.files, folder)
-                    return judge(
+                    judged = partial(
+                        judge,
                         spark,
-                        evidence,
                         out=folder,
                         run_id=run_id,
                         config=config,
                         produced=produced,
                         state=known,
                         claims=None if table is None else table.read(spark, progress),
+                        last_commits=last,
                         progress=progress,
                     )
+                    try:
+                        return judged(evidence)
+                    except (PySparkException, Py4JError):
+                        readable = without_damaged(evidence)
+                        if readable is None:
+                            raise
+                        refuse_nothing(readable)
+                        progress(f"judging again without {len(evidence.files) - len(readable.files)} damaged files")
+                        return judged(readable)
     except OSError as error:
         raise AckwiseError(f"{error.filename or folder}: {error.strerror or error}; nothing was concluded") from error
     except (PySparkException, Py4JError) as error:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.spark.events.damage import strangeness
 from ackwise.spark.events.invalid_records import invalid_records
 from ackwise.spark.events.logs import Logs
 from ackwise.stores.journal import recover, snapshot
@@ -188,7 +189,7 @@ def _links(folder: Path) -> list[Path]:
 
 
 def _unread(path: Path) -> str:
-    """Return why a Parquet file can't be read, or an empty text. Spark fails the whole job on a file without its beginning or end."""
+    """Return why a Parquet file can't be read as events, or an empty text. Spark fails the whole job on a file without its end."""
     try:
         descriptor = open_regular(path)
     except OSError as error:
@@ -198,4 +199,6 @@ def _unread(path: Path) -> str:
         if start != _MAGIC or os.fstat(descriptor).st_size < _SMALLEST:
             return "is torn"
         file.seek(-len(_MAGIC), 2)
-        return "" if file.read() == _MAGIC else "is torn"
+        if file.read() != _MAGIC:
+            return "is torn"
+    return strangeness(path)

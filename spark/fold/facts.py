@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import AckwiseError
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
@@ -22,6 +23,7 @@ __all__ = [
     "WriterFate",
     "Group",
     "KeyCollision",
+    "Named",
     "Partition",
     "SurveyRow",
     "View",
@@ -104,6 +106,15 @@ class Committed(NamedTuple):
     """Position committed before the judged time begins; None: all is judged."""
 
 
+class Named(NamedTuple):
+    """What a commit says of its writer, by the metadata beside it: all events up to `last_seq` were durable then."""
+
+    writer_id: int
+    last_seq: int
+    pk: int
+    """The partition that was committed."""
+
+
 class WriterFate(StrEnum):
     """The state of a writer."""
 
@@ -127,9 +138,11 @@ class Writer:
     mode: str
     fate: WriterFate
     tail_is_unknown: bool
-    """Dead, and its last events may not have been exported."""
+    """Its last events are missing, or it is dead and they may not have been exported."""
     is_mute: bool = False
     """Dead, and no transaction has undone its unreported work."""
+    named_to: int | None = None
+    """The last number that a commit names; None: no commit names the writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,8 @@ class Facts:
     partitions: Mapping[int, Partition]
     views: Sequence[View]
     groups: Mapping[GroupName, Group]
+    absent: Mapping[int, tuple[GroupName, int]] = field(default_factory=dict)
+    """Group and last number of the writers that commits name, and of whom there is no event."""
 
     @cached_property
     def live_writers(self) -> frozenset[int]:
@@ -227,20 +242,44 @@ class Facts:
         return {group: min(at for at in times if at is not None) for group, times in by_group.items() if None not in times}
 
 
-def establish(rows: Iterable[SurveyRow], config: ReconcileConfig, logs: Logs = NO_LOGS) -> Facts:
-    """Decide what the survey means.
+def establish(
+    rows: Iterable[SurveyRow],
+    config: ReconcileConfig,
+    logs: Logs = NO_LOGS,
+    named: Sequence[Named] = (),
+    last_commits: Sequence[LastCommit] = (),
+) -> Facts:
+    """Decide what the survey means, and what commits name.
+
+    A writer that lives may have committed what is not in these files yet, so `last_commits` say nothing of it.
 
     Raises `KeyCollision` if two partitions or two views got the same key.
     """
     rows = list(rows)
     now = max((row.last_ts for row in rows), default=0) if config.as_of is None else round(config.as_of * _MICROS)
     sessions = _sessions(rows)
-    writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, logs)
+    writers = _writers(rows, now, round(config.writer_timeout * _MICROS), sessions, logs, named, last_commits)
     as_of = min((writer.last_ts for writer in writers if writer.fate is WriterFate.LIVE), default=now) if config.as_of is None else now
     partitions = {pk: _partition(pk, about) for pk, about in _by(rows, "pk").items() if about[0].topic}
     views = [_view(mk, about) for mk, about in _by(rows, "mk").items() if any(row.message_events for row in about)]
     groups = {name: _group(name, min(row.first_ts for row in about), sessions, config) for name, about in _by_group(rows).items()}
-    return Facts(rows, as_of, writers, partitions, views, groups)
+    return Facts(rows, as_of, writers, partitions, views, groups, _absent(writers, partitions, groups, named, last_commits))
+
+
+def _absent(
+    writers: Sequence[Writer],
+    partitions: Mapping[int, Partition],
+    groups: Mapping[GroupName, Group],
+    named: Sequence[Named],
+    last_commits: Sequence[LastCommit],
+) -> dict[int, tuple[GroupName, int]]:
+    known = {writer.writer_id for writer in writers}
+    found = {each.writer_id: (partitions[each.pk].group, each.last_seq) for each in sorted(named) if each.pk in partitions}
+    for each in sorted(last_commits):
+        for name in groups:
+            if name[1] == each.group:
+                found[each.writer_id] = name, max(each.last_seq, found.get(each.writer_id, (name, 0))[1])
+    return {writer_id: about for writer_id, about in found.items() if writer_id not in known}
 
 
 def _by(rows: Sequence[SurveyRow], key: str) -> dict[Any, list[SurveyRow]]:
@@ -276,7 +315,15 @@ def _sessions(rows: Sequence[SurveyRow]) -> list[_Session]:
     return found
 
 
-def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequence[_Session], logs: Logs) -> list[Writer]:
+def _writers(
+    rows: Sequence[SurveyRow],
+    now: int,
+    timeout: int,
+    sessions: Sequence[_Session],
+    logs: Logs,
+    named: Sequence[Named],
+    last_commits: Sequence[LastCommit],
+) -> list[Writer]:
     # A lease is that of `Dedup`; keys without one are those of `Transactional`.
     transactional = {session.writer_id for session in sessions if "namespace" in session.attrs and "lease" not in session.attrs}
     asynchronous = {session.writer_id for session in sessions if session.attrs.get("mode") == "async"}
@@ -286,10 +333,13 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
             assigned[row.pk].append(row)
     writers = []
     for writer_id, about in _by(rows, "writer_id").items():
-        last_ts = max(row.last_ts for row in about)
+        last_ts, last_seq = max(row.last_ts for row in about), max(row.last_seq for row in about)
         # A writer whose log is still written lives, even if our copy of it ends before others got its partitions.
         is_dead = last_ts < now - timeout or (writer_id not in logs.still_written and _lost_everything(about, last_ts, assigned))
         fate = WriterFate.ENDED if any(row.ended for row in about) else WriterFate.DEAD if is_dead else WriterFate.LIVE
+        told = [each.last_seq for each in named if each.writer_id == writer_id]
+        told += [each.last_seq for each in last_commits if each.writer_id == writer_id and fate is not WriterFate.LIVE]
+        named_to = max(told, default=None)
         writers.append(
             Writer(
                 writer_id=writer_id,
@@ -297,11 +347,14 @@ def _writers(rows: Sequence[SurveyRow], now: int, timeout: int, sessions: Sequen
                 group=(about[0].cluster, about[0].group_id),
                 first_ts=min(row.first_ts for row in about),
                 last_ts=last_ts,
-                last_seq=max(row.last_seq for row in about),
+                last_seq=last_seq,
                 mode="async" if writer_id in asynchronous else "before_settle",
                 fate=fate,
-                tail_is_unknown=writer_id in logs.unreadable or (fate is WriterFate.DEAD and writer_id in asynchronous),
+                tail_is_unknown=writer_id in logs.unreadable
+                or (fate is WriterFate.DEAD and writer_id in asynchronous)
+                or (named_to is not None and named_to > last_seq),
                 is_mute=fate is WriterFate.DEAD and writer_id not in transactional,
+                named_to=named_to,
             )
         )
     return sorted(writers, key=lambda writer: (writer.group, writer.first_ts, writer.writer_id))

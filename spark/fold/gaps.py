@@ -1,8 +1,9 @@
 """Gaps in the events: missing sequence numbers, and the offsets that are unknown because of them.
 
 A writer numbers its events without holes. Where one is missing, its log was damaged or a file is gone, and what was
-read or settled meanwhile may be fine. Two ranges of offsets follow for each partition that the writer had: those that
-it may have *read* in the hole, and those that were *open* when it began, since their end may lie in the hole.
+read or settled meanwhile may be fine. How far the numbers went is known from commits: each leaves beside its offset which
+events were durable. Two ranges of offsets follow for each partition that the writer had: those that it may have *read* in
+the hole, and those that were *open* when it began, since their end may lie in the hole.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ackwise.spark.fold.facts import Facts, GroupName, SurveyRow
 
-__all__ = ["END", "Around", "Blindness", "Hole", "Span", "blindness"]
+__all__ = ["END", "Around", "Blindness", "Hole", "Span", "blindness", "unwritten"]
 
 #: Beyond every offset.
 END: Final = 2**62
@@ -57,7 +58,8 @@ def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], unr
 
     `unreported_commits` are commits without an event; in a group with holes, one may have been made in a hole.
     """
-    groups_of = {writer.writer_id: writer.group for writer in facts.writers}
+    groups_of = {writer_id: group for writer_id, (group, _) in facts.absent.items()}
+    groups_of |= {writer.writer_id: writer.group for writer in facts.writers}
     groups_with_holes = {groups_of[hole.writer_id] for hole in holes}
     blind_groups = groups_with_holes | {writer.group for writer in facts.writers if writer.tail_is_unknown}
     found = [*around, *_tails(facts), *(each for each in unreported_commits if facts.partitions[each.pk].group in groups_with_holes)]
@@ -70,8 +72,18 @@ def blindness(facts: Facts, holes: Sequence[Hole], around: Iterable[Around], unr
     return Blindness(_merged(unread), _merged(unsettled), frozenset(blind_groups))
 
 
+def unwritten(facts: Facts) -> list[Hole]:
+    """Return the last numbers that commits name and that are missing: of writers without their last file, and without any."""
+    cut = [
+        Hole(writer.writer_id, writer.last_seq + 1, writer.named_to + 1)
+        for writer in facts.writers
+        if writer.named_to is not None and writer.named_to > writer.last_seq
+    ]
+    return cut + [Hole(writer_id, 0, last_seq + 1) for writer_id, (_, last_seq) in sorted(facts.absent.items())]
+
+
 def _tails(facts: Facts) -> Iterator[Around]:
-    """Yield the last positions of dead writers; a successor has reported everything from its own position on."""
+    """Yield the last positions of writers whose last events are unknown; a successor has reported everything from its own position on."""
     died_at = {writer.writer_id: writer.last_ts for writer in facts.writers if writer.tail_is_unknown}
     read: dict[tuple[int, int], list[SurveyRow]] = defaultdict(list)
     for row in facts.rows:

@@ -19,6 +19,7 @@ __all__ = [
     "committed_position",
     "holes",
     "is_drained",
+    "named",
     "passed",
     "reached",
     "read_from",
@@ -69,6 +70,13 @@ def steps(events: DataFrame) -> DataFrame:
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
     about_partitions = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
     return about_partitions.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+
+
+def named(steps: DataFrame) -> DataFrame:
+    """Rows of `Named`: what the metadata of commits said, to those that went on from them."""
+    writer, seq = (F.get_json_object("attrs", f"$.{name}").try_cast("long") for name in ("writer", "seq"))
+    found = steps.where(is_any(EventCode.ASSIGNED)).select(writer.alias("named"), seq.alias("last"), "pk").where("named >= 0 AND last >= 0")
+    return found.groupBy("named", "pk").agg(F.max("last").alias("last")).select("named", "last", "pk")
 
 
 def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: int | None = None) -> DataFrame:

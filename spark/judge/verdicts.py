@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.bitmap import bit_of, word_of
 from ackwise.spark.fold.messages import HIGHEST_BIT, OUT_OF_ORDER, RANK_BASE, RANKS, SUCCESSES, TIMED_OUT, attempt_bit
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, PLAIN, Flag, LogicalVerdict, Verdict
 
 __all__ = ["judge", "keys", "logical", "mark_provisional", "settle_suppressed"]
 
@@ -49,7 +49,7 @@ def judge(
     placed = known.join(span, inside, "left").withColumn("in_doubt", F.col("span_pk").isNotNull()).drop(*span.columns)
     placed = placed.withColumn("word", word_of("offset")).join(F.broadcast(unreported), ["mk", "word"], "left")
     placed = placed.withColumn("is_unreported", F.coalesce(F.col("mask").bitwiseAND(bit_of("offset")) != 0, F.lit(False)))
-    judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags())
+    judged = placed.withColumn("verdict", _verdict(as_of, grace)).withColumn("flags", _flags()).withColumn("verdict", _or_maybe_twice())
     concerned, remembered = _is_concerned(since, grace)
     is_plain = _is(*PLAIN) & (F.col("flags") == 0)
     return (
@@ -159,6 +159,12 @@ def _verdict(as_of: int, grace: int) -> Column:
     doubtful = (base.isin(*map(int, _IN_DOUBT)) & F.col("in_doubt")) | (base.isin(*map(int, _ANYWHERE)) & F.col("blind"))
     of_two_records = base.isin(*map(int, sorted(ANOMALIES))) & _is_recreated()
     return F.when(doubtful | of_two_records, _lit(Verdict.UNKNOWN_EXPORT_GAP)).otherwise(base)
+
+
+def _or_maybe_twice() -> Column:
+    """The verdict, unless it would call a run the only one that may have been the second."""
+    in_doubt = F.col("flags").bitwiseAND(int(IN_DOUBT)) != 0
+    return F.when(_is(Verdict.EXACTLY_ONCE) & in_doubt, _lit(Verdict.MAYBE_TWICE)).otherwise(F.col("verdict"))
 
 
 def _is_overdue(grace: int) -> Column:

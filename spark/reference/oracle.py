@@ -16,7 +16,7 @@ from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
 from ackwise.middleware.retry import DelayLevels
 from ackwise.spark.config import ReconcileConfig
-from ackwise.spark.vocabulary import ANOMALIES, ENDED, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, ENDED, IN_DOUBT, MENDABLE, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = ["Event", "Known", "Message", "Partition", "Ruling", "message_of", "rule"]
 
@@ -84,16 +84,22 @@ def rule(
     still_written: Collection[int] = (),
     offsets: Collection[int] | None = None,
     produced: Iterable[Mapping[str, Any]] = (),
+    last_commits: Iterable[tuple[str, int, int]] = (),
     known: Known | None = None,
 ) -> Ruling:
     """Judge a set of events; the same event twice counts once.
 
     `unreadable` are the writers whose log could not be read to its end, `still_written` those whose log is still written. Of offsets
-    without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`.
+    without events only `offsets` are looked at, or all. `produced` has rows in the columns of `produced.COLUMNS`. `last_commits` are
+    those that the brokers keep: group, writer and last durable event.
     With `known` the events may be those of some messages, and the sessions of their groups; then only `messages` is valid.
     """
     each = {(event["writer_id"], event["seq"]): event for event in events}
-    court = _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), known) if each else None
+    court = (
+        _Court([each[key] for key in sorted(each)], config, unreadable, still_written, list(produced), list(last_commits), known)
+        if each
+        else None
+    )
     return Ruling() if court is None else court.rule(offsets)
 
 
@@ -105,6 +111,7 @@ class _Court:
         unreadable: Collection[int],
         still_written: Collection[int],
         produced: list[Mapping[str, Any]],
+        last_commits: list[tuple[str, int, int]],
         known: Known | None,
     ) -> None:
         self.events = events
@@ -131,7 +138,13 @@ class _Court:
         self.live = {w for w in self.by_writer if self._lives(w)}
         last = [self._last_ts(w) for w in self.live]
         self.as_of = self.now if config.as_of is not None else min(last, default=self.now)
-        self.cut = {
+        self.named = _named(self.by_partition)
+        for name, writer, seq in last_commits:
+            for group in self.by_group:
+                if group[1] == name and writer not in self.live:
+                    self.named[writer] = group, max(seq, self.named.get(writer, (group, -1))[1])
+        self.ahead = {w for w, (_, last) in self.named.items() if w in self.by_writer and last > max(e["seq"] for e in self.by_writer[w])}
+        self.cut = self.ahead | {
             w
             for w in self.by_writer
             if w in unreadable
@@ -146,9 +159,11 @@ class _Court:
             for spans in (self.unread, self.unsettled):
                 spans[_partition(e)].add((e["offset"], e["range_end"]))
         self.drained = {group: self._drained_at(group) for group in self.by_group}
-        self.blind = {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
+        absent = {group for w, (group, _) in self.named.items() if w not in self.by_writer}
+        self.blind = absent | {_group(self.by_writer[w][0]) for w in self.by_writer if self._find_unknown(w)}
+        holed = absent | {_group(self.by_writer[w][0]) for w in self.by_writer if w in self.ahead or self._has_holes(w)}
         for partition in self.by_partition:
-            if any(_group(self.by_writer[w][0]) == partition[:2] and self._has_holes(w) for w in self.by_writer):
+            if partition[:2] in holed:
                 self._note_unreported_commits(partition)
 
     def _take(self, known: Known) -> None:
@@ -500,7 +515,10 @@ class _Court:
         rewound = Flag.REWOUND if low <= offset < high else Flag(0)
         is_open = _has_succeeded(of) and (self._is_left_open(message, events) or self._may_have_gone_on(of))
         maybe = Flag.AMBIGUOUS_EXEC if is_open else Flag(0)
-        return verdict, self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
+        flags = self._flags(verdict, of, events, attempt, past and not doubt) | rewound | maybe
+        if verdict is Verdict.EXACTLY_ONCE and flags & IN_DOUBT:
+            verdict = Verdict.MAYBE_TWICE
+        return verdict, flags
 
     def _provisional(self, verdict: Verdict, flags: Flag, events: list[Event]) -> Flag:
         is_young = self.as_of < max(e["event_ts"] for e in events) + round(self.config.lateness * 1e6)
@@ -720,6 +738,18 @@ def _is_retention(e: Event) -> bool:
 def _is_drained(e: Event) -> bool:
     committed = _attributes(e).get("committed")
     return e["event_type"] == E.BROKER_OFFSETS and committed is not None and committed >= e["range_end"]
+
+
+def _named(by_partition: Mapping[Partition, list[Event]]) -> dict[int, tuple[tuple[str, str], int]]:
+    """Return the group and the last number of each writer that the metadata of a commit names, by those that went on from it."""
+    found: dict[int, tuple[tuple[str, str], int]] = {}
+    for partition, events in by_partition.items():
+        for e in events:
+            said = _attributes(e) if e["event_type"] == E.ASSIGNED else {}
+            writer, last = said.get("writer", -1), said.get("seq", -1)
+            if writer >= 0 and last >= 0:
+                found[writer] = partition[:2], max(last, found[writer][1] if writer in found else -1)
+    return found
 
 
 def _sessions(events: list[Event]) -> list[dict[str, Any]]:

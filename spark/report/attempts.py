@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from ackwise.spark.vocabulary import ANOMALIES, UNDER_WAY, Verdict
+from ackwise.spark.vocabulary import ANOMALIES, DONE, UNDER_WAY, Verdict
 
 __all__ = ["Attempts", "Ending", "Reached"]
 
@@ -31,7 +31,7 @@ class Ending(StrEnum):
     """Suppressed, skipped, cancelled or unknown."""
 
 
-_ENDINGS: Final = {Verdict.EXACTLY_ONCE: Ending.DONE, Verdict.MULTI_EXECUTED: Ending.DONE, Verdict.DEAD_LETTERED: Ending.DEAD}
+_ENDINGS: Final = {**dict.fromkeys(DONE, Ending.DONE), Verdict.DEAD_LETTERED: Ending.DEAD}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from ackwise.middleware.repairplan import Summary
 from ackwise.spark.claims.findings import ClaimReport
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.fold.facts import Writer
+from ackwise.spark.fold.gaps import Hole
 from ackwise.spark.judge.accounts import Production
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.copies import RetryBook
@@ -151,6 +152,8 @@ class RunReport:
     """None if no store was compared."""
     unbounded: Sequence[str] = ()
     """Groups that consume in a share group, which commits no offsets, if nothing is known of what was produced for them."""
+    holes: Sequence[Hole] = ()
+    """The ranges of those sequence numbers."""
 
     @property
     def page(self) -> str:
@@ -214,12 +217,12 @@ class RunReport:
     def meaning(self, verdict: Verdict) -> str:
         """Return the meaning of `verdict` in a few words, with the number of messages that are in doubt."""
         of_it = [tally for tally in self.tallies if tally.verdict is verdict and tally.is_doubtful]
-        if verdict is not Verdict.EXACTLY_ONCE or not of_it:
+        if verdict is not Verdict.MAYBE_TWICE or not of_it:
             return MEANINGS[verdict]
         repeated = sum(tally.messages for tally in of_it if Flag.REPEATED in tally.flags)
         ambiguous = sum(tally.messages for tally in of_it if tally.is_ambiguous)
         parts = [*([f"{ambiguous:,} in doubt"] if ambiguous else []), *([f"{repeated:,} run again"] if repeated else [])]
-        return f"run with success; once, but for {' and '.join(parts)}"
+        return f"run with success, and perhaps more than once: {' and '.join(parts)}"
 
     @property
     def anomalies(self) -> int:
@@ -293,6 +296,7 @@ def to_json(report: RunReport) -> str:
             "timeline": None if report.timeline is None else _timeline(report.timeline),
             "exhibits": details_as_json(report.details),
             "missing_events": report.missing_events,
+            "holes": [_hole(report, hole) for hole in report.holes[: report.listed]],
             "unreadable": list(report.unreadable),
             "warnings": list(report.warnings),
             "writers": [_writer(writer) for writer in report.writers],
@@ -319,6 +323,11 @@ def _plain(value: Tally | Finding | Missing | LogicalFinding | DeadLetters) -> d
     if "flags" in found:
         found["flags"] = [flag.name for flag in found["flags"]]
     return found
+
+
+def _hole(report: RunReport, hole: Hole) -> dict[str, Any]:
+    client = next((writer.client for writer in report.writers if writer.writer_id == hole.writer_id), "")
+    return {"writer": f"{hole.writer_id & (2**64 - 1):016x}", "client": client, "first": hole.first, "last": hole.after - 1}
 
 
 def _book(book: Book) -> dict[str, Any]:

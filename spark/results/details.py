@@ -26,7 +26,7 @@ from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, buckets
 from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
-from ackwise.spark.vocabulary import Flag, Verdict
+from ackwise.spark.vocabulary import DONE, Flag, Verdict
 from ackwise.spark.why.story import Story
 
 __all__ = ["Judged", "compute_details"]
@@ -81,7 +81,7 @@ def _written(rows: Iterable[Row]) -> list[Written]:
 
 
 def _latencies(spark: SparkSession, found: Judged) -> list[Latency]:
-    if not any(row["verdict"] in (Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED) for row in found.tallies):
+    if not any(row["verdict"] in DONE for row in found.tallies):
         return []
     of_view, names = streams(spark, found.facts)
     classes: dict[int, dict[int, int]] = defaultdict(dict)

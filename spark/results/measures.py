@@ -18,7 +18,7 @@ from ackwise.spark.report.latency import GROWTH, NEGATIVE
 from ackwise.spark.report.strips import width_of
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.results.joins import sized
-from ackwise.spark.vocabulary import Verdict
+from ackwise.spark.vocabulary import DONE, Verdict
 
 __all__ = ["STREAM", "absent_bins", "bins", "latencies", "streams", "stuck_claims", "trails", "writing"]
 
@@ -33,7 +33,6 @@ _STEP_COLUMNS: Final = (
     *("phys_topic", "phys_partition", "phys_offset"),
 )
 _COVERING: Final = (EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
-_DONE: Final = (Verdict.EXACTLY_ONCE, Verdict.MULTI_EXECUTED)
 
 
 def streams(spark: SparkSession, facts: Facts) -> tuple[DataFrame, list[tuple[str, str]]]:
@@ -47,7 +46,7 @@ def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
     """`stream`, `class`, `count` of the messages that were run with success, from the record's timestamp until the success was reported."""
     took = F.col("reported_ts") - F.col("record_ts")
     number = F.floor(F.log(F.greatest(took, F.lit(1)) / 1000) / F.log(F.lit(GROWTH))) + 1
-    done = judged.where(F.col("verdict").isin(*map(int, _DONE)) & F.col("record_ts").isNotNull())
+    done = judged.where(F.col("verdict").isin(*map(int, sorted(DONE))) & F.col("record_ts").isNotNull())
     each = done.join(F.broadcast(of_view), "mk")
     place = F.when(took < 0, F.lit(NEGATIVE)).when(took < 1000, F.lit(0)).otherwise(number).cast("int")
     return each.groupBy(STREAM, place.alias("class")).count()

@@ -7,6 +7,7 @@ largest and smallest are kept; the rest could not change the verdict.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -58,6 +59,8 @@ class Excerpt:
     events: Sequence[Event]
     holes: Mapping[int, Sequence[Span]]
     """Sequence numbers that are missing, by writer."""
+    written: Mapping[int, int]
+    """The last number that is there, by writer."""
 
     def renumbered(self, messages: Iterable[Event]) -> list[Event]:
         """Return these events and those of `messages`, numbered anew: only the writer's own holes remain.
@@ -66,7 +69,10 @@ class Excerpt:
         """
         kept: dict[int, dict[int, Event]] = defaultdict(dict)
         for event in (*map(_without_message, self.events), *messages):
-            kept[event["writer_id"]][event["seq"]] = event
+            writer, last = _named(event) or (0, -1)
+            # What a commit names and is there, has another number now.
+            is_there = 0 <= last <= self.written.get(writer, -1)
+            kept[event["writer_id"]][event["seq"]] = {**event, "attrs": None} if is_there else event
         return [event for writer, events in kept.items() for event in _close_ranks(events, self.holes.get(writer, ()))]
 
 
@@ -156,13 +162,16 @@ class EventFiles:
                 kept += rows
                 for writer, spans in written.items():
                     numbers[writer] += spans
+        last_there = {writer: max(after for _, after in spans) - 1 for writer, spans in numbers.items()}
+        for writer, last in filter(None, map(_named, kept)):
+            numbers[writer].append((last + 1, last + 1))
         holes = {writer: found for writer, spans in numbers.items() if (found := _holes(spans))}
         if holes:
             # What was read before and after a hole does not follow from the largest and the smallest.
             of_writers = field("writer_id").isin(list(holes))
             for topic, partition in offsets:
                 kept += self._where(of_writers & (field("partition") == partition) & (field("topic") == topic))
-        return Excerpt(kept, holes)
+        return Excerpt(kept, holes, last_there)
 
     def _where(self, condition: Any) -> list[Event]:
         return _rows(self._files.to_table(filter=condition))
@@ -269,6 +278,15 @@ def _holes(spans: Iterable[Span]) -> list[Span]:
     """Return the missing numbers from 0 to the largest."""
     there = _joined(spans)
     return [(before, first) for (_, before), (first, _) in zip([(0, 0), *there], there, strict=False) if before < first]
+
+
+def _named(event: Event) -> tuple[int, int] | None:
+    """Return whom the commit names that an ASSIGNED event found, and the last number that was durable then."""
+    if event["event_type"] != E.ASSIGNED or not event["attrs"]:
+        return None
+    said = json.loads(event["attrs"])
+    writer, last = said.get("writer", -1), said.get("seq", -1)
+    return (writer, last) if writer >= 0 and last >= 0 else None
 
 
 def _without_message(event: Event) -> Event:

@@ -28,6 +28,7 @@ _RULES: Final = {
     Verdict.SKIPPED: "it was passed over on purpose, and no run of it succeeded",
     Verdict.CANCELLED: "it was cancelled while it waited, its copy was dropped when it was due, and no later attempt was seen",
     Verdict.DUPLICATE_SUPPRESSED: "it was not run, since another record of its key was done, or is on its way",
+    Verdict.MAYBE_TWICE: "a run of it succeeded, and by its flags another did so, or may have",
     Verdict.EXACTLY_ONCE: "a run of it succeeded, and by the events no other did under a claim",
 }
 _ADVICE: Final = {

@@ -69,7 +69,7 @@ class RowColumns(NamedTuple):
 
 def columns_of(message: Outgoing) -> RowColumns:
     """Return the columns of `message`. Raises `ConfigurationError` for what no text of a database can hold."""
-    headers = packed_headers(message.headers)
+    headers = packed_headers(message.all_headers)
     try:
         message.message_id.encode()
     except UnicodeEncodeError:

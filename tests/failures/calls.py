@@ -28,7 +28,7 @@ from ackwise.middleware.store import ClaimStore, Exchange, ExchangeResult, Outco
 from ackwise.middleware.wire import Copy
 from ackwise.plugin.client import offsets as standing
 from ackwise.plugin.client.taking import Taking
-from ackwise.plugin.group import member
+from ackwise.plugin.group import opening
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.recordbatches import RecordBatch, RecordBatches
 from ackwise.plugin.host import host
@@ -152,7 +152,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     """Let hosts and relays take the wrapped clients."""
     patch.setattr(host, "AIOKafkaConsumer", TappedConsumer)
     patch.setattr(delay, "AIOKafkaConsumer", TappedRelayConsumer)
-    patch.setattr(member, "KafkaPublisher", TappedPublisher)
+    patch.setattr(opening, "KafkaPublisher", TappedPublisher)
     patch.setattr(delay, "RecordBatches", TappedBatches)
     fetch_committed = standing._fetch_committed
 

@@ -192,7 +192,7 @@ async def _exists(*_: object, **__: object) -> None:
 async def desk(monkeypatch: pytest.MonkeyPatch, declare: Callable[[faust.App], object], *things: Any, **said: Any) -> AsyncIterator[Desk]:
     """A desk whose agents `declare` declares on a stock app that uses `things`; `said` are settings."""
     publisher = Publisher()
-    monkeypatch.setattr("ackwise.plugin.group.member.KafkaPublisher", lambda settings: publisher)
+    monkeypatch.setattr("ackwise.plugin.group.opening.KafkaPublisher", lambda settings: publisher)
     app = faust.App("billing", broker="kafka://nowhere:1")
     settings: Any = {"drain_timeout": 0.05, **said}
     use(app, *things, **settings)

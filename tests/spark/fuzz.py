@@ -89,7 +89,8 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
         case "assign":
             role = draw.choice(["source", "source", "source", None, "retry"])
             topic = f"{history.group}.retry" if role == "retry" else history.topic
-            history.assign(writer, offset, role=role, topic=topic, at=_time(draw), from_commit=draw.random() < 0.5)
+            named = (draw.choice([writer, "w0", "w1", "gone"]), draw.choice([-1, 0, 3, 9, 30])) if draw.random() < 0.1 else None
+            history.assign(writer, offset, role=role, topic=topic, at=_time(draw), from_commit=draw.random() < 0.5, named=named)
         case "revoke":
             history.add(writer, EventCode.REVOKED, at=_time(draw), topic=history.topic, partition=0, offset=offset)
         case "skip":

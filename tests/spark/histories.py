@@ -118,11 +118,14 @@ class History:
         topic: str | None = None,
         at: int | None = None,
         from_commit: bool = True,
+        named: tuple[str, int] | None = None,
     ) -> History:
-        """The writer gets partition 0 of `topic`, or of the history's own."""
+        """The writer gets partition 0 of `topic`, or of the history's own; the commit that it found names another and its last event."""
+        attrs = None if named is None else json.dumps({"writer": self._writer_id(named[0]), "seq": named[1]})
         return self.add(
-            writer, EventCode.ASSIGNED, at=at, topic=topic or self.topic, partition=0, offset=position, role=role, from_commit=from_commit
-        )
+            writer, EventCode.ASSIGNED, at=at, topic=topic or self.topic, partition=0, offset=position, role=role, from_commit=from_commit,
+            attrs=attrs,
+        )  # fmt: skip
 
     def produce(self, *offsets: int | None, ago: float | None = 100, aborted: bool | None = None, partition: int = 0) -> History:
         """Records were produced to the history's topic, `ago` seconds before `NOW`, or nobody knows when."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import EVENT_SCHEMA
@@ -35,10 +36,17 @@ class Answer:
     produced: Sequence[ProducedBook]
 
 
-def run(spark: SparkSession, paths: Sequence[Path], config: ReconcileConfig, produced: Path | None = None) -> Answer:
+def run(
+    spark: SparkSession,
+    paths: Sequence[Path],
+    config: ReconcileConfig,
+    produced: Path | None = None,
+    last_commits: Sequence[LastCommit] = (),
+) -> Answer:
     """The job's answer to the events in these files, beside what was produced."""
     told = None if produced is None else read_produced(spark, produced)
-    return answer(weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths)), config, produced_rows=told))
+    events = spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths))
+    return answer(weigh(spark, events, config, produced_rows=told, last_commits=last_commits))
 
 
 def answer(found: Judgement) -> Answer:

@@ -25,7 +25,7 @@ def tone_of(kind: Verdict | LogicalVerdict | ProducedVerdict | Flag) -> Tone:
             return "doubt" if kind in (Flag.AMBIGUOUS_EXEC, Flag.REPEATED, Flag.RAN_CANCELLED) else "plain"
         case Verdict.EXACTLY_ONCE:
             return "good"
-        case Verdict.DEAD_LETTERED | Verdict.DROPPED:
+        case Verdict.MAYBE_TWICE | Verdict.DEAD_LETTERED | Verdict.DROPPED:
             return "doubt"
         case Verdict():
             return "bad" if kind in ANOMALIES else "doubt" if kind in INCONCLUSIVE else "plain"

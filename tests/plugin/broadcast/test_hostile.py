@@ -49,7 +49,7 @@ async def test_while_the_broker_is_away_nothing_is_passed_over(kafka: MemoryKafk
 async def test_a_broker_that_is_away_at_the_start_is_waited_for(
     kafka: MemoryKafka, file_of: FileOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.member._START_AGAIN", 0.05)
+    monkeypatch.setattr("ackwise.plugin.group.opening._START_AGAIN", 0.05)
     await kafka.stop()
     one = Instance(kafka, "web-1", file_of("web-1"))
     starting = asyncio.create_task(one.__aenter__())
@@ -105,7 +105,7 @@ async def test_two_instances_of_one_name_are_refused(kafka: MemoryKafka, file_of
 
 
 async def test_a_coordinator_that_can_not_say_who_is_there_is_asked_again(kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ackwise.plugin.group.member._START_AGAIN", 0.05)
+    monkeypatch.setattr("ackwise.plugin.group.opening._START_AGAIN", 0.05)
     loading = kafka.faults.refuse("DescribeGroups", CoordinatorLoadInProgressError, times=2)
     async with Instance(kafka, "web-1") as one:
         kafka.produce("changes", b"a")

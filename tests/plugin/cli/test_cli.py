@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.process.watchdog import AtExit
 
 APP = """
 from ackwise import App
@@ -291,3 +292,33 @@ def test_a_broker_that_hangs_is_given_up_within_a_quarter_of_a_minute(tmp_path: 
     assert "take connections and do not answer questions about topics" in done.stdout + done.stderr
     assert took < 15
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "ports"),
+    [("", [None, None]), ("--watch 9464", ["9464", "9465"]), ("--watch 0", ["0", "0"])],
+)
+def test_worker_processes_that_are_watched_have_ports_in_a_row(
+    invoke: Callable[[str], Said], monkeypatch: pytest.MonkeyPatch, options: str, ports: list[str | None]
+) -> None:
+    kept: list[list[str]] = []
+
+    class Keeping:
+        def __init__(self, commands: list[list[str]]) -> None:
+            kept.extend(commands)
+
+        async def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr("ackwise.plugin.process.supervisor.Supervisor", Keeping)
+    monkeypatch.setattr(AtExit, "arm", lambda *_: None)
+    assert invoke(f"run worker:app --workers 2 {options}").returncode == 0
+    assert [each[each.index("--watch") + 1] if "--watch" in each else None for each in kept] == ports
+
+
+def test_worker_processes_whose_ports_would_not_exist_are_refused(invoke: Callable[[str], Said]) -> None:
+    said = invoke("run worker:app --workers 3 --watch 65534")
+    assert (said.returncode, said.stderr) == (
+        2,
+        "error 3 workers need the ports from 65534 on, and there is none above 65535; choose a lower one\n",
+    )

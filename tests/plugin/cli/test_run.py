@@ -96,6 +96,15 @@ def test_the_exit_of_a_handler_is_the_exit_of_the_process(tmp_path: Path, embedd
         assert process.wait(60) == 7
 
 
+def test_what_no_worker_can_start_with_is_told_and_ends_with_2(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("from ackwise import App\napp = App('nothing')\n")
+    command = [sys.executable, "-m", "ackwise.plugin.cli", "run", "worker:app", "--workers", "2"]
+    done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "has no agents" in done.stderr
+    assert "a worker process can't start, so all are stopped" in done.stderr
+
+
 def test_the_pages_of_a_worker_are_on_the_port_that_its_command_line_names(tmp_path: Path, embedded_broker: EmbeddedBroker) -> None:
     port = free_port()
     with worker(tmp_path, embedded_broker, "watched", "--watch", str(port)) as process:

@@ -24,7 +24,7 @@ async def test_what_kafka_refuses_at_the_start_is_a_sentence_of_ours(monkeypatch
     async def denied(*_: object, **__: object) -> None:
         raise GroupAuthorizationFailedError("billing")
 
-    monkeypatch.setattr("ackwise.plugin.group.member.ensure_topics", denied)
+    monkeypatch.setattr("ackwise.plugin.group.opening.ensure_topics", denied)
     host = a_host()
     with pytest.raises(AckwiseError, match=r"Kafka refuses this worker of group 'billing' \(.*\); ackwise doctor"):
         await host.run(asyncio.Event())

@@ -22,6 +22,7 @@ from ackwise.plugin.client import closing as farewell
 from ackwise.plugin.client.rawrecords import RawRecords
 from ackwise.plugin.group import quarantine
 from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.relaycounts import DelayStanding
 from ackwise.plugin.group.topics import TopicNames
 from ackwise.plugin.relay import fetching as delayfetch
 from ackwise.plugin.relay import member as delaymember
@@ -442,6 +443,9 @@ async def test_a_relay_that_is_cancelled_while_its_membership_does_not_end_close
 
         async def close(self) -> None:
             closed.set()
+
+        def standing(self) -> list[DelayStanding]:
+            return []
 
     monkeypatch.setattr(delay, "DelayMember", Stubborn)
     relay = Relay(monkeypatch)

@@ -8,6 +8,8 @@ import socket
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from contextlib import suppress
 from typing import Any
 
@@ -185,6 +187,52 @@ async def test_while_a_handler_blocks_the_loop_the_pages_say_so(kafka: MemoryKaf
     assert answers[1][0] == 503
     assert "ackwise_loop_turned_seconds" in answers[2][1]
     assert "ackwise_commits" not in answers[2][1]
+
+
+async def test_a_handler_that_blocks_the_loop_is_seen_from_outside_and_not_once_it_ends(
+    kafka: MemoryKafka, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackwise.plugin.watch.watching.LONGEST_TURN", 0.7)
+    answers: list[int] = []
+    url: list[str] = []
+
+    async def block(message: Message[bytes]) -> None:
+        answers.append(wait_for_503(f"{url[0]}/live"))
+
+    async with running(an_app(kafka, block), caplog) as pages:
+        url.append(pages.url)
+        kafka.produce("orders", b"one")
+        await pages.until(lambda found: found.get('ackwise_messages_total{agent="bill",outcome="done"}') == 1)
+        assert answers == [503]
+        async with asyncio.timeout(DEADLINE):
+            while (await pages.get("/live"))[0] != 200:
+                pass
+
+
+def wait_for_503(url: str) -> int:
+    """As a probe does, while the loop does not turn."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        try:
+            urllib.request.urlopen(url, timeout=DEADLINE).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+    return 200
+
+
+async def test_a_handler_in_a_thread_that_hangs_leaves_its_worker_live_and_ready(kafka: MemoryKafka, caplog: Any) -> None:
+    may_end = threading.Event()
+
+    def hang(message: Message[bytes]) -> None:
+        may_end.wait(DEADLINE)
+
+    async with running(an_app(kafka, hang), caplog) as pages:
+        kafka.produce("orders", b"one")
+        await pages.until(lambda found: found.get('ackwise_running{agent="bill"}') == 1)
+        assert (await pages.get("/live"))[0] == 200
+        assert await pages.get("/ready") == (200, "ready\n")
+        may_end.set()
 
 
 @pytest.fixture

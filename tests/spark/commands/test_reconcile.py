@@ -13,6 +13,7 @@ import typer
 from tests.spark.histories import NOW, SECOND, History, write_parquet, write_produced
 from typer.testing import CliRunner
 
+from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.middleware.events import EventCode
 from ackwise.spark.commands.reconcile import reconcile
@@ -21,6 +22,8 @@ from ackwise.spark.report.in_doubt import query
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typer.testing import Result
+
+    from ackwise.plugin.settings.hostsettings import HostSettings
 
 AS_OF = "2026-01-01T00:00:00Z"
 
@@ -175,8 +178,8 @@ def test_a_message_that_may_have_run_twice_exits_with_1_if_it_is_strict_and_the_
     assert result.exit_code == 1, result.output
     assert "of 1 message it can't be told whether it ran once or twice" in result.output
     found = summary(tmp_path / "out")
-    assert (found["anomalies"], found["ambiguous"], found["verdicts"]) == (0, 1, {"EXACTLY_ONCE": 3})
-    assert [(row["offset"], row["verdict"], row["flags"]) for row in found["doubtful"]] == [(1, "EXACTLY_ONCE", ["AMBIGUOUS_EXEC"])]
+    assert (found["anomalies"], found["ambiguous"], found["verdicts"]) == (0, 1, {"MAYBE_TWICE": 1, "EXACTLY_ONCE": 2})
+    assert [(row["offset"], row["verdict"], row["flags"]) for row in found["doubtful"]] == [(1, "MAYBE_TWICE", ["AMBIGUOUS_EXEC"])]
     assert "Nothing was lost, 1 message may have been done twice" in (tmp_path / "out" / "report.html").read_text()
     rows = spark.sql(query(str(tmp_path / "out"))).collect()
     assert [(row["partition"], row["offset"]) for row in rows] == [(0, 1)]
@@ -297,3 +300,24 @@ def test_since_is_a_time_or_a_duration_before_the_time_of_judgement(said: str) -
     from ackwise.spark.commands.times import begin_of
 
     assert begin_of(said, AS_OF) == NOW / SECOND - 3600
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_the_last_commits_show_that_a_last_file_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History("g").say("w1", "RECEIVED_RANGE[0,2) 0:CS 1:C", ago=7200)
+    root = root_of(tmp_path / "root", history)
+    asked: list[tuple[str, set[str]]] = []
+
+    async def kept(settings: HostSettings, groups: set[str]) -> list[LastCommit]:
+        asked.append((settings.brokers, groups))
+        return [LastCommit("g", history.events[-1]["writer_id"], 9)]
+
+    monkeypatch.setattr("ackwise.plugin.group.lastcommits.last_commits", kept)
+    options = ("--as-of", AS_OF, "--out", tmp_path / "out")
+    assert reconciled(root, *options).exit_code == 1
+    assert "1 worker died, and no commit says how far its events went" in summary(tmp_path / "out")["warnings"][0]
+    assert reconciled(root, *options, "--brokers", "kafka:9092").exit_code == 3
+    assert asked == [("kafka:9092", {"g"})]
+    found = summary(tmp_path / "out")
+    assert (found["verdicts"], found["missing_events"]) == ({"UNKNOWN_EXPORT_GAP": 1, "EXACTLY_ONCE": 1}, 6)

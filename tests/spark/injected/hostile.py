@@ -27,7 +27,7 @@ from ackwise.middleware.errors import PublishRefused, PublishUnavailable
 from ackwise.middleware.message import TopicPartition
 from ackwise.middleware.run import Run
 from ackwise.middleware.wire import Copy
-from ackwise.plugin.group import member
+from ackwise.plugin.group import member, opening
 from ackwise.plugin.group.lane import Lane
 from ackwise.plugin.group.publisher import KafkaPublisher
 from ackwise.plugin.group.routes import Routes
@@ -135,7 +135,7 @@ def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     consumer = functools.partial(_Consumer, {*faults.lost_in_fetch})
     patch.setattr(host, "AIOKafkaConsumer", consumer)
     patch.setattr(delay, "AIOKafkaConsumer", consumer)
-    patch.setattr(member, "KafkaPublisher", functools.partial(_Publisher, {*faults.copy_unsent}))
+    patch.setattr(opening, "KafkaPublisher", functools.partial(_Publisher, {*faults.copy_unsent}))
     patch.setattr(member, "_BROKER_OFFSETS_EVERY", _OFTEN)
     patch.setattr(delaymember, "_BROKER_OFFSETS_EVERY", _OFTEN)
     patch.setattr(sink, "Journal", functools.partial(sink.Journal, roll_events=_ROLL, heartbeat_seconds=_OFTEN))

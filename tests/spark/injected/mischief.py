@@ -22,7 +22,7 @@ GRACE: Final = 0.5
 
 _RED: Final = {"LOST", "LOST_PRODUCED", "NEVER_SEEN", "RETENTION_LOSS", "RETRY_LOST", "PHANTOM_SUPPRESSED", "STUCK"}
 #: What a run that was not the only one may be called.
-_AGAIN: Final = {"MULTI_EXECUTED", "AMBIGUOUS_EXEC", "LOGICAL_DUPLICATE"}
+_AGAIN: Final = {"MULTI_EXECUTED", "MAYBE_TWICE", "LOGICAL_DUPLICATE"}
 
 _NEVER_RECEIVED: Final = {"LOST_PRODUCED"}
 
@@ -99,7 +99,7 @@ class Truth:
         if not set(self.excused).isdisjoint(said):  # its worker died early, with whatever it had done and not said
             return []
         unsaid = {
-            "ran": times == 1 and "EXACTLY_ONCE" not in every,
+            "ran": times == 1 and not every & {"EXACTLY_ONCE", "MAYBE_TWICE"},
             "ran again": times > 1 and not every & _AGAIN,
             "is a dead letter": is_dead and not times and "DEAD_LETTERED" not in every,
             f"should be {' or '.join(sorted(self.injected.get(id, ())))}": id in self.injected and not every & self.injected[id],

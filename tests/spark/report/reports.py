@@ -28,7 +28,7 @@ __all__ = ["ANOMALIES", "CLEAN", "DOUBT", "EMPTY", "HOSTILE", "INCONCLUSIVE", "O
 
 SECOND: Final = 1_000_000
 NOW: Final = 1_767_225_600 * SECOND
-ONCE, DEAD, LOST, NEVER = Verdict.EXACTLY_ONCE, Verdict.DEAD_LETTERED, Verdict.LOST, Verdict.NEVER_SEEN
+ONCE, MAYBE, DEAD, LOST, NEVER = Verdict.EXACTLY_ONCE, Verdict.MAYBE_TWICE, Verdict.DEAD_LETTERED, Verdict.LOST, Verdict.NEVER_SEEN
 MULTI, STUCK, UNKNOWN, PENDING = Verdict.MULTI_EXECUTED, Verdict.STUCK, Verdict.UNKNOWN_EXPORT_GAP, Verdict.PENDING
 
 #: A name that would do harm if it were printed as it is.
@@ -117,7 +117,7 @@ ANOMALIES: Final = replace(
     ],
     tallies=[
         Tally("billing", "bill", "orders", ONCE, Flag(0), 970),
-        Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC, 3),
+        Tally("billing", "bill", "orders", MAYBE, Flag.AMBIGUOUS_EXEC, 3),
         Tally("billing", "bill", "orders", LOST, Flag.HAD_FAILURES, 4),
         Tally("billing", "bill", "orders", MULTI, Flag.AMBIGUOUS_EXEC, 6),
         Tally("billing", "bill", "orders", DEAD, Flag.HAD_FAILURES, 12),
@@ -129,7 +129,7 @@ ANOMALIES: Final = replace(
         *(Finding("billing", "bill", "orders", 0, at, LOST, Flag.HAD_FAILURES, 1, "FAILED", NOW) for at in (3, 4, 9, 20)),
         Finding("mail", HOSTILE, HOSTILE, 0, 7, STUCK, Flag.COMMITTED_PAST, 2, "CLAIMED", NOW),
     ],
-    doubtful=[Finding("billing", "bill", "orders", 0, at, ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in (30, 31, 32)],
+    doubtful=[Finding("billing", "bill", "orders", 0, at, MAYBE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in (30, 31, 32)],
     missing=[Missing("billing", "orders", 0, 60, 65, NEVER)],
     logical=[LogicalFinding("billing", "bill", LogicalVerdict.LOGICAL_DUPLICATE, Flag(0), 2)],
     retry_books=[
@@ -162,10 +162,10 @@ REPEATED: Final = replace(
     writers=[writer(number, "billing", WriterFate.DEAD) for number in range(1, 5)] + [writer(5, "billing", WriterFate.ENDED)],
     tallies=[
         Tally("billing", "bill", "orders", ONCE, Flag(0), 798),
-        Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC, 190),
-        Tally("billing", "bill", "orders", ONCE, Flag.AMBIGUOUS_EXEC | Flag.UNCLAIMED | Flag.REPEATED, 10),
+        Tally("billing", "bill", "orders", MAYBE, Flag.AMBIGUOUS_EXEC, 190),
+        Tally("billing", "bill", "orders", MAYBE, Flag.AMBIGUOUS_EXEC | Flag.UNCLAIMED | Flag.REPEATED, 10),
     ],
-    doubtful=[Finding("billing", "bill", "orders", 0, at, ONCE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in range(100, 150)],
+    doubtful=[Finding("billing", "bill", "orders", 0, at, MAYBE, Flag.AMBIGUOUS_EXEC, 1, "SUCCEEDED", NOW) for at in range(100, 150)],
 )
 
 #: The same without the messages of which it is known that they ran twice.

@@ -1,0 +1,98 @@
+"""`ackwise status`: one table of a whole group over all its workers, once or again and again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.plugin.cli import letteroptions as options
+from ackwise.plugin.cli import statusview as view
+from ackwise.plugin.cli.console import to_stdout
+from ackwise.plugin.cli.waiting import wait_for
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ackwise.plugin.deadletters.place import Place
+    from ackwise.plugin.status.standing import Standing
+
+__all__ = ["status"]
+
+
+def status(
+    whose: options.Whose,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --watch: between two looks.")] = 2.0,
+    brokers: options.Brokers = None,
+    dlq: options.Dlq = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables, or with --watch one per line.")] = False,
+) -> None:
+    """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
+
+    No worker is asked: it is what the broker knows, as of the last commit of each partition. What is in a worker's memory is not
+    in it, such as messages in hand, open breakers, and what an app paused from its own code.
+
+    Exit code 0: nothing needs somebody, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
+    relay, a partition that nobody has, a pause by command, open dead letters. 2: there is no such group, or the brokers do not answer.
+    """
+    if not 0.1 <= interval <= 3600:
+        raise ConfigurationError(f"--interval is {interval:g}; it must be between 0.1 and 3600 seconds")
+    place = options.place_of(whose, brokers, dlq)
+    first = wait_for(_look(place))
+    if watch:
+        _watch(place, first, interval, as_json)
+        return
+    _print(first, as_json)
+    raise typer.Exit(int(bool(view.findings_of(first))))
+
+
+async def _look(place: Place) -> Standing:
+    from ackwise.plugin.status.looking import look_at
+
+    return await look_at(place)
+
+
+def _print(standing: Standing, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(view.facts(standing)))
+    else:
+        to_stdout().print(view.tables(standing))
+
+
+def _watch(place: Place, standing: Standing, interval: float, as_json: bool) -> None:
+    """Until Ctrl-C. Brokers that are away for a while end it as little as they end a worker."""
+    try:
+        with _screen() as draw:
+            if as_json:
+                _print(standing, as_json)
+            else:
+                draw(view.tables(standing))
+            while True:
+                time.sleep(interval)
+                try:
+                    standing = wait_for(_look(place))
+                except Unavailable as error:
+                    typer.echo(json.dumps({"error": str(error)})) if as_json else draw(view.sentence(str(error)))
+                else:
+                    _print(standing, as_json) if as_json else draw(view.tables(standing))
+    except KeyboardInterrupt:
+        return
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[RenderableType], None]]:
+    """Draws over what was drawn before, on a terminal; anywhere else one after the other."""
+    console = to_stdout()
+    if not console.is_terminal:
+        yield console.print
+        return
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda drawn: live.update(drawn, refresh=True)

@@ -1,0 +1,59 @@
+"""The last commits of groups: which worker made each, and how far its events were durable then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError, KafkaError, NotCoordinatorForGroupError
+
+from ackwise.middleware.commitmetadata import LastCommit, decode
+from ackwise.middleware.errors import Unavailable
+from ackwise.plugin.group.topics import connected
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["committed_of", "last_commits"]
+
+#: Seconds for which brokers may not know who coordinates a group, and until they are asked again.
+_PATIENCE, _ASK_AGAIN = 15.0, 0.2
+_UNSETTLED: Final = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
+
+
+async def last_commits(settings: HostSettings, groups: Collection[str]) -> list[LastCommit]:
+    """What the brokers of `settings` keep of `groups`. Commits of others than Ackwise say nothing, and are passed over.
+
+    Raises `Unavailable` if the brokers do not say it, and `ConfigurationError` if `settings` can't be used.
+    """
+    found = set[LastCommit]()
+    async with connected(settings) as admin:
+        for group in sorted(groups):
+            try:
+                committed = await committed_of(admin, group)
+            except (KafkaError, OSError) as error:
+                raise Unavailable(
+                    f"the brokers {settings.brokers!r} do not say what group {group!r} has committed ({type(error).__name__}); see that "
+                    "this client may describe the group"
+                ) from error
+            said = [decode(each.metadata or "") for each in committed.values()]
+            found |= {
+                LastCommit(group, each.writer_id, each.last_seq)
+                for each in said
+                if each is not None and each.writer_id is not None and each.last_seq is not None
+            }
+    return sorted(found)
+
+
+async def committed_of(admin: AIOKafkaAdminClient, group: str) -> Mapping[TopicPartition, Any]:
+    """What `group` has committed, once somebody coordinates it: brokers that have just begun need a moment."""
+    until = asyncio.get_running_loop().time() + _PATIENCE
+    while True:
+        try:
+            found: Mapping[TopicPartition, Any] = await admin.list_consumer_group_offsets(group)
+            return found
+        except _UNSETTLED:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(_ASK_AGAIN)

@@ -1,0 +1,184 @@
+"""Opening of a member: what has to be there before it works, opened in order, and closed in the time that is left.
+
+The lifespans come first and go last. Brokers that are away at the start are asked again; what handlers publish has its own sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+from ackwise.middleware.agent import Agent
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.events import EventSink
+from ackwise.middleware.log import Log, said
+from ackwise.middleware.outbox import OutboxStore
+from ackwise.middleware.retry import DelayLevels
+from ackwise.middleware.store import ClaimStore
+from ackwise.middleware.transaction import TransactionalStore
+from ackwise.plugin.client.bounded import ended, until
+from ackwise.plugin.client.logthrottle import LogThrottle
+from ackwise.plugin.group.commits import Commits
+from ackwise.plugin.group.leftovers import find_leftovers
+from ackwise.plugin.group.publisher import KafkaPublisher
+from ackwise.plugin.group.topicplan import waits_in_place
+from ackwise.plugin.group.topics import TopicNames, ensure_topics
+from ackwise.plugin.lifespan import Lifespans, StoppedWhileStarting
+from ackwise.plugin.producer.sender import Sender
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+__all__ = ["Opening"]
+
+log = Log()
+
+#: Seconds for closing what is open, after an error; after a stop it is what is left of its time.
+_CLOSE_TIMEOUT = 5.0
+
+#: Seconds that closing one thing gets, however late it is.
+_AT_LEAST = 0.5
+
+#: Seconds until brokers that are away at the start are asked again, and for which an attempt may go on after a stop.
+_START_AGAIN, _START_GRACE = 2.0, 1.0
+
+
+class Opening:
+    """What a member needs open: lifespans, topics, stores, and what publishes."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        names: TopicNames,
+        agents: Sequence[Agent],
+        *,
+        levels: DelayLevels,
+        stop: asyncio.Event,
+        lifespans: Lifespans,
+        sink: EventSink | None,
+        store: ClaimStore | None,
+        inbox: TransactionalStore | None,
+        outbox: OutboxStore | None,
+        commits: Commits,
+    ) -> None:
+        """`stop` calls off what still waits for brokers. `commits` are told the cluster that the topics were found in."""
+        self._settings = settings
+        self._names = names
+        self._agents = agents
+        self._levels = levels
+        self._stop = stop
+        self._lifespans = lifespans
+        self._parts = [part for part in (sink, store, inbox, outbox) if part is not None]
+        self._inbox = inbox
+        self._outbox = outbox
+        self._commits = commits
+        self._end_by: float | None = None
+        self._throttle = LogThrottle()
+
+    @asynccontextmanager
+    async def opened(self, sources: Collection[str] | None) -> AsyncIterator[tuple[KafkaPublisher, Sender]]:
+        """With everything open; with `sources`, the group's topics are there as well. Yields what sends copies, and what handlers publish.
+
+        Raises `AckwiseError` if something can't be opened, and `KafkaError` if Kafka refuses a look at the topics.
+        """
+        lifespans = self._lifespans.opened(self._settings.group, self._stop, time_to_leave=self._time_to_leave)
+        async with lifespans, AsyncExitStack() as opened:
+            if sources is not None:
+                await self.insist(lambda: self.ensure_topics(sources))
+                await self.insist(self._refuse_leftovers)
+            parts = len(self._parts)
+            for behind, part in enumerate(self._parts, 1):
+                opened.push_async_callback(self._close, part.close, type(part).__name__, behind)
+                await part.open()
+            await self._require_one_database()
+            publisher, sender = KafkaPublisher(self._settings), Sender(self._settings)  # this one connects with the first message
+            opened.push_async_callback(self._close, sender.stop, "sender", parts + 2)
+            if self._names.all:  # else nothing is ever published
+                opened.push_async_callback(self._close, publisher.stop, "publisher", parts + 1)
+                await self.insist(publisher.start)
+            yield publisher, sender
+
+    def end_by(self, time: float) -> None:
+        """Everything has to be closed at `time` of the event loop."""
+        self._end_by = time
+
+    def time_left(self, otherwise: float) -> float:
+        """Seconds until everything has to be closed; `otherwise` where nobody has said so."""
+        return otherwise if self._end_by is None else self._end_by - asyncio.get_running_loop().time()
+
+    def _time_to_leave(self) -> float:
+        return max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT))
+
+    async def insist(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Make a call that brokers must answer, again while they are away. Raises `Unavailable` after `start_timeout`."""
+        now, limit = asyncio.get_running_loop().time, self._settings.start_timeout
+        begun = now()
+        while True:
+            try:
+                if await until(self._stop, call(), grace=_START_GRACE) is None:
+                    raise StoppedWhileStarting
+                return
+            except Unavailable as error:
+                if limit and now() + _START_AGAIN > begun + limit:
+                    raise
+                if self._throttle.is_due("start"):
+                    log.warning(
+                        "the brokers are away, the worker waits for them",
+                        group=self._settings.group,
+                        error=said(error),
+                        at_most=limit or None,
+                        retry_in=_START_AGAIN,
+                    )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_START_AGAIN):
+                    await self._stop.wait()
+            if self._stop.is_set():
+                raise StoppedWhileStarting
+
+    async def ensure_topics(self, sources: Collection[str], *, made: Collection[str] = ()) -> None:
+        """Create or check the group's topics for `sources`, and wait for those of them that are `made` elsewhere in this worker.
+
+        Raises `AckwiseError`, or `KafkaError` if Kafka refuses a look at them.
+        """
+        self._commits.cluster = await ensure_topics(
+            self._settings, self._names, sorted(sources), levels=self._levels, made=made, in_place=waits_in_place(self._agents)
+        )
+
+    async def _refuse_leftovers(self) -> None:
+        """Refuse an order over copies that would break it. What can't be read is said: should there be any, they are flagged."""
+        found, unread = await find_leftovers(self._settings, self._names, self._agents)
+        for leftover in found:
+            raise ConfigurationError(leftover.sentence)
+        if unread is not None:
+            log.warning(
+                "nobody knows whether copies wait from before a handler had its order, those that come run out of order",
+                group=self._settings.group,
+                error=unread,
+            )
+
+    async def _require_one_database(self) -> None:
+        """Rows of an outbox in another database would not be in the handlers' transactions. Raises `ConfigurationError`."""
+        if self._inbox is None or self._outbox is None:
+            return
+        async with self._inbox.begin(retention=1.0) as transaction:
+            found = await _id_through(self._outbox, transaction.connection)
+        if found != await self._outbox.database_id():
+            raise ConfigurationError(
+                "Outbox and Transactional are in different databases, so what a handler publishes would not be in its transaction; "
+                "give both the same database and schema"
+            )
+
+    async def _close(self, close: Callable[[], Awaitable[None]], what: str, among: int) -> None:
+        """Close `what` in its share of the time that is left for it and those after it, `among` in all."""
+        if self._end_by is None:
+            self.end_by(asyncio.get_running_loop().time() + _CLOSE_TIMEOUT)
+        if not await ended(close(), within=max(_AT_LEAST, self.time_left(_CLOSE_TIMEOUT)) / among):
+            log.warning("a part could not be closed in time, it is left behind", group=self._settings.group, part=what)
+
+
+async def _id_through(outbox: OutboxStore, connection: Any) -> str | None:
+    """The id of the database that `connection` leads to; `None` if it has no outbox, or if its driver is not that of the outbox."""
+    try:
+        return await outbox.database_id(connection)
+    except (ConfigurationError, AttributeError, TypeError):
+        return None

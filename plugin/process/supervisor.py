@@ -1,0 +1,204 @@
+"""Supervisor of worker processes: starts them, restarts those that end, passes signals on, and restarts all one after the other.
+
+Each process is started from nothing, so that a restart takes new code. A worker has one socket to its supervisor: by it the worker says
+that it has joined its group, and sees that the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from ackwise.middleware.log import Log, said
+from ackwise.plugin.process.supervised import LINE, NUMBER
+
+__all__ = ["REFUSED", "Backoff", "Supervisor"]
+
+log = Log()
+
+#: The exit code of a worker that said in one sentence why it can't start.
+REFUSED: Final = 2
+
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Backoff:
+    """Seconds until a worker that ended is started again: 1, doubled up to 60; 1 again after one that ran for a minute."""
+
+    FIRST, LONGEST, FINE = 1.0, 60.0, 60.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._delay = self.FIRST
+        self._started = clock()
+
+    def started(self) -> None:
+        """It was started now."""
+        self._started = self._clock()
+
+    def ended(self) -> float:
+        """It ended now; returns how long to wait."""
+        if self._clock() - self._started >= self.FINE:
+            self._delay = self.FIRST
+        delay, self._delay = self._delay, min(self.LONGEST, self._delay * 2)
+        return delay
+
+
+class _Worker:
+    """One worker: its process, and after that has ended the next one."""
+
+    def __init__(self, number: int, command: Sequence[str]) -> None:
+        self.number = number
+        self.has_joined = asyncio.Event()  #: the process that runs now is a member of its group
+        self.replaced: asyncio.Event | None = None  #: set once the process that was asked to stop for a new one has ended
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._asked: signal.Signals | None = None  # what a process is sent that is just being started
+
+    async def run(self) -> int:
+        """Start a process and return its exit code, -n after signal n, once it has ended. Raises `OSError` if it can't be started."""
+        self._asked = None
+        ours, its = socket.socketpair()
+        with ours:
+            with its:
+                ours.setblocking(False)
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    env={**os.environ, NUMBER: str(self.number), LINE: str(its.fileno())},
+                    pass_fds=(its.fileno(),),
+                    process_group=0,  # Ctrl-C reaches the supervisor alone, which asks them; else it would be their second signal
+                )
+            log.info("a worker process was started", worker=self.number, pid=self._process.pid)
+            if self._asked is not None:
+                self.signal(self._asked)
+            listening = asyncio.create_task(self._listen(ours))
+            try:
+                return await self._process.wait()
+            finally:
+                listening.cancel()
+                self._process = None
+                self.has_joined.clear()
+
+    async def _listen(self, line: socket.socket) -> None:
+        with suppress(OSError):
+            if await asyncio.get_running_loop().sock_recv(line, 1):
+                self.has_joined.set()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process that runs or is just being started, if one does."""
+        self._asked = number
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+class Supervisor:
+    """Keeps one worker process for each of `commands`."""
+
+    def __init__(self, commands: Sequence[Sequence[str]], *, backoff: Callable[[], Backoff] = Backoff) -> None:
+        self._workers = [_Worker(number, command) for number, command in enumerate(commands, 1)]
+        self._backoff = backoff
+        self._stop = asyncio.Event()
+        self._signals = 0  # that asked to stop
+        self._has_joined = False  # any of them, ever
+        self._is_refused = False
+        self._codes: list[int] = []  # of the processes that ended after the stop
+        self._roll_again = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until SIGINT or SIGTERM, and return the exit code once all processes have ended: 0 if each drained.
+
+        SIGHUP restarts them one after the other. A second signal to stop is passed on as well, the third kills them. Where one ends with
+        `REFUSED` before any has ever joined its group, all are stopped: what one can't start with, none can.
+        """
+        loop = asyncio.get_running_loop()
+        for number in _STOPS:
+            loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._roll_again.set)
+        rolling = asyncio.create_task(self._roll())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in self._workers:
+                    group.create_task(self._keep(worker))
+        finally:
+            rolling.cancel()
+            for number in (*_STOPS, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+        return REFUSED if self._is_refused else next(filter(None, self._codes), 0)
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info("asked to stop, all worker processes drain", signal=number.name, workers=len(self._workers))
+        self._stop_all(signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
+
+    def _stop_all(self, number: signal.Signals) -> None:
+        self._stop.set()
+        for worker in self._workers:
+            worker.signal(number)
+
+    async def _keep(self, worker: _Worker) -> None:
+        """Start the process of `worker`, again whenever it ends, until all stop."""
+        backoff = self._backoff()
+        while not self._stop.is_set():
+            backoff.started()
+            joining = asyncio.create_task(self._note_join(worker))
+            try:
+                code = await worker.run()
+            except OSError as error:
+                code = None
+                log.warning("a worker process can't be started now", worker=worker.number, error=said(error))
+            joining.cancel()
+            if self._stop.is_set():
+                self._codes.append(self._after_stop(code))
+            elif code == REFUSED and not self._has_joined:
+                log.error("a worker process can't start, so all are stopped", worker=worker.number, code=code)
+                self._is_refused = True
+                self._stop_all(signal.SIGTERM)
+            elif worker.replaced is not None:
+                worker.replaced.set()
+                worker.replaced = None
+            else:
+                delay = backoff.ended()
+                log.warning("a worker process ended, it is started again", worker=worker.number, code=_as_shell(code), retry_in=delay)
+                await _wait(self._stop, delay)
+
+    def _after_stop(self, code: int | None) -> int:
+        """The exit code that counts: a process that the first signal met before it could take signals had nothing to drain."""
+        return 0 if code is None or (code == -signal.SIGTERM and self._signals < 2) else _as_shell(code)
+
+    async def _note_join(self, worker: _Worker) -> None:
+        await worker.has_joined.wait()
+        self._has_joined = True
+
+    async def _roll(self) -> None:
+        """At each SIGHUP let each process drain and the next one join, before the one after it; a new SIGHUP begins another round."""
+        while True:
+            await self._roll_again.wait()
+            self._roll_again.clear()
+            log.info("the worker processes are restarted one after the other", workers=len(self._workers))
+            for worker in self._workers:
+                await worker.has_joined.wait()
+                replaced = worker.replaced = asyncio.Event()
+                worker.signal(signal.SIGTERM)
+                await replaced.wait()
+                await worker.has_joined.wait()
+            log.info("all worker processes were restarted", workers=len(self._workers))
+
+
+def _as_shell(code: int | None) -> int:
+    """An exit code as a shell has it: 128 + n after signal n, and 126 of what could not be started."""
+    return 126 if code is None else 128 - code if code < 0 else code
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

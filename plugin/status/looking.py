@@ -1,0 +1,225 @@
+"""Looking at a group from outside: what it has committed, who is in it, and what its own topics hold. No worker is asked, or needed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
+
+from ackwise.middleware.commitmetadata import CommitMetadata, decode
+from ackwise.middleware.controlrecord import ControlRecord, UnreadableControl
+from ackwise.middleware.controlrecord import decode as decode_control
+from ackwise.middleware.errors import ConfigurationError, Unavailable
+from ackwise.middleware.message import Delivery
+from ackwise.plugin.deadletters.letter import LetterId
+from ackwise.plugin.deadletters.letterstate import States
+from ackwise.plugin.deadletters.place import Place
+from ackwise.plugin.group.copyreader import CopyReader, Left, reading
+from ackwise.plugin.group.membership import GroupMember, Membership
+from ackwise.plugin.status.standing import LettersStanding, LevelStanding, PartitionStanding, PausedByCommand, Standing
+
+__all__ = ["look_at"]
+
+#: Seconds for one look.
+_TIMEOUT: Final = 60.0
+
+#: Offsets at the end of a partition of dead letters among which the newest is looked for: some may be marks of transactions.
+_LAST_FEW: Final = 10
+
+#: Characters at the end of a member's id that tell it from others of its client.
+_TAIL: Final = 6
+
+
+async def look_at(place: Place) -> Standing:
+    """How the group of `place` stands now.
+
+    Raises `ConfigurationError` for a group that nobody knows, and for a client that may not look, and `Unavailable`.
+    """
+    async with _asking(place) as copies:
+        topics = await copies.topics()
+        membership = await copies.membership(place.group)
+        committed = await copies.committed()
+        read = _read_topics(place, membership, committed, topics)
+        if not read and not {place.names.retry, place.names.dead_letter} & topics:
+            raise ConfigurationError(
+                f"there is no consumer group {place.group!r} at {place.settings.brokers}: it has no member, no commit and no topic; "
+                "check the name, and that this client may see them"
+            )
+        levels = _level_topics(place, topics)
+        mine = {partition: commit for partition, commit in committed.items() if partition.topic in {*read, *levels}}
+        wanted = [*read, *levels, place.names.dead_letter, place.state_topic, place.names.control]
+        left = await copies.left(await copies.partitions(wanted), mine)
+        paused = await _paused(copies, _of(left, place.names.control))
+        return Standing(
+            place.group,
+            membership.state,
+            tuple(_named(member) for member in membership.members),
+            len((await copies.membership(place.names.relay_group)).members),
+            tuple([each async for each in _partitions(copies, read, left, membership, mine, paused, _handlers(place))]),
+            tuple(LevelStanding(topic, topic.removeprefix(f"{place.group}."), _size(_of(left, topic))) for topic in levels),
+            await _letters(copies, place.names.dead_letter, _of(left, place.names.dead_letter), _of(left, place.state_topic)),
+            tuple(PausedByCommand(str(record.target), record.at_ms) for record in paused),
+        )
+
+
+@asynccontextmanager
+async def _asking(place: Place) -> AsyncIterator[CopyReader]:
+    try:
+        async with asyncio.timeout(_TIMEOUT), reading(place.settings, place.names) as copies:
+            try:
+                yield copies
+            except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
+                raise ConfigurationError(
+                    f"this client may not look at group {place.group!r} ({type(error).__name__}); allow it to describe the group and "
+                    f"{place.names.relay_group!r}, and to read their topics"
+                ) from error
+    except (KafkaError, TimeoutError) as error:
+        raise Unavailable(
+            f"the brokers {place.settings.brokers!r} do not say how group {place.group!r} stands ({type(error).__name__}); see that they "
+            "are there, and try again"
+        ) from error
+
+
+def _read_topics(
+    place: Place, membership: Membership, committed: Collection[TopicPartition], topics: Collection[str]
+) -> list[str]:  # fmt: skip
+    """What the group reads: as the app says, or else what it has committed or is assigned, and its retry topic.
+
+    Sources that a share group consumes are left out: no offset of a consumer group says how far they are.
+    """
+    if place.app is None:
+        known = {partition.topic for partition in (*committed, *membership.owners)}
+    else:
+        known = set(place.app.sources) if place.app.slots.share is None else set()
+    others = {topic for topic in topics if topic.startswith((f"{place.group}.delay.", f"{place.group}.send."))}
+    return sorted(known & set(topics) - others - {place.names.retry}) + [place.names.retry] * (place.names.retry in topics)
+
+
+def _handlers(place: Place) -> dict[str, list[str]]:
+    """The topics of each handler; nothing is known of them without an app."""
+    if place.app is None:
+        return {}
+    return {agent.name: [*agent.topics, place.names.retry] for agent in place.app.agents}
+
+
+async def _partitions(
+    copies: CopyReader,
+    topics: Sequence[str],
+    left: Mapping[TopicPartition, Left],
+    membership: Membership,
+    committed: Mapping[TopicPartition, Any],
+    paused: Sequence[ControlRecord],
+    handlers: Mapping[str, Sequence[str]],
+) -> AsyncIterator[PartitionStanding]:
+    owners = membership.owners
+    for partition, rest in ((partition, rest) for topic in topics for partition, rest in _of(left, topic).items()):
+        first = await _first(copies, partition, rest) if rest.position < rest.end else None
+        told = decode(rest.metadata) or CommitMetadata()
+        commit = committed.get(partition)
+        in_place = [entry for entry in told.in_place if entry.offset >= rest.position]
+        yield PartitionStanding(
+            partition.topic,
+            partition.partition,
+            None if (owner := owners.get(partition)) is None else _named(owner),
+            None if commit is None else commit.offset,
+            rest.end,
+            rest.end - rest.position,
+            told.finished.bits.bit_count() if told.finished is not None and told.finished.base == rest.position else 0,
+            None if first is None else _age(first.timestamp_ms),
+            len(in_place),
+            max((entry.attempts for entry in in_place), default=0),
+            min((max(0.0, round(entry.due_ms / 1000 - time.time(), 1)) for entry in in_place), default=None),
+            tuple(str(record.target) for record in paused if _is_about(record, partition, handlers)),
+        )
+
+
+def _is_about(record: ControlRecord, partition: TopicPartition, handlers: Mapping[str, Sequence[str]]) -> bool:
+    handler, paused = record.target
+    return paused is not None and tuple(paused) == tuple(partition) if handler is None else partition.topic in handlers.get(handler, ())
+
+
+def _level_topics(place: Place, topics: Collection[str]) -> list[str]:
+    """Those of the app in their order; of a group alone, all that are there."""
+    known = [topic for topic in (*place.names.delays, *place.names.sends) if topic in topics]
+    if place.app is not None:
+        return known
+    begins = f"{place.group}.delay.", f"{place.group}.send."
+    return [*known, *sorted(topic for topic in topics if topic.startswith(begins) and topic not in known)]
+
+
+def _of(left: Mapping[TopicPartition, Left], topic: str) -> dict[TopicPartition, Left]:
+    return dict(sorted((partition, rest) for partition, rest in left.items() if partition.topic == topic))
+
+
+def _size(left: Mapping[TopicPartition, Left]) -> int:
+    return sum(rest.end - rest.position for rest in left.values())
+
+
+async def _letters(
+    copies: CopyReader, topic: str, left: Mapping[TopicPartition, Left], marks: Mapping[TopicPartition, Left]
+) -> LettersStanding | None:
+    """By offsets and marks: the topic is not read, however large it is.
+
+    A mark that is older than all letters there is about a letter of an earlier topic of this name, and counts for nothing.
+    """
+    if not left:
+        return None
+    letters, states = _size(left), States()
+    for partition, rest in marks.items():
+        async for record in _records(copies, partition, rest):
+            states.take(record.key, record.value)
+    oldest = {partition.partition: await _first(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end}
+    marked = sum(1 for letter in states.letters if _is_there(letter, oldest.get(letter.partition)))
+    newest = [await _newest(copies, partition, rest) for partition, rest in left.items() if rest.position < rest.end]
+    ages = [_age(each) for each in newest if each is not None]
+    return LettersStanding(topic, letters, max(0, letters - marked), min(ages, default=None))
+
+
+def _is_there(letter: LetterId, oldest: Delivery | None) -> bool:
+    return oldest is not None and letter.offset >= oldest.offset and letter.timestamp_ms >= oldest.timestamp_ms
+
+
+async def _newest(copies: CopyReader, partition: TopicPartition, left: Left) -> int | None:
+    tail = left._replace(position=max(left.position, left.end - _LAST_FEW))
+    times = [record.timestamp_ms async for record in _records(copies, partition, tail)]
+    return max(times, default=None)
+
+
+async def _paused(copies: CopyReader, left: Mapping[TopicPartition, Left]) -> list[ControlRecord]:
+    """What is paused by command; nothing is without a control topic."""
+    found = {}
+    for partition, rest in left.items():
+        async for record in _records(copies, partition, rest):
+            try:
+                control = decode_control(record.key, record.value)
+            except UnreadableControl:  # a command about one message
+                continue
+            found[control.target] = control
+    return sorted((record for record in found.values() if record.paused), key=lambda record: str(record.target))
+
+
+async def _first(copies: CopyReader, partition: TopicPartition, left: Left) -> Delivery | None:
+    async with aclosing(_records(copies, partition, left)) as records:
+        async for record in records:
+            return record
+    return None
+
+
+async def _records(copies: CopyReader, partition: TopicPartition, left: Left) -> AsyncGenerator[Delivery, None]:
+    async for record, _ in copies.records(partition, left):
+        if record.offset >= left.end:
+            return
+        yield record
+
+
+def _named(member: GroupMember) -> str:
+    return f"{member.client} {member.host} …{member.id[-_TAIL:]}"
+
+
+def _age(timestamp_ms: int) -> float:
+    return max(0.0, round(time.time() - timestamp_ms / 1000, 1))

@@ -1,0 +1,109 @@
+"""`Standing`: how a whole group stands over all its workers, and what in it needs somebody. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["LettersStanding", "LevelStanding", "PartitionStanding", "PausedByCommand", "Standing", "findings"]
+
+
+class PartitionStanding(NamedTuple):
+    """One partition that the group reads. Ages and times are seconds; offsets are `None` where nothing was committed."""
+
+    topic: str
+    partition: int
+    owner: str | None
+    """Client, host and the end of the member's id; `None` if nobody has it."""
+    committed: int | None
+    """The watermark as of the last commit: the first message that is not done."""
+    end: int
+    lag: int
+    """Offsets from the watermark to the end."""
+    done_ahead: int
+    """How many of these are done already, behind one that is not; as far as the commit could say."""
+    age: float | None
+    """Since the timestamp of the record at the watermark; `None` if nothing is left, or the record can't be read."""
+    waiting: int
+    """Messages that failed and wait in place for their next attempt."""
+    waiting_attempts: int
+    """The most attempts that one of these has had."""
+    due_in: float | None
+    """Until the first of these is tried again."""
+    paused: tuple[str, ...]
+    """What paused it by command: a handler, or the partition."""
+
+
+class LevelStanding(NamedTuple):
+    """Copies that wait in one delay topic until they are due."""
+
+    topic: str
+    level: str
+    pending: int
+
+
+class LettersStanding(NamedTuple):
+    """Dead letters: how many are in the topic, how many nobody has redriven or dropped, and the seconds since the newest one."""
+
+    topic: str
+    letters: int
+    open: int
+    newest_age: float | None
+
+
+class PausedByCommand(NamedTuple):
+    """What `ackwise pause` has paused, and since when, epoch milliseconds."""
+
+    what: str
+    at_ms: int
+
+
+class Standing(NamedTuple):
+    """One group. `state` is the coordinator's word: `Stable`, `Empty` and so on."""
+
+    group: str
+    state: str
+    members: tuple[str, ...]
+    relays: int
+    """Members of the relay's own group."""
+    partitions: tuple[PartitionStanding, ...]
+    levels: tuple[LevelStanding, ...]
+    letters: LettersStanding | None
+    """`None` without a topic for them."""
+    paused: tuple[PausedByCommand, ...]
+
+    @property
+    def lag(self) -> int:
+        """Of all partitions."""
+        return sum(each.lag for each in self.partitions)
+
+
+def findings(standing: Standing) -> list[str]:
+    """What needs somebody, a sentence each; none if the group is healthy. A lag is none: only its owner knows how much is too much."""
+    return [*_of_members(standing), *_of_pauses(standing.paused), *_of_relay(standing), *_of_letters(standing.letters)]
+
+
+def _of_members(standing: Standing) -> Iterator[str]:
+    if not standing.members:
+        yield f"no worker is in the group, which is {standing.state}; start one"
+    elif standing.state != "Stable":
+        yield f"the group rebalances ({standing.state}), and nobody has a partition; look again in a moment"
+    elif orphans := [each for each in standing.partitions if each.owner is None]:
+        first = orphans[0]
+        yield f"nobody has {len(orphans)} of {len(standing.partitions)} partitions, such as {first.topic}/{first.partition}"
+
+
+def _of_pauses(paused: Sequence[PausedByCommand]) -> Iterator[str]:
+    for each in paused:
+        yield f"{each.what} is paused by command; ackwise resume lets it go on"
+
+
+def _of_relay(standing: Standing) -> Iterator[str]:
+    pending = sum(level.pending for level in standing.levels)
+    if pending and not standing.relays:
+        yield f"no relay runs, and {pending} copies wait to come back; start a worker, or ackwise relay"
+
+
+def _of_letters(letters: LettersStanding | None) -> Iterator[str]:
+    if letters is not None and letters.open:
+        yield f"{letters.open} dead letters are open; ackwise dlq list shows what they died of"

@@ -1,0 +1,38 @@
+"""The last commits of the groups that events are about, asked of the brokers before the events are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ackwise.middleware.commitmetadata import LastCommit
+from ackwise.plugin.cli.target import find_app
+from ackwise.plugin.cli.waiting import wait_for
+from ackwise.spark.events.groups import groups_in
+
+__all__ = ["commits_at"]
+
+#: An app, and no port.
+_APP: Final = re.compile(r"[\w.]+:[^\W\d]\w*")
+
+
+def commits_at(brokers: str, roots: Sequence[Path]) -> list[LastCommit]:
+    """Return the last commits that `brokers`, addresses or an app that has them, keep of the groups in `roots`.
+
+    What is committed later is in no file yet. Raises `ConfigurationError` or `Unavailable`.
+    """
+    from ackwise.plugin.group.lastcommits import last_commits  # here: a help needs no Kafka client
+
+    return wait_for(last_commits(_settings(brokers), groups_in(roots)))
+
+
+def _settings(brokers: str) -> Any:
+    from ackwise.plugin.settings.config import read_config
+    from ackwise.plugin.settings.hostsettings import HostSettings
+
+    if _APP.fullmatch(brokers):
+        return find_app(brokers).group().settings
+    options: Any = {name: entry.value for name, entry in read_config().of("client_options").items()}
+    return HostSettings(brokers, "reconcile", client_options=options)

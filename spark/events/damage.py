@@ -1,0 +1,77 @@
+"""Files of events that are damaged: columns that are not those of events, and content that can't be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ackwise.spark.events.logs import Logs
+
+if TYPE_CHECKING:
+    from ackwise.spark.events.sources import Evidence
+
+__all__ = ["strangeness", "without_damaged"]
+
+#: Columns that files of version 1 lack.
+_LATER: Final = frozenset({"proved", "mono_ns"})
+
+
+def strangeness(path: Path) -> str:
+    """Return why a Parquet file is not one of events, worded to follow its name, or an empty text. Reads its footer.
+
+    Only pages have a checksum of their own: a bit that flips in the footer may give a column another name or type.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ackwise.stores.journal.parquet import SCHEMA
+
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowException, OSError, ValueError):
+        return "has a damaged footer"
+    for field in SCHEMA:
+        if field.name not in found.names:
+            if field.name not in _LATER:
+                return f"has no column {field.name!r}, so it is not a file of events or is damaged"
+        elif _kind(found.field(field.name).type) != _kind(field.type):
+            return f"has another type of column {field.name!r}, so it is not a file of events or is damaged"
+    return ""
+
+
+def without_damaged(evidence: Evidence) -> Evidence | None:
+    """Return the same without the files that can't be read to their ends, each named; `None` if all can be. Reads all of them."""
+    from ackwise.spark.events.sources import writer_of
+
+    damaged = [path for path in evidence.files if not _is_whole(path)]
+    if not damaged:
+        return None
+    sentences = tuple(f"{path} is damaged; its events count as missing" for path in damaged)
+    logs = Logs(evidence.logs.unreadable | {writer_of(path) for path in damaged}, evidence.logs.still_written)
+    files = tuple(path for path in evidence.files if path not in damaged)
+    return replace(evidence, files=files, logs=logs, unreadable=(*evidence.unreadable, *sentences))
+
+
+def _is_whole(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for number in range(file.num_row_groups):
+                file.read_row_group(number)
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    return True
+
+
+def _kind(type: Any) -> str:
+    """What Spark takes for the same: integers of any width, dictionaries of texts."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type):
+        return _kind(type.value_type)
+    if pa.types.is_signed_integer(type):
+        return "integer"
+    return "text" if pa.types.is_string(type) or pa.types.is_large_string(type) else str(type)

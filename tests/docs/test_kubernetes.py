@@ -1,0 +1,76 @@
+"""The page about Kubernetes: its manifests are such that a worker starts, is watched, and may end in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+import yaml  # type: ignore[import-untyped]  # ships no types
+from tests.docs.pages import snippets
+
+from ackwise import App, ConfigurationError
+from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.entries import ENTRIES, variable_of
+from ackwise.plugin.watch.watching import Watching
+
+#: Seconds until the process has ended after its drain, whatever hangs.
+LAST_RESORT = 10
+
+
+def manifests() -> list[Any]:
+    return [found for each in snippets("docs/how-to/kubernetes.md") if each.language == "yaml" for found in yaml.safe_load_all(each.code)]
+
+
+DEPLOYMENT, BUDGET = manifests()
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+(WORKER,) = POD["containers"]
+
+
+def test_they_are_a_deployment_and_what_protects_it() -> None:
+    assert [each["kind"] for each in manifests()] == ["Deployment", "PodDisruptionBudget"]
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    assert DEPLOYMENT["spec"]["selector"]["matchLabels"] == BUDGET["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_the_command_line_is_one_that_ackwise_takes() -> None:
+    assert WORKER["command"] == ["ackwise"]  # nothing in front of it keeps the signal
+    root: Any = typer.main.get_command(new_app())
+    name, *arguments = WORKER["args"]
+    parsed = root.commands[name].make_context(name, arguments).params
+    assert parsed["watch"] == 9464
+
+
+def test_each_variable_sets_an_entry() -> None:
+    known = {variable_of(path) for path in ENTRIES}
+    assert [each["name"] for each in WORKER["env"] if each["name"] not in known] == []
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_each_probe_asks_a_page_that_is_served_at_the_port_that_is_watched(probe: str) -> None:
+    asked = WORKER[probe]["httpGet"]
+    ports = {port["name"]: port["containerPort"] for port in WORKER["ports"]}
+    assert str(ports[asked["port"]]) == WORKER["args"][WORKER["args"].index("--watch") + 1]
+    assert asked["path"] == ("/ready" if probe == "readinessProbe" else "/live")
+    assert hasattr(Watching, f"_{asked['path'][1:]}")
+    assert {each["name"]: each.get("value") for each in WORKER["env"]}["ACKWISE_WATCH__HOST"] == "0.0.0.0"  # probes come from outside
+
+
+def test_a_pod_has_the_time_to_drain() -> None:
+    drain: Any = ENTRIES[("drain_timeout",)].default
+    assert POD["terminationGracePeriodSeconds"] > drain + LAST_RESORT
+
+
+def test_a_loop_that_is_busy_for_half_a_minute_is_not_restarted() -> None:
+    probe = WORKER["livenessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > 30
+
+
+def test_pods_are_replaced_one_after_the_other() -> None:
+    assert DEPLOYMENT["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_static_membership_is_refused_with_the_reason_on_the_page() -> None:
+    with pytest.raises(ConfigurationError, match="a static member's partitions would wait for it after a stop"):
+        App("billing", brokers="nowhere:1", config=Config(), client_options={"group_instance_id": "billing-0"})

@@ -1,0 +1,42 @@
+"""What the brokers keep beside the last commits of a group, asked from outside."""
+
+from __future__ import annotations
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+from tests.servers import RawKafka
+
+from ackwise.middleware.commitmetadata import CommitMetadata, LastCommit
+from ackwise.middleware.errors import Unavailable
+from ackwise.plugin.group.lastcommits import last_commits
+from ackwise.plugin.local.broker import LocalKafka
+from ackwise.plugin.settings.hostsettings import HostSettings
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+async def committed(kafka: LocalKafka, raw_kafka: RawKafka) -> str:
+    """A group with three partitions: two of one writer, one of somebody else."""
+    group = topic = await raw_kafka.new_topic(partitions=3)
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(3)]
+        consumer.assign(partitions)
+        beside = [CommitMetadata(2**62, 7).encode(), CommitMetadata(2**62, 9).encode(), "of a connector"]
+        await consumer.commit({place: OffsetAndMetadata(0, text) for place, text in zip(partitions, beside, strict=True)})
+    finally:
+        await consumer.stop()
+    return group
+
+
+async def test_each_writer_is_named_with_its_last_events_and_what_is_foreign_is_passed_over(kafka: LocalKafka, committed: str) -> None:
+    found = await last_commits(HostSettings(kafka.bootstrap, "reconcile"), {committed, "nobody"})
+    assert found == [LastCommit(committed, 2**62, 7), LastCommit(committed, 2**62, 9)]
+
+
+async def test_brokers_that_are_away_are_said_in_one_sentence() -> None:
+    with pytest.raises(Unavailable, match="localhost:1"):
+        await last_commits(HostSettings("localhost:1", "reconcile"), {"g"})

@@ -1,0 +1,35 @@
+"""What in a group needs somebody: decided from values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackwise.plugin.status.standing import LettersStanding, LevelStanding, PartitionStanding, PausedByCommand, Standing, findings
+
+PARTITION = PartitionStanding("orders", 0, "ackwise 10.0.0.7 …abc", 5, 9, 4, 0, 3.0, 0, 0, None, ())
+HEALTHY = Standing(
+    "billing", "Stable", ("ackwise 10.0.0.7 …abc",), 1, (PARTITION,), (LevelStanding("billing.delay.5s", "delay.5s", 2),),
+    LettersStanding("billing.dlq", 2, 0, 7.0), (),
+)  # fmt: skip
+
+
+def test_a_lag_copies_that_wait_and_letters_that_were_seen_to_need_nobody() -> None:
+    assert findings(HEALTHY) == []
+    assert HEALTHY.lag == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"state": "Empty", "members": ()}, "no worker is in the group, which is Empty; start one"),
+        ({"state": "PreparingRebalance"}, "the group rebalances (PreparingRebalance), and nobody has a partition; look again in a moment"),
+        ({"partitions": (PARTITION, PARTITION._replace(partition=1, owner=None))}, "nobody has 1 of 2 partitions, such as orders/1"),
+        ({"paused": (PausedByCommand("bill", 1),)}, "bill is paused by command; ackwise resume lets it go on"),
+        ({"relays": 0}, "no relay runs, and 2 copies wait to come back; start a worker, or ackwise relay"),
+        ({"letters": LettersStanding("billing.dlq", 2, 1, 7.0)}, "1 dead letters are open; ackwise dlq list shows what they died of"),
+    ],
+)
+def test_each_of_these_needs_somebody(change: dict[str, Any], sentence: str) -> None:
+    assert findings(HEALTHY._replace(**change)) == [sentence]

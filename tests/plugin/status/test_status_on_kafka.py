@@ -1,0 +1,51 @@
+"""`ackwise status` on a real Kafka: two workers, each with partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.servers import RawKafka
+from typer.testing import CliRunner
+
+from ackwise import App, Message
+from ackwise.plugin.cli.root import new_app
+from ackwise.plugin.settings.config import Config
+
+pytestmark = pytest.mark.kafka
+
+
+def worker(raw_kafka: RawKafka, group: str, topic: str, name: str) -> App:
+    app = App(group, brokers=raw_kafka.bootstrap, config=Config(), client_id=name, commit_interval=0.1, session_timeout=6.0)
+
+    @app.agent(topic)
+    async def bill(message: Message[bytes]) -> None: ...
+
+    return app
+
+
+async def status(raw_kafka: RawKafka, group: str) -> Any:
+    arguments = ["status", group, "--brokers", raw_kafka.bootstrap, "--json"]
+    done = await asyncio.to_thread(CliRunner().invoke, new_app(), arguments, prog_name="ackwise")
+    assert done.exit_code in (0, 1), done.output
+    return json.loads(done.stdout)
+
+
+async def test_each_partition_has_the_worker_that_the_broker_gave_it_to(raw_kafka: RawKafka) -> None:
+    topic, group = await raw_kafka.new_topic(partitions=2), raw_kafka.new_group()
+    await raw_kafka.produce(topic, b"a", b"b")
+    async with worker(raw_kafka, group, topic, "first").running() as first, worker(raw_kafka, group, topic, "second").running() as second:
+        await first.ready()
+        await second.ready()
+        async with asyncio.timeout(60):
+            while (found := await status(raw_kafka, group))["findings"] or len(found["members"]) < 2 or found["lag"]:  # noqa: ASYNC110  # a broker tells nobody
+                await asyncio.sleep(0.2)
+    partitions = [each for each in found["partitions"] if each["topic"] == topic]
+    assert {each["owner"] for each in partitions} == set(found["members"])
+    assert {name.split()[0] for name in found["members"]} == {"first", "second"}
+    assert sum(each["committed"] or 0 for each in partitions) == 2
+    after = await status(raw_kafka, group)
+    assert after["findings"] == ["no worker is in the group, which is Empty; start one"]
+    assert {each["topic"] for each in after["partitions"]} == {topic, f"{group}.retry"}
