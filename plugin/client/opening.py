@@ -8,7 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
+from aiokafka.errors import KafkaConnectionError
+
+from ackwise.plugin.client.authentication import find_refusal
 from ackwise.plugin.client.closing import close_consumer
+from ackwise.plugin.client.refusal import NotLetIn
 
 __all__ = ["first_connection_closed", "opened", "start"]
 
@@ -20,11 +24,23 @@ _CLOSE: Final = 2.0
 #: What aiokafka calls the connection that it asks for the brokers first. It closes it when that answers or fails, and forgets it otherwise.
 _FIRST_CONNECTION: Final = "bootstrap_conn"
 
+#: What aiokafka says, in an assertion, of a mechanism that needs Kerberos.
+_NO_KERBEROS: Final = "gssapi library required"
+
 
 async def start(client: Any) -> None:
-    """Start `client`. Raise what it raises; no connection stays open that nobody knows of."""
-    with first_connection_closed():
-        await client.start()
+    """Start `client`. Raise what it raises, and `NotLetIn` if brokers refuse it; no connection stays open that nobody knows of."""
+    try:
+        with first_connection_closed():
+            await client.start()
+    except KafkaConnectionError as error:
+        if (refusal := await find_refusal(client)) is not None:
+            raise refusal from error
+        raise
+    except AssertionError as error:
+        if str(error) != _NO_KERBEROS:
+            raise
+        raise NotLetIn("sasl_mechanism is GSSAPI, which needs a package that is not installed: pip install gssapi") from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
+    KafkaError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
     UnrecognizedBrokerVersion,
@@ -20,7 +21,15 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
-__all__ = ["is_refusal"]
+__all__ = ["NotLetIn", "is_refusal", "reason"]
+
+
+class NotLetIn(KafkaError):
+    """The brokers do not let this client in: its text says which, why, and what to do."""
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.args))  # without the name of the class, which aiokafka would put before it
+
 
 _REFUSALS: Final = (
     AuthenticationFailedError,
@@ -31,6 +40,7 @@ _REFUSALS: Final = (
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
+    NotLetIn,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
     UnrecognizedBrokerVersion,
@@ -42,3 +52,8 @@ _REFUSALS: Final = (
 def is_refusal(error: BaseException) -> bool:
     """Whether asking again is in vain. What has no class of its own, such as a broker's unknown error, may pass."""
     return isinstance(error, _REFUSALS)
+
+
+def reason(error: BaseException) -> str:
+    """Why a client could not start: the sentence of a `NotLetIn`, the class of anything else."""
+    return str(error) if isinstance(error, NotLetIn) else type(error).__name__

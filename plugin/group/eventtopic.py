@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 
 from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.client.opening import opened
+from ackwise.plugin.client.refusal import reason
 from ackwise.plugin.group.topics import connected
 from ackwise.plugin.settings.hostsettings import HostSettings
 
@@ -73,7 +74,7 @@ async def event_topic(settings: HostSettings, name: str) -> AsyncIterator[EventT
         try:
             await stack.enter_async_context(opened(producer))
         except KafkaError as error:
-            raise Unavailable(f"the brokers {settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
+            raise Unavailable(f"the brokers {settings.brokers!r} do not answer a producer ({reason(error)})") from error
         yield EventTopic(producer, name, cluster, is_untouched=await _is_untouched(settings, name, await producer.partitions_for(name)))
 
 

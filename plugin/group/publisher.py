@@ -17,6 +17,7 @@ from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.client.logthrottle import LogThrottle
 from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.refusal import reason
 from ackwise.plugin.settings.hostsettings import HostSettings
 
 __all__ = ["KafkaPublisher"]
@@ -87,7 +88,7 @@ class KafkaPublisher:
             await answer(start(producer), within=_START_TIMEOUT)
             is_connected = True
         except (KafkaError, OSError) as error:
-            raise PublishUnavailable(f"the brokers {self._settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
+            raise PublishUnavailable(f"the brokers {self._settings.brokers!r} do not answer a producer ({reason(error)})") from error
         finally:
             if not is_connected:
                 await close_consumer(producer, within=_CLOSE_TIMEOUT)

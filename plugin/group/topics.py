@@ -22,6 +22,7 @@ from ackwise.middleware.retry import DelayLevels
 from ackwise.plugin.client.bounded import is_asked_to_end
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.refusal import NotLetIn
 from ackwise.plugin.group.topicnames import TopicNames
 from ackwise.plugin.group.topicplan import APPEND_TIME, TIMESTAMP_TYPE, Topic, TopicPlan, plan_topics
 from ackwise.plugin.settings.addresses import require_broker
@@ -149,12 +150,14 @@ async def connected(settings: HostSettings) -> AsyncIterator[AIOKafkaAdminClient
             f"the brokers {settings.brokers!r} can't describe or create topics on request; set create_topics to 'broker', "
             "so that they are created when first used"
         ) from None
+    except NotLetIn as error:
+        raise ConfigurationError(str(error)) from error
     except (KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and is_asked_to_end():
             raise
         raise Unavailable(
             f"the brokers {settings.brokers!r} take connections and do not answer questions about topics ({type(error).__name__}); "
-            "check that they are Kafka, that they are not overloaded, and the credentials in client_options"
+            "check that they are Kafka, that they are not overloaded, and security_protocol and the credentials in client_options"
         ) from error
     finally:
         await close_consumer(admin, within=_CLOSE_TIMEOUT)

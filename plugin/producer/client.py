@@ -16,6 +16,7 @@ from ackwise.plugin.client.bounded import answer
 from ackwise.plugin.client.closing import close_consumer
 from ackwise.plugin.client.internals import has_stopped_sending
 from ackwise.plugin.client.opening import start
+from ackwise.plugin.client.refusal import reason
 
 __all__ = ["IdempotentClient", "OnItsWay", "SenderSettings", "connected"]
 
@@ -157,7 +158,7 @@ async def connected(settings: SenderSettings, options: Mapping[str, object], *, 
         await answer(start(producer), within=_START_TIMEOUT)
         is_connected = True
     except (KafkaError, OSError) as error:
-        raise PublishUnavailable(f"the brokers {settings.brokers!r} do not answer a producer ({type(error).__name__})") from error
+        raise PublishUnavailable(f"the brokers {settings.brokers!r} do not answer a producer ({reason(error)})") from error
     finally:
         if not is_connected:
             await close_consumer(producer, within=_CLOSE_TIMEOUT)
