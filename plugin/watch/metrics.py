@@ -121,7 +121,7 @@ _ENTRIES: Final = (
     MetricEntry("ackwise_outbox_shards", "gauge", "shards", (), "shards that this worker owns"),
     MetricEntry("ackwise_outbox_lag_seconds", "gauge", "s", (), "age of the oldest row when this worker last read; 0 once none waited"),
     MetricEntry("ackwise_outbox_brokers_away", "gauge", "", (), "1 while no broker takes the rows"),
-    MetricEntry("ackwise_outbox_sent_total", "counter", "rows", (), "rows that this worker sent and deleted"),
+    MetricEntry("ackwise_outbox_sent_total", "counter", "rows", (), "rows that this worker sent"),
     MetricEntry("ackwise_outbox_failed_total", "counter", "rows", (), "failures of rows that are tried again"),
     MetricEntry("ackwise_outbox_parked_total", "counter", "rows", (), "rows that this worker parked"),
     MetricEntry(
