@@ -152,7 +152,7 @@ def differences(
         elif position in dead:
             allowed = {"DEAD_LETTERED"}
         elif runs or record.fate is not PlannedFate.BILLED:
-            allowed = {"DUPLICATE_SUPPRESSED"}
+            allowed = {"DUPLICATE_SUPPRESSED", "SUPPRESSED_BY_DEAD"} if not runs else {"DUPLICATE_SUPPRESSED"}
         else:
             allowed = set()
         verdict, flags = judged.get(position, ("no verdict", frozenset()))

@@ -10,7 +10,7 @@ from typing import Any, cast
 from ackwise.middleware import identity
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.columns import FIRST
-from ackwise.middleware.decoding import decoded, decoded_ahead
+from ackwise.middleware.decoding import Raised, decoded, decoded_ahead, ends, unavailable
 from ackwise.middleware.disposition import Dead, Done, Duplicate, Failure, Later, Reason
 from ackwise.middleware.errors import CodecUnavailable, StoreUnavailable, UndecodableHeader
 from ackwise.middleware.events import EventCode
@@ -106,7 +106,9 @@ class Admission:
         """Let an asynchronous decoder decode what `decode` then takes; nothing is decided here."""
         for run in runs:
             if not run.prepared and run.stage in (Stage.FETCHED, Stage.WITHHELD):
-                run.ahead = await decoded_ahead(run, self._agent)
+                run.ahead = ahead = await decoded_ahead(run, self._agent)
+                if isinstance(ahead[-1], Raised) and ends(ahead[-1].error):
+                    return  # what is behind it is not decoded, and waits
 
     def _decode(self, runs: list[Run], run: Run) -> tuple[BaseException | None, CodecUnavailable | None]:
         """What can't be decoded is dead, what can't be decoded now is held. Returns what stops the app, and why something is held."""
@@ -114,14 +116,14 @@ class Admission:
         for place, raised in bad.items():
             if stops(raised):
                 return raised, None
-            if isinstance(raised, CodecUnavailable):
+            if (away := unavailable(raised)) is not None:
                 (behind,) = divide(runs, run, [range(place, len(run))])
-                self._await_codec(behind, raised)
+                self._await_codec(behind, away)
                 if behind is run:
-                    return None, raised
+                    return None, away
                 values, bad = values[:place], {before: error for before, error in bad.items() if before < place}
                 self._take(runs, run, values, bad)
-                return None, raised
+                return None, away
         self._take(runs, run, values, bad)
         return None, None
 

@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from ackwise.middleware.agent import Agent
 from ackwise.middleware.errors import CodecUnavailable
+from ackwise.middleware.exceptiongroups import leaves
 from ackwise.middleware.message import Message
 from ackwise.middleware.rulings import stops
 from ackwise.middleware.run import Run
 
-__all__ = ["Raised", "decoded", "decoded_ahead"]
+__all__ = ["Raised", "decoded", "decoded_ahead", "ends", "unavailable"]
 
 #: Seconds that an asynchronous decoder may take for one value: it may ask a registry, and that may be away.
 DECODE_WITHIN: Final = 10.0
@@ -46,7 +47,7 @@ def decoded(run: Run, agent: Agent) -> tuple[list[object], dict[int, BaseExcepti
                 raise StopIteration  # the decoder's own, which `map` takes for the end of the records
         except BaseException as error:  # noqa: BLE001  # the decoder is the user's, and one in Rust may panic
             bad[len(values)] = error
-            if _ends(error):
+            if ends(error):
                 break
             values.append(None)
     return values, bad
@@ -57,7 +58,7 @@ async def decoded_ahead(run: Run, agent: Agent) -> list[object]:
     found: list[object] = []
     for raw in _raw(run, agent):
         found.append(value := await _decoded(agent.decode, raw))
-        if isinstance(value, Raised) and _ends(value.error):
+        if isinstance(value, Raised) and ends(value.error):
             found += [value] * (len(run) - len(found))
             break
     return found
@@ -71,8 +72,8 @@ async def _decoded(decode: Callable[[Any], Any], raw: object) -> object:
             return await decoding
     except BaseException as error:  # the decoder is the user's
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
+        if task is not None and task.cancelling():  # whatever the decoder makes of that
+            raise asyncio.CancelledError from error
         if limit.expired():
             return Raised(CodecUnavailable(f"the decoder did not return within {DECODE_WITHIN:g} s"))
         return Raised(error)
@@ -95,5 +96,13 @@ def _raw(run: Run, agent: Agent) -> Iterator[Any]:
     return map(_values, run.records)
 
 
-def _ends(error: BaseException) -> bool:
-    return isinstance(error, CodecUnavailable) or stops(error)
+def unavailable(error: BaseException) -> CodecUnavailable | None:
+    """The `CodecUnavailable` that `error` is, or a group of nothing else."""
+    each = leaves(error)
+    found = [leaf for leaf in each if isinstance(leaf, CodecUnavailable)]
+    return found[0] if len(found) == len(each) else None
+
+
+def ends(error: BaseException) -> bool:
+    """Whether nothing is decoded behind a message whose decoder raised this."""
+    return unavailable(error) is not None or stops(error)

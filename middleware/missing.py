@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from ackwise.middleware.outgoing import MISSING, Acked, SendAnswer
 
 __all__ = ["MissingTopics"]
+
+
+#: Seconds without a question after which a topic counts as missing anew: much more than from one try to the next.
+_PAUSE: Final = 45.0
 
 
 class MissingTopics:
@@ -15,7 +20,7 @@ class MissingTopics:
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience, self._clock = patience, clock
-        self._since: dict[str, float] = {}
+        self._missing: dict[str, tuple[float, float]] = {}  #: since when, and when it was said last
 
     def judge(self, topic: str, answer: SendAnswer) -> SendAnswer:
         """Return the answer; one for a topic that was missing all the time that it was waited for is a refusal.
@@ -23,9 +28,14 @@ class MissingTopics:
         Any other answer, such as that of an outage, begins the time anew.
         """
         if isinstance(answer, Acked) or answer.error != MISSING:
-            self._since.pop(topic, None)
+            self._missing.pop(topic, None)
             return answer
-        lasted = self._clock() - self._since.setdefault(topic, self._clock())
+        now = self._clock()
+        since, last = self._missing.get(topic, (now, now))
+        if now - last > _PAUSE:  # nobody has asked meanwhile
+            since = now
+        self._missing[topic] = since, now
+        lasted = now - since
         if lasted < self._patience:
             return answer
         return answer._replace(cause=f"topic {topic!r} is missing for {lasted:.0f} s; create it, or correct its name", retriable=False)

@@ -22,6 +22,7 @@ from ackwise.middleware.handlercall import HandlerCall
 from ackwise.middleware.outboxrows import OutboxRows
 from ackwise.middleware.pipeline import HandlerStopped, Pipeline, follow
 from ackwise.middleware.run import Run, Stage, apart
+from ackwise.middleware.sequence import first_unfinished
 from ackwise.middleware.settlement import Assignment
 from ackwise.middleware.store import ClaimKey, Outcome, Stale
 from ackwise.middleware.transaction import Finish, Finished, Taken, Transaction, TransactionalStore, TransactionAnswer
@@ -46,11 +47,24 @@ class TransactionalPipeline(Pipeline):
         one_by_one(runs)
         stopped = await self._admission.prepare(runs)
         if stopped is None and await self._may_begin(runs, assignment):
-            stopped = await self._transact(self._admission.elect(runs), assignment)
+            stopped = await self._transact(self._in_order(runs, self._admission.elect(runs)), assignment)
         follow(runs)
         await self._settle(runs, assignment, due=self._worker.monotonic())
         if stopped is not None:
             raise HandlerStopped(stopped)
+
+    def _in_order(self, runs: list[Run], elected: list[Run]) -> list[Run]:
+        """Those of `elected` that nothing waits in front of, where the partition has an order."""
+        if self.agent.order != "partition":
+            return elected
+        waiting = first_unfinished([run for run in runs if run.stage is not Stage.FETCHED])
+        if waiting is None:
+            return elected
+        now = self._worker.monotonic()
+        for run in elected:
+            if run.last > waiting:
+                run.postpone(now, "it waits behind an earlier message of its partition")
+        return [run for run in elected if run.last < waiting]
 
     async def _transact(self, runs: Sequence[Run], assignment: Assignment) -> BaseException | None:
         """Take `runs` as far as a commit, in as many transactions as it needs; returns what stops the app."""

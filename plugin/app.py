@@ -512,7 +512,7 @@ class App:
 
     async def _run(self, host: AiokafkaHost, stop: asyncio.Event) -> None:
         try:
-            with supervised(host.has_joined):
+            with supervised(host.has_joined, stop):
                 await host.run(stop)
         finally:
             self._is_running = False

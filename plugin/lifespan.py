@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -95,7 +95,7 @@ class Lifespans:
         They are left without the error that ends the worker, so that none can hide it; `time_to_leave` returns the seconds that are left
         for that. Raises `ConfigurationError` for a resource that can't be found, `StoppedWhileStarting`, and `AckwiseError` if one fails.
         """
-        entered, yielded = AsyncExitStack(), list[object]()
+        entered, yielded = list[AbstractAsyncContextManager[object]](), list[object]()
         try:
             for name, lifespan in self._lifespans:
                 yielded += _each(await _enter(entered, name, lifespan, stop))
@@ -105,15 +105,22 @@ class Lifespans:
             finally:
                 _FOUND.reset(token)
         finally:
-            await _leave(entered, group, time_to_leave())
+            for opened in reversed(entered):
+                await _leave(opened, group, time_to_leave())
 
 
 async def _enter(
-    entered: AsyncExitStack, name: str, lifespan: Callable[[], AbstractAsyncContextManager[object]], stop: asyncio.Event
+    entered: list[AbstractAsyncContextManager[object]],
+    name: str,
+    lifespan: Callable[[], AbstractAsyncContextManager[object]],
+    stop: asyncio.Event,
 ) -> object:
     try:
         async with _called_off_by(stop):
-            return await entered.enter_async_context(lifespan())
+            opened = lifespan()
+            yielded = await opened.__aenter__()
+            entered.append(opened)
+            return yielded
     except Exception as error:
         if stop.is_set():
             raise StoppedWhileStarting from error
@@ -124,11 +131,11 @@ async def _enter(
         ) from error
 
 
-async def _leave(entered: AsyncExitStack, group: str, within: float) -> None:
-    """Leave all of them. One that fails or takes too long is said; what the worker has done is settled by now."""
+async def _leave(opened: AbstractAsyncContextManager[object], group: str, within: float) -> None:
+    """Leave one. That it fails or takes too long is said, and the next is left all the same; what the worker has done is settled by now."""
     try:
         async with asyncio.timeout(within):
-            await entered.aclose()
+            await opened.__aexit__(None, None, None)
     except Exception as error:  # noqa: BLE001  # the user's own code
         log.error("a lifespan was not left in order", group=group, error=type(error).__name__, at=where_raised(error))
         log.debug("what a lifespan failed with as it was left", raised=error)

@@ -286,6 +286,13 @@ class Slots:
                 "mode='inbox'"
             )
 
+        for agent in agents:
+            if agent.decodes_async:
+                raise ConfigurationError(
+                    f"agent {agent.name!r} has an asynchronous decode, and Share locks records for a time that this could outlast; decode "
+                    "in a plain function, or leave Share out"
+                )
+
     def refuse_share(self, host: str) -> None:
         """Refuse a share group on a `host` that consumes by itself. Raises `ConfigurationError`."""
         if self.share is not None:

@@ -205,7 +205,7 @@ class MemoryOutbox(Sends):
         for row in mine:
             failure = by_id[row.id]
             row.attempts, row.cause = row.attempts + 1, failure.cause[:CAUSE]
-            row.next_at = None if failure.again_in is None else self._clock() + failure.again_in
+            row.next_at = self._clock() + (failure.again_in or 0.0)
             row.state = RowState.MESSAGE_ERROR if failure.again_in is None else RowState.LOCAL_COMMIT
         return len(mine)
 
@@ -298,7 +298,8 @@ class MemoryOutbox(Sends):
                 continue
             row.state, row.cause, changed = state_of(answer), answer.cause[:CAUSE], changed + 1
             row.checks += answer.outcome is TransactionOutcome.UNKNOWN
-            row.next_at = self._clock() + (answer.again_in or 0.0) if row.state is RowState.PREPARED else None
+            is_open = row.state in (RowState.PREPARED, RowState.MESSAGE_ERROR)
+            row.next_at = self._clock() + (answer.again_in or 0.0) if is_open else None
         if any(answer.outcome is TransactionOutcome.COMMIT for answer in answers) and changed:
             self.wake()
         return changed
@@ -351,7 +352,7 @@ class MemoryOutbox(Sends):
         ids = [row.id for row in self._in(RowState.LOCAL_ROLLBACK) if row.created < now - self.keeping.retention]
         ids += [row.id for row in self._in(RowState.GLOBAL_COMMIT) if (row.next_at or 0.0) < now]
         if self.keeping.parked is not None:
-            ids += [row.id for row in self._in(RowState.MESSAGE_ERROR) if row.created < now - self.keeping.parked]
+            ids += [row.id for row in self._in(RowState.MESSAGE_ERROR) if (row.next_at or row.created) < now - self.keeping.parked]
         kept = max(BARRIERS_KEPT, self.keeping.retention)
         barriers = [
             tx_id for tx_id, (outcome, at) in self._barriers.items() if outcome is not None and at < now - kept and tx_id not in needed

@@ -174,6 +174,7 @@ class Member:
         self._make_pipeline = pipeline
         self.leases = None
         self.pipelines = {}
+        self.pipelines_of_copies: dict[str, Pipeline] = {}
         self._before = before
         self._tasks = Tasks(settings.group, self._fail)
         self._commits = Commits(settings.group, [agent.name for agent in agents], sink, lambda offsets: self._client.commit(offsets))
@@ -238,7 +239,8 @@ class Member:
             wall=self.clock,
         )
         self.pipelines = {agent.name: self._pipeline(agent) for agent in self._agents}
-        self.routes = Routes(self.worker, self.pipelines, self._pipelines_of_copies())
+        self.pipelines_of_copies = self._pipelines_of_copies()
+        self.routes = Routes(self.worker, self.pipelines, self.pipelines_of_copies)
 
     def _delayed(self, message: Outgoing, due_ms: int) -> Outgoing:
         return send_later(

@@ -117,6 +117,8 @@ class AiokafkaHost:
         """
         self._model = model or Clustering(settings)
         self._before: AiokafkaHost | None = before if before is None or before.has_begun else before._before  #: the last that began
+        if self._before is not None:
+            self._before._before = None  # nothing of it is left running, or this one would not be made
         self._member: Member = Member(
             settings,
             agents,
@@ -191,8 +193,9 @@ class AiokafkaHost:
     @property
     def left_running(self) -> list[str]:
         """The handlers of which a call has not ended, here or in the host before."""
-        here = [name for name, pipeline in self._member.pipelines.items() if pipeline.running]
-        return here if self._before is None else sorted({*here, *self._before.left_running})
+        pipelines = [*self._member.pipelines.values(), *self._member.pipelines_of_copies.values()]
+        before = [] if self._before is None else self._before.left_running
+        return sorted({pipeline.agent.name for pipeline in pipelines if pipeline.running}.union(before))
 
     @property
     def waiting(self) -> Waiting:

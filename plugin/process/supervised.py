@@ -24,8 +24,8 @@ LINE: Final = "_ACKWISE_SUPERVISOR"
 
 
 @contextmanager
-def supervised(has_joined: asyncio.Event) -> Iterator[None]:
-    """Tell the supervisor once `has_joined`, and drain if it is gone; without a supervisor do nothing.
+def supervised(has_joined: asyncio.Event, stop: asyncio.Event) -> Iterator[None]:
+    """Tell the supervisor once `has_joined`, and drain if it is gone; without a supervisor, or after `stop`, do nothing.
 
     Its end of the socket closes when it dies, however it does: what it left behind would be restarted by nobody.
     """
@@ -37,7 +37,7 @@ def supervised(has_joined: asyncio.Event) -> Iterator[None]:
     with socket.socket(fileno=int(descriptor)) as line:
         line.setblocking(False)
         telling = asyncio.create_task(_tell(line, has_joined), name="ackwise supervised")
-        loop.add_reader(line, _on_end, loop, line)
+        loop.add_reader(line, _on_end, loop, line, stop)
         try:
             yield
         finally:
@@ -51,7 +51,9 @@ async def _tell(line: socket.socket, has_joined: asyncio.Event) -> None:
         line.send(b"1")
 
 
-def _on_end(loop: asyncio.AbstractEventLoop, line: socket.socket) -> None:
+def _on_end(loop: asyncio.AbstractEventLoop, line: socket.socket, stop: asyncio.Event) -> None:
     loop.remove_reader(line)
+    if stop.is_set():  # it drains already, and a second signal would cancel what runs
+        return
     log.warning("the supervisor is gone, the worker stops")
     os.kill(os.getpid(), signal.SIGTERM)

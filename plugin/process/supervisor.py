@@ -91,6 +91,11 @@ class _Worker:
             if await asyncio.get_running_loop().sock_recv(line, 1):
                 self.has_joined.set()
 
+    def ask_to_drain(self) -> None:
+        """Send SIGTERM, unless its process was sent one before: a second one cancels what runs."""
+        if self._asked is None:
+            self.signal(signal.SIGTERM)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process that runs or is just being started, if one does."""
         self._asked = number
@@ -137,12 +142,15 @@ class Supervisor:
         self._signals += 1
         if self._signals == 1:
             log.info("asked to stop, all worker processes drain", signal=number.name, workers=len(self._workers))
-        self._stop_all(signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
+            self._drain_all()
+            return
+        for worker in self._workers:
+            worker.signal(signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
 
-    def _stop_all(self, number: signal.Signals) -> None:
+    def _drain_all(self) -> None:
         self._stop.set()
         for worker in self._workers:
-            worker.signal(number)
+            worker.ask_to_drain()
 
     async def _keep(self, worker: _Worker) -> None:
         """Start the process of `worker`, again whenever it ends, until all stop."""
@@ -161,7 +169,7 @@ class Supervisor:
             elif code == REFUSED and not self._has_joined:
                 log.error("a worker process can't start, so all are stopped", worker=worker.number, code=code)
                 self._is_refused = True
-                self._stop_all(signal.SIGTERM)
+                self._drain_all()
             elif worker.replaced is not None:
                 worker.replaced.set()
                 worker.replaced = None
@@ -187,7 +195,7 @@ class Supervisor:
             for worker in self._workers:
                 await worker.has_joined.wait()
                 replaced = worker.replaced = asyncio.Event()
-                worker.signal(signal.SIGTERM)
+                worker.ask_to_drain()
                 await replaced.wait()
                 await worker.has_joined.wait()
             log.info("all worker processes were restarted", workers=len(self._workers))

@@ -63,6 +63,14 @@ class OutboxKeeping:
         assert scene.sent(scene.pending(outbox=outbox), shards, outbox=outbox) == 0
         assert [row.message.value for row in scene.pending(outbox=outbox)] == [b"1"]
 
+    def test_the_time_of_a_parked_row_counts_from_when_it_was_parked(self, scene: OutboxScene) -> None:
+        outbox = scene.open_keeping(keep_parked=_MONTH)
+        scene.commit(message(b"waited long"))
+        scene.run(scene.suite.age(scene.place, 2 * _MONTH))
+        shards, (row,) = scene.own(), scene.pending()
+        _fail(scene, scene.outbox, shards, row, None)
+        assert (_cleanup(scene, outbox), len(scene.rows())) == (0, 1)
+
     def test_parked_rows_stay_for_ever_unless_somebody_said_how_long(self, scene: OutboxScene) -> None:
         outbox = scene.open_keeping(keep_parked=_MONTH)
         scene.commit(message(b"old", key=b"k"))

@@ -24,7 +24,8 @@ class Patience:
 def test_a_topic_that_stays_missing_is_a_refusal_with_a_sentence() -> None:
     patience = Patience()
     assert patience.after(0, GONE)
-    assert patience.after(59, GONE)
+    assert patience.after(30, GONE)
+    assert patience.after(29, GONE)
     assert not patience.after(1, GONE)
     told = patience.topics.judge("a", GONE)
     assert told == SendFailed("topic 'a' is missing for 60 s; create it, or correct its name", retriable=False, error=MISSING)
@@ -33,8 +34,17 @@ def test_a_topic_that_stays_missing_is_a_refusal_with_a_sentence() -> None:
 def test_each_topic_has_its_own_time() -> None:
     patience = Patience()
     assert patience.after(0, GONE)
-    assert patience.after(60, GONE, "b")
+    assert patience.after(30, GONE)
+    assert patience.after(30, GONE, "b")
     assert not patience.after(0, GONE)
+
+
+def test_time_in_which_nobody_asked_does_not_count() -> None:
+    patience = Patience()
+    assert patience.after(0, GONE)
+    assert patience.after(8 * 3600.0, GONE)
+    assert patience.after(30, GONE)
+    assert not patience.after(30, GONE)
 
 
 def test_an_outage_and_an_acknowledgement_begin_the_time_anew() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace
+from ackwise import App, Batch, CodecUnavailable, Dedup, Message, RetryInPlace, Share, Transactional
 from ackwise.middleware import decoding
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.plugin.settings.config import Config
@@ -335,3 +336,83 @@ async def test_the_breaker_does_not_count_what_nobody_could_decode(memory_kafka:
         registry.is_away = False
         await until(lambda: committed(memory_kafka) == 30)
     assert (len(got), memory_kafka.records("billing.dlq")) == (30, [])
+
+
+async def test_a_group_of_nothing_but_unavailable_codecs_holds_and_a_mixed_one_does_not(memory_kafka: MemoryKafka) -> None:
+    is_away, got = True, list[bytes]()
+
+    async def decode(raw: bytes) -> bytes:
+        if is_away and raw == b"held":
+            raise ExceptionGroup("two schemas", [CodecUnavailable("a"), CodecUnavailable("b")])
+        if raw == b"mixed":
+            raise ExceptionGroup("both", [CodecUnavailable("a"), ValueError("b")])
+        return raw
+
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+
+    @app.agent("orders", decode=decode)
+    async def bill(order: bytes) -> None:
+        got.append(order)
+
+    memory_kafka.produce("orders", b"mixed", b"held")
+    async with app.running():
+        await until(lambda: committed(memory_kafka) == 1)
+        is_away = False
+        await until(lambda: committed(memory_kafka) == 2)
+    assert (got, [letter.value for letter in memory_kafka.records("billing.dlq")]) == ([b"held"], [b"mixed"])
+
+
+async def test_of_a_batch_of_single_runs_one_asks_what_is_away(memory_kafka: MemoryKafka) -> None:
+    registry, asked = Registry(), list[bytes]()
+    registry.is_away = True
+
+    async def decode(raw: bytes) -> Any:
+        asked.append(raw)
+        return registry.decode(raw)
+
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+
+    @app.agent("orders", decode=decode, order="key", in_place=RetryInPlace(3))
+    async def bill(order: int) -> None: ...
+
+    for number in range(5):  # a batch of runs of one
+        memory_kafka.produce("orders", b"%d" % number, key=b"%d" % number)
+    async with app.running():
+        await until(lambda: len(asked) > 3)
+        assert set(asked) == {b"0"}
+        registry.is_away = False
+        await until(lambda: committed(memory_kafka) == 5)
+
+
+async def test_share_refuses_an_asynchronous_decoder() -> None:
+    async def bill(order: bytes) -> None: ...
+
+    async def decode(raw: bytes) -> bytes:
+        return raw
+
+    app = app_of(bill, decode=decode)
+    app.use(Share())
+    with pytest.raises(ConfigurationError, match="has an asynchronous decode, and Share locks records"):
+        await app.serve(asyncio.Event())
+
+
+async def test_under_transactional_nothing_of_an_ordered_partition_overtakes_what_waits_in_front(tmp_path: Path) -> None:
+    got, is_first = list[bytes](), True
+
+    def flaky(message: Message[bytes]) -> bytes:
+        nonlocal is_first
+        if message.value == b"1" and is_first:
+            is_first = False
+            raise RuntimeError
+        return message.value
+
+    app = App("billing", config=Config())
+    app.use(Transactional(f"sqlite:///{tmp_path}/shop.db", key=flaky))
+
+    @app.agent("orders", order="partition", in_place=RetryInPlace(5, delay=0.01))
+    async def bill(order: bytes) -> None:
+        got.append(order)
+
+    async with TestApp(app) as worker:
+        await worker.deliver_batch("orders", [b"1", b"2", b"3"])
+    assert got == [b"1", b"2", b"3"]

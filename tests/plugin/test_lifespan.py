@@ -440,3 +440,29 @@ async def test_it_is_not_started_again_while_a_call_of_a_handler_is_left(memory_
     await until(lambda: not app._host.left_running)  # type: ignore[union-attr]
     async with app.running() as worker:
         await worker.ready()
+
+
+async def test_one_that_hangs_as_it_is_left_keeps_no_other_open_and_the_worker_ends(memory_kafka: MemoryKafka) -> None:
+    log: list[str] = []
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", drain_timeout=0.1)
+    memory_kafka.create_topic("orders")
+
+    def lifespan(name: str) -> Any:
+        async def entered() -> AsyncIterator[None]:
+            yield
+            log.append(f"leave {name}")
+            await asyncio.Event().wait()
+
+        return entered
+
+    app.lifespan(lifespan("outer"))
+    app.lifespan(lifespan("inner"))
+
+    @app.agent("orders")
+    async def bill(order: bytes) -> None:
+        raise SystemExit(3)
+
+    memory_kafka.produce("orders", b"1")
+    with pytest.raises(SystemExit):
+        await app.serve(asyncio.Event())
+    assert log == ["leave inner", "leave outer"]

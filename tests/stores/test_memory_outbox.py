@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.middleware.outbox import OutboxStore, packed_headers
+from ackwise.middleware.outbox import OutboxStore, RowState, packed_headers
 from ackwise.stores.memory_outbox import MemoryConnection, MemoryOutbox, from_url
 from ackwise.stores.protocol.outboxkeeping import Keeping
 from ackwise.stores.testing.outbox import OutboxConformance
@@ -55,6 +55,8 @@ class TestMemoryOutbox(OutboxConformance):
     async def age(self, place: Path, seconds: float) -> None:
         for row in self.outbox._rows.values():
             row.created -= seconds
+            if row.state is RowState.MESSAGE_ERROR and row.next_at is not None:
+                row.next_at -= seconds
         self.outbox._barriers = {tx_id: (outcome, at - seconds) for tx_id, (outcome, at) in self.outbox._barriers.items()}
 
 

@@ -128,14 +128,14 @@ async def clean(connection: Connection, tables: OutboxTables, keeping: Keeping, 
     deleted = await _clean_rows(connection, tables, 3, "created", _before(now, keeping.retention))
     deleted += await _clean_rows(connection, tables, 4, "next_at", now)
     if keeping.parked is not None:
-        deleted += await _clean_rows(connection, tables, 5, "created", _before(now, keeping.parked))
+        deleted += await _clean_rows(connection, tables, 5, "COALESCE(next_at, created)", _before(now, keeping.parked))
     deleted += await _clean_barriers(connection, tables, _before(now, max(keeping.retention, BARRIERS_KEPT)))
     await _change(connection, f"DELETE FROM {tables.relays} WHERE leased_until < {_before(now, 86400.0)}")
     return deleted
 
 
 async def _clean_rows(connection: Connection, tables: OutboxTables, state: int, since: str, before: str) -> int:
-    """Rows of a state whose time `since` is earlier; of a row that was sent, `next_at` is when it goes."""
+    """Rows of a state whose time `since` is earlier: `next_at` is when a sent row goes, and when a parked one was parked."""
     deleted = 0
     look = _OLD_ROWS.format(rows=tables.rows, state=state, since=since, before=before, at_once=_AT_ONCE)
     while found := await _read(connection, look):

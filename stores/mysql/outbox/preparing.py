@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from asyncmy.errors import MySQLError
 
 from ackwise.middleware.errors import ConfigurationError, TransactionAborted
-from ackwise.middleware.outbox import CheckAnswer, Prepared, TransactionOutcome
+from ackwise.middleware.outbox import CheckAnswer, Prepared, RowState, TransactionOutcome
 from ackwise.stores.mysql.exchanging import rows_of
 from ackwise.stores.mysql.failures import DUPLICATE, is_conflict
 from ackwise.stores.mysql.outbox.sql import BEGIN, MESSAGE, NOW, cause, changed, name, named, numbers, require_room, seconds
@@ -152,12 +152,12 @@ async def answered(connection: Connection, tables: OutboxTables, answers: Sequen
 
 def _update(tables: OutboxTables, answer: CheckAnswer) -> str:
     is_unknown = answer.outcome is TransactionOutcome.UNKNOWN
-    again = answer.again_in if is_unknown else None
+    state = state_of(answer)
     return _ANSWERED.format(
         rows=tables.rows,
         id=int(answer.id),
-        state=int(state_of(answer)),
+        state=int(state),
         checks=int(is_unknown),
-        next_at="NULL" if again is None else seconds(again),
+        next_at=seconds(answer.again_in or 0.0) if state in (RowState.PREPARED, RowState.MESSAGE_ERROR) else "NULL",
         cause=cause(answer.cause) if answer.cause else "NULL",
     )

@@ -143,7 +143,7 @@ async def failed(connection: Connection, tables: OutboxTables, failures: Sequenc
             id=int(failure.id),
             cause=cause(failure.cause),
             state=2 if failure.again_in is not None else 5,
-            again="NULL" if failure.again_in is None else seconds(failure.again_in),
+            again=seconds(failure.again_in or 0.0),
         )
         for failure in sorted(failures, key=lambda failure: failure.id)
     ]

@@ -50,11 +50,12 @@ _AT_ONCE: Final = 1000
 
 _CLEAN_ROWS: Final = """
 DELETE FROM {rows} WHERE id IN (
-    SELECT id FROM {rows} WHERE state = {state} AND state NOT IN (1, 2, 4) AND created < $1::timestamptz - $2 * interval '1 s'
+    SELECT id FROM {rows} WHERE state = {state} AND state NOT IN (1, 2, 4)
+        AND CASE WHEN state = 5 THEN coalesce(next_at, created) ELSE created END < $1::timestamptz - $2 * interval '1 s'
     ORDER BY id LIMIT {at_once} FOR UPDATE SKIP LOCKED
 )
 """
-# Of a row that was sent, `next_at` is when it goes.
+# Of a row that was sent, `next_at` is when it goes; of a parked one it is when it was parked.
 _CLEAN_SENT: Final = """
 DELETE FROM {rows} WHERE id IN (
     SELECT id FROM {rows} WHERE state = 4 AND next_at < $1::timestamptz - $2 * interval '1 s'

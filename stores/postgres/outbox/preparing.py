@@ -34,7 +34,7 @@ _OF_DATABASE: Final = "barrier_in = (SELECT value FROM {meta} WHERE name = 'data
 # Only the half message that is still open is changed: whoever decided first, decided.
 _ANSWERED: Final = """
 UPDATE {rows} AS r SET state = a.state, checks = r.checks + CASE WHEN a.state IN (1, 5) THEN 1 ELSE 0 END,
-    next_at = CASE WHEN a.state = 1 THEN clock_timestamp() + a.again_in * interval '1 s' END, cause = nullif(a.cause, '')
+    next_at = CASE WHEN a.state IN (1, 5) THEN clock_timestamp() + coalesce(a.again_in, 0) * interval '1 s' END, cause = nullif(a.cause, '')
 FROM unnest($1::bigint[], $2::smallint[], $3::float8[], $4::text[]) AS a (id, state, again_in, cause)
 WHERE r.id = a.id AND r.state = 1
 """

@@ -105,7 +105,7 @@ _FAILED: Final = (
     + _MINE.replace("{lock}", "FOR SHARE OF s")
     + """ AS shards), ended AS (
 UPDATE {rows} AS r SET attempts = attempts + 1, cause = f.cause, state = CASE WHEN f.again_in IS NULL THEN 5 ELSE 2 END,
-    next_at = clock_timestamp() + f.again_in * interval '1 s'
+    next_at = clock_timestamp() + coalesce(f.again_in, 0) * interval '1 s'
 FROM mine, unnest($1::bigint[], $4::text[], $5::float8[]) AS f (id, cause, again_in)
 WHERE r.id = f.id AND r.state = 2 AND r.shard = ANY (mine.shards)
 RETURNING r.key_hash, r.state), freed AS ("""

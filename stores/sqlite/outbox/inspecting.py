@@ -29,7 +29,7 @@ _AT_ONCE: Final = 1000
 _CLEAN: Final = (
     "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 3 AND created < ? LIMIT ?)",
     "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 4 AND next_at < ? LIMIT ?)",
-    "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 5 AND created < ? LIMIT ?)",
+    "DELETE FROM ackwise_outbox WHERE id IN (SELECT id FROM ackwise_outbox WHERE state = 5 AND coalesce(next_at, created) < ? LIMIT ?)",
     """DELETE FROM ackwise_outbox_barrier WHERE tx_id IN (SELECT tx_id FROM ackwise_outbox_barrier AS b WHERE created < ? AND NOT EXISTS (
         SELECT 1 FROM ackwise_outbox AS r WHERE r.tx_id = b.tx_id AND r.tx_id <> '' AND r.state = 1) LIMIT ?)""",
 )

@@ -77,7 +77,7 @@ def answered(connection: sqlite3.Connection, answers: Sequence[CheckAnswer], now
     told = []
     for answer in answers:
         state = state_of(answer)
-        next_at = now + (answer.again_in or 0.0) if state is RowState.PREPARED else None
+        next_at = now + (answer.again_in or 0.0) if state in (RowState.PREPARED, RowState.MESSAGE_ERROR) else None
         told.append((int(state), answer.outcome is TransactionOutcome.UNKNOWN, next_at, answer.cause[:CAUSE], answer.id))
     return connection.executemany(_ANSWERED, told).rowcount
 

@@ -91,7 +91,7 @@ def failed(connection: sqlite3.Connection, failures: Sequence[Failed], shards: M
     """See `RelayStore.failed`."""
     mine = _mine(connection, shards)
     told = [
-        (cause[:CAUSE], 5 if again_in is None else 2, None if again_in is None else now + again_in, id, shard)
+        (cause[:CAUSE], 5 if again_in is None else 2, now + (again_in or 0.0), id, shard)
         for id, shard, cause, again_in in failures
         if shard in mine
     ]

@@ -197,7 +197,7 @@ async def test_a_worker_tells_its_supervisor_and_drains_without_it(monkeypatch: 
     joined = asyncio.Event()
     joined.set()
     ours.setblocking(False)
-    with supervised(joined):
+    with supervised(joined, asyncio.Event()):
         async with asyncio.timeout(60):
             assert await asyncio.get_running_loop().sock_recv(ours, 1) == b"1"
             assert LINE not in os.environ
@@ -208,5 +208,46 @@ async def test_a_worker_tells_its_supervisor_and_drains_without_it(monkeypatch: 
 
 async def test_without_a_supervisor_nothing_is_told() -> None:
     assert LINE not in os.environ
-    with supervised(asyncio.Event()):
+    with supervised(asyncio.Event(), asyncio.Event()):
         await asyncio.sleep(0)
+
+
+#: Notes each SIGTERM, and ends with 0 once the test says so.
+DRAINING = """
+import os, signal, socket, time
+from pathlib import Path
+def note(*_):
+    with Path("asked").open("a") as file:
+        file.write("x")
+signal.signal(signal.SIGTERM, note)
+socket.socket(fileno=int(os.environ["_ACKWISE_SUPERVISOR"])).send(b"1")
+while not Path("end").exists():
+    time.sleep(0.01)
+"""
+
+
+async def test_one_that_drains_for_a_restart_is_not_asked_again_by_a_stop(folder: Path) -> None:
+    supervisor = Supervisor([(sys.executable, "-c", DRAINING)])
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: supervisor._workers[0].has_joined.is_set())
+    supervisor._roll_again.set()
+    await until((folder / "asked").exists)
+    supervisor._on_stop(signal.SIGTERM)
+    (folder / "end").touch()
+    async with asyncio.timeout(60):
+        assert await running == 0
+    assert (folder / "asked").read_text() == "x"
+
+
+async def test_a_worker_that_drains_already_is_left_alone_when_its_supervisor_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = socket.socketpair()
+    asked, stop = asyncio.Event(), asyncio.Event()
+    monkeypatch.setenv(LINE, str(its.detach()))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
+    stop.set()
+    with supervised(asyncio.Event(), stop):
+        ours.close()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+    assert not asked.is_set()

@@ -72,6 +72,7 @@ class TestMySQLOutbox(OutboxConformance):
     async def age(self, place: Path, seconds: float) -> None:
         for table in ("outbox", "outbox_barrier"):
             await self.database.fetch(f"UPDATE {self.prefix}{table} SET created = created - INTERVAL {seconds} SECOND")
+        await self.database.fetch(f"UPDATE {self.prefix}outbox SET next_at = next_at - INTERVAL {seconds} SECOND WHERE state = 5")
 
 
 class TestMySQLOutboxInReadCommitted(TestMySQLOutbox):

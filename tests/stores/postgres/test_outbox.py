@@ -82,6 +82,7 @@ class TestPostgresOutbox(OutboxConformance):
         async with self.connect(place) as connection:
             for table in ("outbox", "outbox_barrier"):
                 await connection.execute(f"UPDATE {self.prefix}{table} SET created = created - $1 * interval '1 s'", seconds)
+            await connection.execute(f"UPDATE {self.prefix}outbox SET next_at = next_at - $1 * interval '1 s' WHERE state = 5", seconds)
 
 
 @pytest.fixture

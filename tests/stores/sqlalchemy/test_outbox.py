@@ -99,6 +99,7 @@ class OnSQLAlchemy(OutboxConformance):
         async with self.connect(place) as session:
             for table in ("outbox", "outbox_barrier"):
                 await session.execute(text(f"UPDATE {self.prefix}{table} SET created = created - {self.interval(seconds)}"))
+            await session.execute(text(f"UPDATE {self.prefix}outbox SET next_at = next_at - {self.interval(seconds)} WHERE state = 5"))
             await session.commit()
 
     def interval(self, seconds: float) -> str:

@@ -90,6 +90,7 @@ class TestSQLiteOutbox(OutboxConformance):
         with closing(sqlite3.connect(place / "shop.db")) as connection, connection:
             for table in ("ackwise_outbox", "ackwise_outbox_barrier"):
                 connection.execute(f"UPDATE {table} SET created = created - ?", (seconds,))
+            connection.execute("UPDATE ackwise_outbox SET next_at = next_at - ? WHERE state = 5", (seconds,))
 
 
 @asynccontextmanager
