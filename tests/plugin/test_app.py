@@ -65,6 +65,7 @@ def host_of(monkeypatch: pytest.MonkeyPatch) -> Any:
             made["stop"] = stop
 
         left_running: tuple[str, ...] = ()
+        has_joined = asyncio.Event()
 
     async def serve(app: App) -> dict[str, Any]:
         await app.serve(asyncio.Event())

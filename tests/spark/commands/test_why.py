@@ -251,9 +251,8 @@ def test_a_file_whose_inside_is_torn_is_named(root: Path) -> None:
     path = max((root / "events").rglob("*.parquet"), key=lambda path: path.stat().st_size)
     content = path.read_bytes()
     path.write_bytes(content[:4] + bytes(len(content) - 8) + content[-4:])
-    said = refusal("orders/0/1", root)
-    assert said.startswith("the events can't be read: ")
-    assert path.name in said
+    said = " ".join(asked("orders/0/1", root).stdout.split())
+    assert f"{path.name} has a damaged footer; its events count as missing" in said
 
 
 def test_the_most_recent_of_many_messages_of_a_key_are_told_in_full(tmp_path: Path) -> None:
