@@ -165,4 +165,7 @@ async def test_what_was_lost_is_planned_sent_and_run_once_and_all_is_clean(
 
     last, _ = judged(spark, shop, "last")
     assert last.exit_code == 0
-    assert {verdict.name: number for verdict, number in last.verdicts.items()} == {"DUPLICATE_SUPPRESSED": 1, "EXACTLY_ONCE": 11}
+    # Whoever was claimed and never told how it ended may have run before it was sent again.
+    assert {verdict.name: number for verdict, number in last.verdicts.items()} == {
+        "DUPLICATE_SUPPRESSED": 1, "EXACTLY_ONCE": 10, "MAYBE_TWICE": 1,
+    }  # fmt: skip
