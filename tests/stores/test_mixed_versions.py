@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -65,7 +66,14 @@ def of_every_kind() -> Exchange:
     )
 
 
-def test_without_owners_the_statements_are_those_of_version_0_1_to_the_letter() -> None:
+#: What is new in them: a success takes the place of a death, and of nothing else that is done.
+NEW = (
+    (r"THEN\n +r\.outcome = 2 AND (\w)\.kind = 1 AND \1\.value = 1\n", "THEN false\n"),
+    (r"\n +WHEN outcome = 2 AND [^\n]+ = 1 AND [^\n]+ = 1 THEN 12", ""),
+)
+
+
+def test_without_owners_the_statements_are_those_of_version_0_1_but_for_a_success_after_a_death() -> None:
     from ackwise.stores.mysql import statements as mysql
     from ackwise.stores.mysql.tables import Tables as MySQLTables
     from ackwise.stores.postgres import statements as postgres
@@ -76,6 +84,8 @@ def test_without_owners_the_statements_are_those_of_version_0_1_to_the_letter() 
     for name, dialect in (("mariadb.sql", mysql.MARIADB), ("mysql.sql", mysql.MYSQL)):
         said[name] = mysql.statement(MySQLTables(), dialect, asked(exchange), exchange, owners=False)
     for name, text in said.items():
+        for new, old in NEW:
+            text = re.sub(new, old, text)
         assert text == (OLDER / name).read_text("utf-8").rstrip("\n"), name
 
 
