@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -149,7 +149,8 @@ async def _called_off_by(stop: asyncio.Event) -> AsyncIterator[None]:
         stopping = asyncio.ensure_future(stop.wait())
 
         def call_off(_: object) -> None:
-            limit.reschedule(loop.time())
+            with suppress(RuntimeError):  # the block has ended in the same moment
+                limit.reschedule(loop.time())
 
         stopping.add_done_callback(call_off)
         try:

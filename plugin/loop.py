@@ -19,6 +19,7 @@ from ackwise.middleware.duration import parse_duration
 from ackwise.middleware.errors import AckwiseError, ConfigurationError
 from ackwise.middleware.log import Log
 from ackwise.middleware.rulings import stops
+from ackwise.plugin.client.authentication import CREDENTIALS
 from ackwise.plugin.decoder import decoder_of
 from ackwise.plugin.handler import check_agent, refuse_own_topics
 from ackwise.plugin.loopbatch import Handover, LoopBatch
@@ -43,18 +44,6 @@ _KEYWORDS: Final = ("model", "name", "max_batch", "within")
 
 #: Consumers that are being read with: a second reader would take records from the first.
 _READ: Final = WeakSet[AIOKafkaConsumer]()
-
-#: What a client of aiokafka proves itself with; the producer of copies and the relay need the same.
-_CREDENTIALS: Final = (
-    "security_protocol",
-    "ssl_context",
-    "sasl_mechanism",
-    "sasl_plain_username",
-    "sasl_plain_password",
-    "sasl_kerberos_service_name",
-    "sasl_kerberos_domain_name",
-    "sasl_oauth_token_provider",
-)
 
 
 @overload
@@ -161,7 +150,7 @@ def _settings(consumer: Any, settings: LoopSettings, config: Config) -> HostSett
         "brokers": ",".join(str(Address(host, port)) for host, port, _ in collect_hosts(servers, randomize=False)),
         "session_timeout": consumer._session_timeout_ms / 1000,
         "client_id": client._client_id,
-        "client_options": {name: getattr(client, f"_{name}") for name in _CREDENTIALS},
+        "client_options": {name: getattr(client, f"_{name}") for name in CREDENTIALS},
     }
     keywords: dict[str, Any] = {"revoke_timeout": min(25.0, rebalance_timeout / 2), **settings}
     made = config.host_settings(consumer._group_id, fixed=of_the_consumer, **keywords)

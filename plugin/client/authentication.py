@@ -11,7 +11,7 @@ from aiokafka.errors import IllegalSaslStateError, KafkaError, SaslAuthenticatio
 
 from ackwise.plugin.client.refusal import NotLetIn
 
-__all__ = ["find_refusal"]
+__all__ = ["CREDENTIALS", "find_refusal"]
 
 #: Seconds for one address to let the client in or not. Kafka waits a moment before it refuses a password.
 _TIMEOUT: Final = 10.0
@@ -20,9 +20,8 @@ _TIMEOUT: Final = 10.0
 _NOT_YET, _EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 62, 64
 _UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
-#: Fields of a client of aiokafka, each with a `_` before it, that its connections are made of.
-_OPTIONS: Final = (
-    "client_id",
+#: What a client of aiokafka proves itself with.
+CREDENTIALS: Final = (
     "security_protocol",
     "ssl_context",
     "sasl_mechanism",
@@ -32,6 +31,9 @@ _OPTIONS: Final = (
     "sasl_kerberos_domain_name",
     "sasl_oauth_token_provider",
 )
+
+#: Fields of a client of aiokafka, each with a `_` before it, that its connections are made of.
+_OPTIONS: Final = ("client_id", *CREDENTIALS)
 
 
 async def find_refusal(client: Any) -> NotLetIn | None:

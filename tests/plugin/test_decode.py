@@ -416,3 +416,21 @@ async def test_under_transactional_nothing_of_an_ordered_partition_overtakes_wha
     async with TestApp(app) as worker:
         await worker.deliver_batch("orders", [b"1", b"2", b"3"])
     assert got == [b"1", b"2", b"3"]
+
+
+async def test_what_nobody_could_decode_is_not_taken_for_good_by_the_breaker(
+    memory_kafka: MemoryKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry()
+    registry.is_away = True
+    app = App("billing", brokers=memory_kafka.bootstrap, config=Config(), start="earliest", commit_interval=0.05)
+
+    @app.agent("orders", decode=registry.decode)
+    async def bill(order: int) -> None: ...
+
+    memory_kafka.produce("orders", *(b"no JSON" for _ in range(25)))
+    async with app.running():
+        await until(lambda: registry.asked > 2)
+        registry.is_away = False
+        await until(lambda: any("the breaker has stopped a handler" in record.message for record in caplog.records))
+    assert memory_kafka.records("billing.dlq") == []
