@@ -37,6 +37,7 @@ Partition = tuple[str, str, str, str, int]  # cluster, group, topic, topic id, p
 Message = tuple[Partition, str, int, int]  # partition, handler, dedup epoch, offset
 Scope = tuple[str, str, str, int]  # cluster, group, handler, dedup epoch
 
+_KNOWN: Final = frozenset(map(int, E))
 _FOREVER: Final = 2**62
 _PROGRESS: Final = {E.RECEIVED: 1, E.IN_FLIGHT_ELSEWHERE: 2, E.CLAIMED: 3, E.FAILED: 4, E.SENT_BACK: 5, E.REDELIVERED: 6, E.CANCELLED: 7}
 _SUCCESSES: Final = (E.SUCCEEDED, E.LATE_SUCCESS)
@@ -645,7 +646,7 @@ def _scope(message: Message) -> Scope:
 
 
 def _is_message(e: Event) -> bool:
-    is_known = e["event_type"] in set(E) and e["event_type"] < 20 and e["event_type"] not in OUTGOING
+    is_known = e["event_type"] in _KNOWN and e["event_type"] < 20 and e["event_type"] not in OUTGOING
     return is_known and e.get("offset") is not None and e.get("partition") is not None
 
 

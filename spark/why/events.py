@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from pyarrow.dataset import field
 
 from ackwise.middleware.events import OUTGOING
 from ackwise.middleware.events import EventCode as E
+from ackwise.spark.events.numbers import Run, joined, runs_in
 from ackwise.spark.reference.oracle import Event
 from ackwise.spark.why.place import Place
 from ackwise.stores.journal.parquet import SCHEMA
@@ -48,8 +50,7 @@ _MESSAGES: Final = (
 
 _SENDING: Final = field("event_type").isin([int(code) for code in OUTGOING])
 
-Span = tuple[int, int]
-"""From the first to before the second."""
+_KNOWN: Final = frozenset(map(int, E))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Excerpt:
     """The events that verdicts need beyond those of the messages themselves."""
 
     events: Sequence[Event]
-    holes: Mapping[int, Sequence[Span]]
+    holes: Mapping[int, Sequence[Run]]
     """Sequence numbers that are missing, by writer."""
     written: Mapping[int, int]
     """The last number that is there, by writer."""
@@ -83,8 +84,7 @@ class EventFiles:
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        checked = dataset.ParquetFileFormat(page_checksum_verification=True)
-        self._files = dataset.dataset([str(path) for path in files], schema=SCHEMA, format=checked)
+        self._files = _dataset([str(path) for path in files])
 
     def at(self, places: Collection[Place]) -> list[Event]:
         """Return the events of the messages whose origin is at one of these places."""
@@ -105,21 +105,21 @@ class EventFiles:
         found: dict[Place, set[int]] = defaultdict(set)
         if hashes:
             names = ["topic", "partition", "offset", "event_type"]
-            rows = self._files.to_table(columns=names, filter=_MESSAGES & field("dedup_hash").isin(list(hashes)))
+            rows = self._files.to_table(columns=names, filter=_MESSAGES & field("dedup_hash").isin(list(hashes)), use_threads=False)
             for *place, code in zip(*(rows[name].to_pylist() for name in names), strict=True):
                 found[Place(*place)].add(code)
         return found
 
     def sent_as(self, message_ids: Collection[str]) -> list[Event]:
         """Return the events of the producer side about these message ids."""
-        return self._where(_SENDING & field("dedup_key").isin(list(message_ids))) if message_ids else []
+        return _where(self._sending, _SENDING & field("dedup_key").isin(list(message_ids))) if message_ids else []
 
     def sent_to(self, places: Collection[Place]) -> list[Event]:
         """Return the events that say that a record at one of these places was acknowledged."""
         found: list[Event] = []
         for (topic, partition), offsets in _by_partition(places).items():
             here = (field("partition") == partition) & field("offset").isin(offsets) & (field("topic") == topic)
-            found += self._where(_SENDING & here & field("dedup_key").is_valid())
+            found += _where(self._sending, _SENDING & here & field("dedup_key").is_valid())
         return found
 
     def sessions(self) -> list[Event]:
@@ -135,9 +135,9 @@ class EventFiles:
                 found.add((row["cluster"] or "", row["group_id"] or "", row["handler"] or ""))
         return found
 
-    def partitions(self) -> dict[tuple[str, int], Span]:
+    def partitions(self) -> dict[tuple[str, int], Run]:
         """Return the least offset that messages have, and the one after the largest, by topic and partition."""
-        found: dict[tuple[str, int], Span] = {}
+        found: dict[tuple[str, int], Run] = {}
         for batch in self._files.to_batches(columns=["topic", "partition", "offset"], filter=_MESSAGES):
             rows = pa.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
             for row in rows.to_pylist():
@@ -154,7 +154,7 @@ class EventFiles:
 
     def around(self, places: Collection[Place], since: int | None) -> Excerpt:
         """Return the excerpt for messages at these places. `since`: delay and retry topics matter from this microsecond on, or never."""
-        numbers: dict[int, list[Span]] = defaultdict(list)
+        numbers: dict[int, list[Run]] = defaultdict(list)
         kept: list[Event] = []
         offsets = _by_partition(places)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -174,7 +174,31 @@ class EventFiles:
         return Excerpt(kept, holes, last_there)
 
     def _where(self, condition: Any) -> list[Event]:
-        return _rows(self._files.to_table(filter=condition))
+        return _where(self._files, condition)
+
+    @cached_property
+    def _sending(self) -> dataset.Dataset:
+        """The files with events of the producer side, most often none."""
+        return _with_some(self._files, _SENDING)
+
+
+def _where(files: dataset.Dataset, condition: Any) -> list[Event]:
+    """Return the events that meet the condition.
+
+    Rows have many columns, and few files have any that meet it: of the others only the columns of the condition are read.
+    """
+    return _rows(_with_some(files, condition).to_table(filter=condition, use_threads=False))
+
+
+def _with_some(files: dataset.Dataset, condition: Any) -> dataset.Dataset:
+    """Return those of the files that have an event which meets the condition."""
+    # One thread: many small files are read in less time than it takes to share them out.
+    names = files.to_table(columns=["__filename"], filter=condition, use_threads=False)["__filename"]
+    return _dataset(call("unique", [names]).to_pylist())
+
+
+def _dataset(files: Sequence[str]) -> dataset.Dataset:
+    return dataset.dataset(list(files), schema=SCHEMA, format=dataset.ParquetFileFormat(page_checksum_verification=True))
 
 
 def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
@@ -184,17 +208,15 @@ def _by_partition(places: Iterable[Place]) -> dict[tuple[str, int], list[int]]:
     return offsets
 
 
-def _read(
-    file: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None
-) -> tuple[list[Event], Mapping[int, Sequence[Span]]]:
+def _read(file: Any, places: Mapping[tuple[str, int], Sequence[int]], since: int | None) -> tuple[list[Event], Mapping[int, Sequence[Run]]]:
     """Return the kept events of one file, and its sequence numbers by writer."""
     table = file.to_table(schema=SCHEMA, columns=_COLUMNS, use_threads=False)
     kept: list[pa.Table] = []
-    numbers: dict[int, list[Span]] = {}
+    numbers: dict[int, list[Run]] = {}
     writers = call("unique", [table["writer_id"]]).to_pylist()
     for writer in writers:
         mine = table if len(writers) == 1 else _only(table, "writer_id", writer)
-        numbers[writer] = _spans(mine["seq"])
+        numbers[writer] = runs_in(mine["seq"])
         kept += _of_writer(mine, since)
         for (topic, partition), offsets in places.items():
             here = _without(_only(_only(mine, "partition", partition), "topic", topic), *OUTGOING)
@@ -257,26 +279,9 @@ def _extremes(table: pa.Table, column: str) -> pa.Table:
     return table.filter(call("or", [call("equal", [table[column], ends["min"]]), call("equal", [table[column], ends["max"]])]))
 
 
-def _spans(numbers: Any) -> list[Span]:
-    ends = call("min_max", [numbers]).as_py()
-    if call("count_distinct", [numbers]).as_py() == ends["max"] + 1 - ends["min"]:
-        return [(ends["min"], ends["max"] + 1)]
-    return _joined((number, number + 1) for number in call("unique", [numbers]).to_pylist())
-
-
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    apart: list[Span] = []
-    for first, after in sorted(spans):
-        if apart and first <= apart[-1][1]:
-            apart[-1] = apart[-1][0], max(apart[-1][1], after)
-        else:
-            apart.append((first, after))
-    return apart
-
-
-def _holes(spans: Iterable[Span]) -> list[Span]:
+def _holes(spans: Iterable[Run]) -> list[Run]:
     """Return the missing numbers from 0 to the largest."""
-    there = _joined(spans)
+    there = joined(spans)
     return [(before, first) for (_, before), (first, _) in zip([(0, 0), *there], there, strict=False) if before < first]
 
 
@@ -293,7 +298,7 @@ def _without_message(event: Event) -> Event:
     """Return an event without its message, for what else it shows: its writer lived, and had read up to there."""
     if event["event_type"] >= E.COMMITTED or event["event_type"] in OUTGOING:
         return event
-    is_message = event["event_type"] in set(E) and None not in (event["topic"], event["partition"], event["offset"])
+    is_message = event["event_type"] in _KNOWN and None not in (event["topic"], event["partition"], event["offset"])
     if not is_message or event["phys_topic"] is not None:
         return {**event, "event_type": int(E.HEARTBEAT), "topic": None}
     if event["event_type"] == E.RECEIVED:
@@ -302,6 +307,6 @@ def _without_message(event: Event) -> Event:
     return {**event, "event_type": int(E.IN_FLIGHT_ELSEWHERE), "dedup_hash": None}
 
 
-def _close_ranks(events: Mapping[int, Event], holes: Sequence[Span]) -> Iterator[Event]:
+def _close_ranks(events: Mapping[int, Event], holes: Sequence[Run]) -> Iterator[Event]:
     for place, seq in enumerate(sorted(events)):
         yield {**events[seq], "seq": place + sum(first < seq for first, _ in holes)}
