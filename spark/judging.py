@@ -29,6 +29,7 @@ from ackwise.spark.judge.offsets import offset_words, seen_by_messages
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, left, unreported
 from ackwise.spark.judge.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
+from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Judgement", "Progress", "conclude", "weigh"]
 
@@ -136,7 +137,7 @@ def _judged(
     return judge(
         states,
         context(spark, facts, commits, blind, begin),
-        spark.createDataFrame(unsettled, "pk long, start long, end long"),
+        rows_of(spark, unsettled, "pk long, start long, end long"),
         unreported(spark, folded, facts, taken),
         facts.as_of,
         grace,

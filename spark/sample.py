@@ -24,6 +24,7 @@ from ackwise.spark.fold.gaps import Blindness
 from ackwise.spark.judge.context import drained
 from ackwise.spark.judge.unreported import Left
 from ackwise.spark.reference.oracle import Known, Message, Partition, rule
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Flag, Verdict
 
 __all__ = ["Disagreement", "Sampled", "check_sample"]
@@ -86,7 +87,7 @@ def _mates(spark: SparkSession, judged: DataFrame, drawn: Sequence[Row]) -> list
         return []
     open_still = F.col("verdict").isin(*map(int, (Verdict.RETRYING, Verdict.IN_FLIGHT, Verdict.PENDING)))
     message = F.struct("mk", "offset")
-    suppressed = spark.createDataFrame(sorted(keys), "scope long, dedup_hash long")
+    suppressed = rows_of(spark, sorted(keys), "scope long, dedup_hash long")
     found = (
         judged.join(F.broadcast(suppressed), ["scope", "dedup_hash"], "left_semi")
         .groupBy("scope", "dedup_hash")
@@ -98,7 +99,7 @@ def _mates(spark: SparkSession, judged: DataFrame, drawn: Sequence[Row]) -> list
 def _events_of(spark: SparkSession, events: DataFrame, messages: set[Message]) -> list[dict[str, Any]]:
     """Return the events about these messages, found by names and not by the job's numbers."""
     rows = [(*partition, handler, epoch, offset) for partition, handler, epoch, offset in sorted(messages)]
-    wanted = F.broadcast(spark.createDataFrame(rows, _WANTED))
+    wanted = F.broadcast(rows_of(spark, rows, _WANTED))
     same = [F.coalesce(events[name], F.lit(nothing)) == wanted[name] for name, nothing in _NAMES.items()]
     about = events.where((F.col("event_type") < int(EventCode.COMMITTED)) & F.col("writer_id").isNotNull() & F.col("seq").isNotNull())
     found = about.join(wanted, [*same, events["offset"] == wanted["offset"]], "left_semi")

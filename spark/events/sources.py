@@ -99,9 +99,10 @@ def gathered(roots: Sequence[Path], scratch: Path) -> Iterator[Evidence]:
 def read_events(spark: SparkSession, evidence: Evidence) -> DataFrame:
     """Return the events in the schema of this version; columns that a file lacks are null."""
     from ackwise.spark.events.schema import EVENT_SCHEMA  # here, since files are found without Spark, too
+    from ackwise.stores.journal.parquet import SCHEMA
 
     if not evidence.files:
-        return spark.createDataFrame([], EVENT_SCHEMA)
+        return spark.createDataFrame(SCHEMA.empty_table())
     # Paths are taken literally: else Spark takes a bracket for a pattern and finds no file.
     read = spark.read.option("__globPaths__", "false").option("parquet.page.verify-checksum.enabled", "true")
     return read.schema(EVENT_SCHEMA).parquet(*map(str, evidence.files))

@@ -38,6 +38,7 @@ from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import REASONS, merge, outcomes_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import ENDED
 from ackwise.stores.journal.layout import sync_directory
 
@@ -201,7 +202,7 @@ class FoldedState:
 
     def _oldest(self, horizon: Horizon) -> int | None:
         """Return the time of the first record beyond the last commits."""
-        passed = self._spark.createDataFrame(list(horizon.resumed.items()), "pk long, resumed long")
+        passed = rows_of(self._spark, horizon.resumed.items(), "pk long, resumed long")
         known = self._delta.tracks.join(F.broadcast(passed), "pk", "left")
         ahead = F.coalesce(F.col("word") >= F.shiftright("resumed", 6), F.lit(True))
         (row,) = known.where("seen != 0").where(ahead).agg(F.min("oldest").alias("oldest")).collect()

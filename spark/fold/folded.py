@@ -17,6 +17,7 @@ from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold, outcomes
 from ackwise.spark.fold.outgoing import outgoing
+from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
 
@@ -101,7 +102,7 @@ class FoldedEvents:
 
     def holes(self, writers: Sequence[Writer]) -> list[Hole]:
         written = [(writer.writer_id, 0, writer.last_seq + 1) for writer in writers]
-        found = survey.holes(self._events, self._spark.createDataFrame(written, "key long, start long, end long"))
+        found = survey.holes(self._events, rows_of(self._spark, written, "key long, start long, end long"))
         return [Hole(*row) for row in found.collect()]
 
     def around(self, holes: Sequence[Hole]) -> list[Around]:
@@ -109,7 +110,7 @@ class FoldedEvents:
             return []
         written = [tracks.SeqRun(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
         track_rows = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
-        found = tracks.around(track_rows, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
+        found = tracks.around(track_rows, rows_of(self._spark, holes, "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
     def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:

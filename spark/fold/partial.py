@@ -22,6 +22,7 @@ from ackwise.spark.fold.messages import copies, fold_by_writer, merge, outcomes_
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.survey import holes, steps, survey
 from ackwise.spark.fold.tracks import SeqRun, around, holes_between, runs, seen, tracks
+from ackwise.spark.session.rows import rows_of
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
@@ -71,21 +72,21 @@ def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
     surveyed = survey(events)
     rows = [SurveyRow(*row) for row in surveyed.collect()]
     written = _written(rows)
-    known = spark.createDataFrame([(writer, first, last + 1) for writer, first, last in written], "key long, start long, end long")
+    known = rows_of(spark, [(writer, first, last + 1) for writer, first, last in written], "key long, start long, end long")
     there = runs(written, [Hole(*row) for row in holes(events, known).collect()])
-    return _delta(spark, events, spark.createDataFrame(rows, surveyed.schema), there)
+    return _delta(spark, events, rows_of(spark, rows, surveyed.schema), there)
 
 
 def empty_delta(spark: SparkSession) -> Delta:
     """Return the fold of no events."""
-    events = project(spark.createDataFrame([], EVENT_SCHEMA))
+    events = project(rows_of(spark, (), EVENT_SCHEMA))
     return _delta(spark, events, survey(events), [])
 
 
 def _delta(spark: SparkSession, events: DataFrame, surveyed: DataFrame, there: Sequence[SeqRun]) -> Delta:
     return Delta(
         survey=surveyed,
-        runs=spark.createDataFrame(list(there), "writer_id long, first long, last long"),
+        runs=rows_of(spark, there, "writer_id long, first long, last long"),
         steps=steps(events),
         tracks=tracks(spark, events, there),
         messages=fold_by_writer(events),
@@ -131,7 +132,7 @@ class FoldedDeltas:
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         if not holes:
             return []
-        found = around(self._delta.tracks, self._spark.createDataFrame(list(holes), "writer_id long, first long, after long"))
+        found = around(self._delta.tracks, rows_of(self._spark, holes, "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
     def messages(self, live_writers: Collection[int], mute: Collection[int], horizon: Horizon | None = None) -> DataFrame:

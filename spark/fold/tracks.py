@@ -18,6 +18,7 @@ from ackwise.spark.events.bitmap import bit_of, first_from, word_of
 from ackwise.spark.events.schema import is_about_a_message, is_any
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.survey import committed_position, reached, received_from
+from ackwise.spark.session.rows import rows_of
 
 __all__ = ["SeqRun", "around", "holes_between", "runs", "seen", "tracks"]
 
@@ -62,7 +63,7 @@ def tracks(spark: SparkSession, events: DataFrame, runs: Sequence[SeqRun]) -> Da
     `seen` has the offsets that message events are about, and `oldest` and `newest` the times of their records. `positions` has
     the offsets at which the partition was read, `reached` and `settled_to` up to where it had been read and was committed.
     """
-    known = F.broadcast(spark.createDataFrame(list(runs), "writer_id long, first long, last long"))
+    known = F.broadcast(rows_of(spark, runs, "writer_id long, first long, last long"))
     offset, is_message = F.col("offset"), is_about_a_message()
     named = F.col("topic") != ""
     relevant = events.where(is_message | is_any(EventCode.ASSIGNED, EventCode.RECEIVED_RANGE, EventCode.COMMITTED))

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ackwise.spark.fold.facts import Committed, Facts, GroupName, View
 from ackwise.spark.fold.gaps import Blindness
 from ackwise.spark.judge.books import domains
+from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Scope", "context", "delay_partitions", "drained", "scopes"]
 
@@ -42,7 +43,7 @@ def context(spark: SparkSession, facts: Facts, commits: Mapping[int, Committed],
         known_since = group.first_ts if since is None else max(group.first_ts, since - group.retention)
         seen = (last_drained.get(view.group), known_since, view.group in blind.groups)
         rows.append((view.mk, view.pk, numbers[_scope(view)], start, *got, *promised, *seen))
-    return spark.createDataFrame(rows, _SCHEMA)
+    return rows_of(spark, rows, _SCHEMA)
 
 
 def scopes(facts: Facts) -> list[Scope]:
@@ -54,7 +55,7 @@ def delay_partitions(spark: SparkSession, facts: Facts) -> DataFrame:
     """The `pk` of each delay partition and, as `before`, when its group's retry partitions had been read to their ends."""
     retries = facts.retries_drained()
     delays = [pk for pk in facts.drained("delay") if facts.partitions[pk].group in retries]
-    return spark.createDataFrame([(pk, retries[facts.partitions[pk].group]) for pk in delays], "pk long, before long")
+    return rows_of(spark, [(pk, retries[facts.partitions[pk].group]) for pk in delays], "pk long, before long")
 
 
 def drained(facts: Facts, commits: Mapping[int, Committed]) -> dict[GroupName, int]:

@@ -15,6 +15,7 @@ from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.judge.accounts import ALL_PRODUCED
 from ackwise.spark.judge.books import GAP
 from ackwise.spark.judge.produced import PRODUCED_KINDS
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Account, Verdict
 
 __all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved"]
@@ -56,7 +57,7 @@ def offset_words(
     ranges = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
-    known = spark.createDataFrame(list(_known(expected, blind)), "key long, kind string, start long, end long")
+    known = rows_of(spark, _known(expected, blind), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
     # Of the newer versions every gap is proved; so this look is all that it costs.
     inside = [] if steps.where(loose).isEmpty() else [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)]

@@ -23,6 +23,7 @@ from ackwise.spark.fold.gaps import Blindness, Span
 from ackwise.spark.fold.outgoing import acknowledged
 from ackwise.spark.judge.accounts import Unpublished, Unsent
 from ackwise.spark.judge.unsent import unsent
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import ProducedVerdict
 
 __all__ = ["COLUMNS", "PRODUCED_KINDS", "Extent", "Produced", "produced_files", "read_produced", "unpublished_rows"]
@@ -140,7 +141,7 @@ class Produced:
             since = None if is_unknown else facts.groups[partition.group].first_ts
             known.append((pk, partition.group[0], *_place(partition), start, since))
         schema = "pk long, reader string, topic string, topic_id string, partition int, start long, since long"
-        named = spark.createDataFrame(known, schema)
+        named = rows_of(spark, known, schema)
         published = self.rows.where(_is_published() & ~_was_aborted()).join(F.broadcast(named), list(_PLACE))
         published = published.where(F.col("cluster").isNull() | (F.col("cluster") == F.col("reader")))
         since_it_began = F.coalesce(F.unix_micros("timestamp") >= F.col("since"), F.lit(False))
@@ -149,7 +150,7 @@ class Produced:
         audited = [(pk, "audited", each.first, each.last + 1) for pk, extents in found.items() for each in extents if each.is_listed]
         return [
             points(published, "pk", "offset", kind),
-            spans(spark.createDataFrame(audited, "key long, kind string, start long, end long")),
+            spans(rows_of(spark, audited, "key long, kind string, start long, end long")),
         ]
 
 

@@ -17,6 +17,7 @@ from ackwise.spark.events.bitmap import bit_of, from_on, spans, word_of
 from ackwise.spark.events.schema import is_any
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.folded import Folded
+from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Left", "left", "unreported"]
 
@@ -46,15 +47,15 @@ def left(spark: SparkSession, moves: DataFrame, facts: Facts) -> list[Left]:
 def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left]) -> DataFrame:
     """The messages as words: `mk`, `word` and `mask`."""
     if not facts.mute:
-        return spark.createDataFrame([], "mk long, word long, mask long")
-    came = spark.createDataFrame(list(left), "writer_id long, pk long, start long, end long")
+        return rows_of(spark, (), "mk long, word long, mask long")
+    came = rows_of(spark, left, "writer_id long, pk long, start long, end long")
     both = _origins(spark, folded, facts, came).unionByName(_copies(spark, folded, facts, came))
     return both.groupBy("mk", "word").agg(F.bit_or("mask").alias("mask"))
 
 
 def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame) -> DataFrame:
     passed = F.broadcast(_passed(spark, facts))
-    views = F.broadcast(spark.createDataFrame([(view.pk, view.mk) for view in facts.views], "pk long, mk long"))
+    views = F.broadcast(rows_of(spark, [(view.pk, view.mk) for view in facts.views], "pk long, mk long"))
     keyed = came.select(F.struct("writer_id", "pk").alias("key"), F.lit("came").alias("kind"), "start", "end")
     words = spans(keyed).select("key.writer_id", "key.pk", "word", F.col("mask").alias("came")).join(views, "pk").drop("pk")
     rows = words.unionByName(folded.outcomes(list(facts.mute)), allowMissingColumns=True)
@@ -79,8 +80,8 @@ def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame) 
 
 def _passed(spark: SparkSession, facts: Facts) -> DataFrame:
     rows = [(writer, pk, offset) for writer, by_pk in facts.mute.items() for pk, offset in by_pk.items()]
-    return spark.createDataFrame(rows, "writer_id long, pk long, passed long")
+    return rows_of(spark, rows, "writer_id long, pk long, passed long")
 
 
 def _writers(spark: SparkSession, facts: Facts) -> DataFrame:
-    return spark.createDataFrame([(writer,) for writer in facts.mute], "writer_id long")
+    return rows_of(spark, [(writer,) for writer in facts.mute], "writer_id long")

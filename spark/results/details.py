@@ -26,6 +26,7 @@ from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, buckets
 from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import DONE, Flag, Verdict
 from ackwise.spark.why.story import Story
 
@@ -129,7 +130,7 @@ def _strips(found: Judged, rows: Iterable[Row], absent: Iterable[Row]) -> list[S
 def _absent(spark: SparkSession, found: Judged, out: Path) -> list[Row]:
     partitions = found.facts.partitions.values()
     rows = [(p.pk, *p.group, p.topic, p.topic_id, p.partition) for p in partitions]
-    keyed = spark.createDataFrame(rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
+    keyed = rows_of(spark, rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
     return absent_bins(spark.read.parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk")).collect()
 
 
@@ -160,7 +161,7 @@ def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: Rec
     if not flagged:
         return []
     rows = [(number, each.pk, each.mk, each.offset) for number, each in enumerate(flagged)]
-    asked = spark.createDataFrame(rows, "number int, pk long, flagged_mk long, at long")
+    asked = rows_of(spark, rows, "number int, pk long, flagged_mk long, at long")
     behind: list[Mapping[str, Any]] = [row.asDict() for row in trails(found.events, asked).collect()]
     return stories_of(found.facts, flagged, behind, evidence.logs.still_written, micros(config.writer_timeout))
 

@@ -18,6 +18,7 @@ from ackwise.spark.report.latency import GROWTH, NEGATIVE
 from ackwise.spark.report.strips import width_of
 from ackwise.spark.report.timeline import Buckets
 from ackwise.spark.results.joins import sized
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import DONE, Verdict
 
 __all__ = ["STREAM", "absent_bins", "bins", "latencies", "streams", "stuck_claims", "trails", "writing"]
@@ -39,7 +40,7 @@ def streams(spark: SparkSession, facts: Facts) -> tuple[DataFrame, list[tuple[st
     """`mk` and `stream` of each view, and the group and topic that each stream is."""
     known = {view.mk: (view.group[1], facts.partitions[view.pk].topic) for view in facts.views}
     names = sorted(set(known.values()))
-    return spark.createDataFrame([(mk, names.index(name)) for mk, name in known.items()], f"mk long, {STREAM} int"), names
+    return rows_of(spark, [(mk, names.index(name)) for mk, name in known.items()], f"mk long, {STREAM} int"), names
 
 
 def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
@@ -55,7 +56,7 @@ def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
 def bins(spark: SparkSession, books: Iterable[Book]) -> DataFrame:
     """`pk`, `start` and `width` of the bins of each book."""
     rows = [(book.partition.pk, book.start, width_of(book.start, book.committed)) for book in books]
-    return spark.createDataFrame(rows, "pk long, bins_start long, width long")
+    return rows_of(spark, rows, "pk long, bins_start long, width long")
 
 
 def absent_bins(missing: DataFrame, keyed: DataFrame) -> DataFrame:

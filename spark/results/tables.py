@@ -14,6 +14,7 @@ from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import HIGHEST_BIT, OTHER_REASON, RANK_BASE, RANKS
 from ackwise.spark.report.strips import BINS
 from ackwise.spark.report.timeline import Buckets
+from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
 __all__ = [
@@ -54,7 +55,8 @@ def names(spark: SparkSession, facts: Facts) -> DataFrame:
         )
     known = {view.pk for view in facts.views}
     rows += [(None, pk, *p.group, None, None, p.topic, p.topic_id, p.partition) for pk, p in facts.partitions.items() if pk not in known]
-    return spark.createDataFrame(
+    return rows_of(
+        spark,
         rows,
         "mk long, pk long, cluster string, group_id string, handler string, dedup_epoch int, topic string, topic_id string, partition int",
     )

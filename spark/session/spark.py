@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,8 +69,6 @@ def local_session(
     submitted = is_submitted()
     if not submitted:
         os.environ["JAVA_HOME"] = str(find_java().path)
-    # Otherwise workers take the `python3` on the PATH, which need not be this environment's.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with TemporaryDirectory(prefix="ackwise-") as scratch:
         builder = SparkSession.builder.appName("ackwise reconcile")
         if not submitted:

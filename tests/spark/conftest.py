@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ UNIVERSES = 3000
 def spark() -> Iterator[SparkSession]:
     from ackwise.spark.session.spark import local_session
 
+    os.environ["PYSPARK_PYTHON"] = "/no/python/on/executors"  # none of our queries may need one
     with local_session(0) as session:
         yield session
 

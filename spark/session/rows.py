@@ -1,0 +1,42 @@
+"""Rows that the driver has, as a frame that needs no Python where it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+__all__ = ["rows_of"]
+
+
+def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str | StructType) -> DataFrame:
+    """Return `rows` in `schema`, such as `pk long, name string`.
+
+    They go to Spark as an Arrow table, which becomes a part of the plan. A list would be read by a Python worker in each task: executors
+    need not have Python, and its start costs more than these few rows.
+    """
+    import pyarrow as pa
+
+    types = {
+        **dict.fromkeys(("long", "bigint"), pa.int64()),
+        "int": pa.int32(),
+        "smallint": pa.int16(),
+        "tinyint": pa.int8(),
+        "boolean": pa.bool_(),
+        "string": pa.string(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "array<long>": pa.list_(pa.int64()),
+    }
+    fields = _fields(schema)
+    values = list(rows)
+    columns = [pa.array([row[place] for row in values], types[kind]) for place, (_, kind) in enumerate(fields)]
+    return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]))
+
+
+def _fields(schema: str | StructType) -> list[tuple[str, str]]:
+    """Return name and type of each column."""
+    if isinstance(schema, StructType):
+        return [(field.name, field.dataType.simpleString()) for field in schema]
+    return [(name, kind) for name, kind in (column.split() for column in schema.split(","))]
