@@ -57,7 +57,7 @@ def reconcile(
     produced_rows = None if produced is None else read_produced(spark, produced)
     folded = None if state is None else brought_up(spark, state, evidence, progress)
     events = project(read_events(spark, evidence if state is None else evidence_since(evidence, config.since)))
-    found = conclude(spark, folded or FoldedEvents(spark, events), config, evidence.logs, progress, produced_rows, last_commits)
+    found = conclude(spark, folded or FoldedEvents(spark, evidence), config, evidence.logs, progress, produced_rows, last_commits)
     try:
         counts = write_tables(spark, found, out, config, progress)
         books = keep(found.facts, found.commits, counts.booked, counts.absent)
@@ -104,6 +104,7 @@ def _judged(found: Judgement, counts: Counts, events: DataFrame, books: Sequence
         settled=found.settled,
         books=books,
         tallies=counts.kinds,
+        latencies=counts.latencies,
         findings=counts.findings,
         missing=counts.missing,
     )

@@ -9,27 +9,28 @@ words      which offsets no event is about       → theirs, and what became of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import NO_LOGS, Logs
-from ackwise.spark.events.schema import micros, project
+from ackwise.spark.events.schema import micros
+from ackwise.spark.events.sources import Evidence
 from ackwise.spark.fold.facts import Committed, Facts, Named, SurveyRow, establish
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, unwritten
 from ackwise.spark.fold.survey import committed, named, passed, unreported_commits
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
-from ackwise.spark.judge.offsets import offset_words, seen_by_messages
+from ackwise.spark.judge.offsets import offset_words, seen_by_messages, unproved_gaps
 from ackwise.spark.judge.produced import Produced
 from ackwise.spark.judge.unreported import Left, left, unreported
 from ackwise.spark.judge.verdicts import judge, keys, logical, mark_provisional, settle_suppressed
-from ackwise.spark.session.rows import rows_of
+from ackwise.spark.session.rows import at_once, rows_of
 
 __all__ = ["Judgement", "Progress", "conclude", "weigh"]
 
@@ -66,15 +67,14 @@ class Judgement:
 
 def weigh(
     spark: SparkSession,
-    events: DataFrame,
+    evidence: Evidence,
     config: ReconcileConfig,
-    logs: Logs = NO_LOGS,
     progress: Progress = lambda step: None,
     produced_rows: DataFrame | None = None,
     last_commits: Sequence[LastCommit] = (),
 ) -> Judgement:
-    """Judge events in `EVENT_SCHEMA` together with rows of `read_produced`, if there are any."""
-    return conclude(spark, FoldedEvents(spark, project(events)), config, logs, progress, produced_rows, last_commits)
+    """Judge the events of files together with rows of `read_produced`, if there are any."""
+    return conclude(spark, FoldedEvents(spark, evidence), config, evidence.logs, progress, produced_rows, last_commits)
 
 
 def conclude(
@@ -89,15 +89,20 @@ def conclude(
     """Judge folded events. What needs all of them is decided here."""
     progress("surveying the events")
     moves = folded.steps.persist()
-    facts = establish(_collect(folded.survey, SurveyRow), config, logs, _collect(named(moves), Named), last_commits)
+    rows, names, passages, unsaid, doubtful = at_once(
+        folded.survey, named(moves), passed(moves), unreported_commits(moves), unproved_gaps(moves)
+    )
+    facts = establish(_as(rows, SurveyRow), config, logs, _as(names, Named), last_commits)
     progress("looking for missing events")
     between, last = folded.holes(facts.writers), unwritten(facts)
     gone = [*between, *last]
-    blind = _blindness(folded, moves, facts, between, last)
+    around = [*folded.around(between), *_as(passages, Around)]
+    blind = blindness(facts, gone, around, _as(unsaid, Around) if gone else ())
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
-    commits = {row.pk: row for row in _collect(committed(moves, facts.as_of, delay_partitions(spark, facts), since), Committed)}
-    taken = left(spark, moves, facts)
+    known_commits, open_ranges = at_once(committed(moves, facts.as_of, delay_partitions(spark, facts), since), left(spark, moves, facts))
+    commits = {row.pk: row for row in _as(known_commits, Committed)}
+    taken = sorted(_as(open_ranges, Left))
     judged = _judged(spark, folded, facts, commits, blind, taken, since, grace).persist()
     keyed = keys(judged).persist()
     known = mark_provisional(settle_suppressed(judged, keyed, facts.as_of), facts.as_of, micros(config.lateness))
@@ -110,15 +115,10 @@ def conclude(
         resumed = {pk for pk, commit in commits.items() if commit.resumed is not None}
         evidence = produced.evidence(spark, facts, expected, blind, resumed)
     seen = folded.seen if since is not None else seen_by_messages(judged)
-    words = offset_words(seen, moves, spark, expected, blind, grace, evidence).persist()
+    words = offset_words(seen, moves, spark, expected, blind, grace, evidence, is_any_unproved=bool(doubtful)).persist()
     failed = logical(known, keyed)
-    kept = (moves, judged, keyed, words)
+    kept = (moves, judged, keyed, words, *folded.cached)
     return Judgement(facts, gone, commits, judged, known.where("concerned"), failed, words, produced, blind, taken, kept)
-
-
-def _blindness(folded: Folded, moves: DataFrame, facts: Facts, between: Sequence[Hole], last: Sequence[Hole]) -> Blindness:
-    around, gone = [*folded.around(between), *_collect(passed(moves), Around)], [*between, *last]
-    return blindness(facts, gone, around, _collect(unreported_commits(moves), Around) if gone else ())
 
 
 def _judged(
@@ -150,5 +150,5 @@ def _horizon(facts: Facts, commits: Mapping[int, Committed], since: int) -> Hori
     return Horizon(since - retention, {pk: commit.resumed for pk, commit in commits.items() if commit.resumed is not None})
 
 
-def _collect(frame: DataFrame, kind: type[_Row]) -> list[_Row]:
-    return [kind(*row) for row in frame.collect()]
+def _as(rows: Iterable[Row], kind: type[_Row]) -> list[_Row]:
+    return [kind(*row) for row in rows]

@@ -16,19 +16,21 @@ from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
 from ackwise.spark.events.schema import micros
 from ackwise.spark.fold.facts import Facts
-from ackwise.spark.judge.offsets import UNPROVED, absent, accounts, unproved
+from ackwise.spark.judge.offsets import absent, accounts, unproved
 from ackwise.spark.judge.produced import unpublished_rows
 from ackwise.spark.judging import Judgement, Progress
 from ackwise.spark.report.delays import Delays
 from ackwise.spark.report.report import DeadLetters, Tally
 from ackwise.spark.report.timeline import Buckets, Timeline, buckets, timeline
 from ackwise.spark.results.joins import sized
+from ackwise.spark.results.measures import latencies, streams
 from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, of_parked, steps
 from ackwise.spark.results.tables import (
     MISSING,
     copy_tallies,
     doubtful,
     findings,
+    in_order,
     late_rows,
     logical_rows,
     logical_tallies,
@@ -41,6 +43,7 @@ from ackwise.spark.results.tables import (
     verdict_rows,
 )
 from ackwise.spark.results.values import dead_letters_of, delays_of, tallies_of
+from ackwise.spark.session.rows import at_once
 from ackwise.spark.vocabulary import Account, Flag, ProducedVerdict, Verdict
 
 __all__ = ["Counts", "plan_repair", "write_tables"]
@@ -72,6 +75,8 @@ class Counts:
     logical: Sequence[Row]
     orphans: Sequence[Row]
     copies: Sequence[Row]
+    latencies: Sequence[Row]
+    """Rows of `results.measures.latencies`."""
     dead_letters: Sequence[DeadLetters]
     delays: Sequence[Delays]
     timeline: Timeline
@@ -82,31 +87,35 @@ def write_tables(spark: SparkSession, found: Judgement, out: Path, config: Recon
     named, time = names(spark, found.facts), _time(found.facts, config)
     progress("judging the messages")
     _write(verdict_rows(found.settled, named), out / "verdicts")
-    counted = tallies(found.settled, time).collect()
-    kinds = tallies_of(found.facts, counted)
-    worst = findings(found.settled, named, config.listed).collect() if any(kind.is_anomaly for kind in kinds) else []
-    in_doubt = doubtful(found.settled, named, config.listed).collect() if any(kind.is_doubtful for kind in kinds) else []
-    copies = copy_tallies(found.settled).collect() if any(Flag.RETRIED in kind.flags for kind in kinds) else []
-    progress("comparing messages of one key")
-    hashes = logical_tallies(found.failed).collect()
+    progress("counting messages, keys and offsets")
+    counted, worst, in_doubt, copies, hashes, partitions, took, jumped = at_once(
+        tallies(found.settled, time),
+        findings(found.settled, named, config.listed),
+        doubtful(found.settled, named, config.listed),
+        copy_tallies(found.settled),
+        logical_tallies(found.failed),
+        _offsets(found),
+        latencies(found.judged.where("concerned"), streams(spark, found.facts)),
+        stretches(found.words, unproved()).select("key", "start", "end"),
+    )
+    progress("writing what is wrong")
     _write(logical_rows(found.settled, sized(found.failed, _number(hashes)), named), out / "logical")
-    progress("accounting for every offset")
-    partitions = _count_offsets(found)
     missing = _write_missing(spark, found, named, partitions, out, config)
     return Counts(
         kinds=counted,
-        tallies=kinds,
+        tallies=tallies_of(found.facts, counted),
         booked=_booked(found, counted),
         absent=_by_partition(partitions, absent()),
         accounts=_by_partition(partitions, _accounts(found)),
         fallen=[row["key"] for row in partitions if row["falls"]],
-        unproved=_unproved(found) if any(row[UNPROVED] for row in partitions) else [],
-        findings=worst,
-        doubtful=in_doubt,
+        unproved=[(row["key"], row["start"], row["end"]) for row in jumped],
+        findings=in_order(worst),
+        doubtful=in_order(in_doubt),
         missing=missing,
         logical=hashes,
         orphans=_write_produced(found, named, out, config),
         copies=copies,
+        latencies=took,
         dead_letters=dead_letters_of(found.facts, counted),
         delays=delays_of(found.facts, counted),
         timeline=timeline(time, ((Verdict(row["verdict"]), row["bucket"], row["count"]) for row in counted)),
@@ -117,9 +126,9 @@ def _accounts(found: Judgement) -> dict[str, Column]:
     return {} if found.produced is None else accounts()
 
 
-def _count_offsets(found: Judgement) -> list[Row]:
+def _offsets(found: Judgement) -> DataFrame:
     """A row for each partition: the number of its offsets in each class."""
-    return count(found.words, absent() | _accounts(found) | unproved(), F.max("falls").alias("falls")).collect()
+    return count(found.words, absent() | _accounts(found), F.max("falls").alias("falls"))
 
 
 def _by_partition(partitions: Iterable[Row], classes: Iterable[str]) -> dict[int, dict[str, int]]:
@@ -139,11 +148,6 @@ def _write_missing(
         return []
     table = spark.read.parquet(str(out / "missing"))
     return table.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
-
-
-def _unproved(found: Judgement) -> list[tuple[int, int, int]]:
-    ranges = stretches(found.words, unproved()).select("key", "start", "end").collect()
-    return [(row["key"], row["start"], row["end"]) for row in ranges]
 
 
 def _write_produced(found: Judgement, named: DataFrame, out: Path, config: ReconcileConfig) -> list[Row]:
@@ -171,10 +175,23 @@ def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path
         frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
     if found.produced is not None and found.produced.number_of(ProducedVerdict.PARKED):
         frames.append(of_parked(spark.read.parquet(str(out / "produced"))))
-    path = out / PLAN
-    planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames) if frames else iter(()))
+    path, most = out / PLAN, _most_steps(found, counts, out)
+    planned = write_plan(path, Title(run_id, found.facts.as_of), steps(frames, most) if frames else iter(()))
     left_out = sum(kind.messages for kind in counts.tallies if Flag.PROVISIONAL in kind.flags and not config.plan_provisional)
     return Summary(str(path), planned, left_out)
+
+
+def _most_steps(found: Judgement, counts: Counts, out: Path) -> int:
+    messages = sum(kind.messages for kind in counts.tallies if kind.is_anomaly or kind.verdict is Verdict.UNKNOWN_EXPORT_GAP)
+    parked = 0 if found.produced is None else found.produced.number_of(ProducedVerdict.PARKED)
+    return messages + parked + sum(_rows_in(out / name) for name in ("logical", "missing"))
+
+
+def _rows_in(folder: Path) -> int:
+    """Return the number of rows of a table that was written, by the ends of its files."""
+    import pyarrow.parquet as pq
+
+    return sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("*.parquet"))
 
 
 def _number(tallies: Sequence[Row]) -> int:

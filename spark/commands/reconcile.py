@@ -156,7 +156,7 @@ def _run(
                     )
                     try:
                         return judged(evidence)
-                    except (PySparkException, Py4JError):
+                    except (PySparkException, Py4JError, OSError):
                         readable = without_damaged(evidence)
                         if readable is None:
                             raise

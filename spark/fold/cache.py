@@ -38,6 +38,7 @@ from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import REASONS, merge, outcomes_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
+from ackwise.spark.fold.written import written_in
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import ENDED
 from ackwise.stores.journal.layout import sync_directory
@@ -188,6 +189,10 @@ class FoldedState:
         return self._all.copies
 
     @property
+    def cached(self) -> Sequence[DataFrame]:
+        return ()
+
+    @property
     def outgoing(self) -> DataFrame:
         return self._all.outgoing
 
@@ -248,7 +253,7 @@ def evidence_since(evidence: Evidence, since: float | None) -> Evidence:
 
 
 def _folded(spark: SparkSession, evidence: Evidence, files: Sequence[Path]) -> Delta:
-    return delta_of(spark, project(read_events(spark, replace(evidence, files=tuple(files)))))
+    return delta_of(spark, project(read_events(spark, replace(evidence, files=tuple(files)))), written_in(files).runs)
 
 
 def _sync(folder: Path) -> None:

@@ -6,17 +6,21 @@ What needs the whole is decided later, in `facts`: who lives, what "now" is, how
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from ackwise.spark.events.bitmap import points
-from ackwise.spark.events.schema import is_about_a_message
+from ackwise.spark.events.schema import is_about_a_message, project
+from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold import survey, tracks
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold, outcomes
 from ackwise.spark.fold.outgoing import outgoing
+from ackwise.spark.fold.written import Written, written_in
 from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]
@@ -78,21 +82,36 @@ class Folded(Protocol):
         """The events of the producer side, see `outgoing`; one may be there several times."""
         ...
 
+    @property
+    def cached(self) -> Sequence[DataFrame]:
+        """The frames that are cached, to be dropped at the end."""
+        ...
+
 
 class FoldedEvents:
-    """Projected events, folded on demand."""
+    """The events of files, folded on demand."""
 
-    def __init__(self, spark: SparkSession, events: DataFrame) -> None:
+    def __init__(self, spark: SparkSession, evidence: Evidence) -> None:
         self._spark = spark
-        self._events = events
+        self._evidence = evidence
+        self._events = project(read_events(spark, evidence))
+        self._surveyed = survey.surveyed(self._events).persist()
 
     @property
     def survey(self) -> DataFrame:
-        return survey.survey(self._events)
+        return survey.merged(self._surveyed)
 
     @property
     def steps(self) -> DataFrame:
-        return survey.steps(self._events)
+        return survey.steps_in(self._surveyed)
+
+    @cached_property
+    def _written(self) -> Written:
+        return written_in(self._evidence.files)
+
+    def _of(self, writers: Collection[int]) -> DataFrame:
+        """Return the events of all files that have some of these writers."""
+        return project(read_events(self._spark, replace(self._evidence, files=self._written.of(writers))))
 
     @property
     def seen(self) -> DataFrame:
@@ -101,15 +120,15 @@ class FoldedEvents:
         )
 
     def holes(self, writers: Sequence[Writer]) -> list[Hole]:
-        written = [(writer.writer_id, 0, writer.last_seq + 1) for writer in writers]
-        found = survey.holes(self._events, rows_of(self._spark, written, "key long, start long, end long"))
-        return [Hole(*row) for row in found.collect()]
+        known = {writer.writer_id for writer in writers}
+        return [hole for hole in tracks.holes_between(self._written.runs) if hole.writer_id in known]
 
     def around(self, holes: Sequence[Hole]) -> list[Around]:
         if not holes:
             return []
-        written = [tracks.SeqRun(writer, 0, _NO_END) for writer in sorted({hole.writer_id for hole in holes})]
-        track_rows = tracks.tracks(self._spark, self._events, tracks.runs(written, holes))
+        writers = sorted({hole.writer_id for hole in holes})
+        runs = tracks.runs([tracks.SeqRun(writer, 0, _NO_END) for writer in writers], holes)
+        track_rows = tracks.tracks(self._spark, self._of(writers), runs)
         found = tracks.around(track_rows, rows_of(self._spark, holes, "writer_id long, first long, after long"))
         return [Around(*row) for row in found.collect()]
 
@@ -117,7 +136,7 @@ class FoldedEvents:
         return fold(self._events, live_writers, mute)
 
     def outcomes(self, writers: Collection[int]) -> DataFrame:
-        return outcomes(self._events, writers)
+        return outcomes(self._of(writers), writers)
 
     @property
     def copies(self) -> DataFrame:
@@ -126,3 +145,7 @@ class FoldedEvents:
     @property
     def outgoing(self) -> DataFrame:
         return outgoing(self._events)
+
+    @property
+    def cached(self) -> Sequence[DataFrame]:
+        return (self._surveyed,)

@@ -15,36 +15,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ackwise.spark.events.schema import EVENT_SCHEMA, project
-from ackwise.spark.fold.facts import SurveyRow, Writer
+from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold_by_writer, merge, outcomes_of
 from ackwise.spark.fold.outgoing import outgoing
-from ackwise.spark.fold.survey import holes, steps, survey
-from ackwise.spark.fold.tracks import SeqRun, around, holes_between, runs, seen, tracks
+from ackwise.spark.fold.survey import merged, steps, survey
+from ackwise.spark.fold.tracks import SeqRun, around, holes_between, seen, tracks
 from ackwise.spark.session.rows import rows_of
 
 __all__ = ["FRAMES", "Delta", "FoldedDeltas", "delta_of", "empty_delta", "together"]
 
 #: The frames of a delta, by name.
 FRAMES: Final = ("survey", "runs", "steps", "tracks", "messages", "copies", "outgoing")
-
-_KEY: Final = (
-    "writer_id",
-    "client",
-    "cluster",
-    "group_id",
-    "topic",
-    "topic_id",
-    "partition",
-    "handler",
-    "dedup_epoch",
-    "session",
-    "pk",
-    "mk",
-)
-_SMALLEST: Final = {"first_ts", "first_seq", "start"}
-_COUNTED: Final = {"strange", "message_events", "outgoing"}
 
 
 @dataclass(frozen=True)
@@ -67,14 +50,9 @@ class Delta:
     """The events of the producer side, see `outgoing`."""
 
 
-def delta_of(spark: SparkSession, events: DataFrame) -> Delta:
-    """Fold projected events. Only the survey is computed now; the rest is computed on demand."""
-    surveyed = survey(events)
-    rows = [SurveyRow(*row) for row in surveyed.collect()]
-    written = _written(rows)
-    known = rows_of(spark, [(writer, first, last + 1) for writer, first, last in written], "key long, start long, end long")
-    there = runs(written, [Hole(*row) for row in holes(events, known).collect()])
-    return _delta(spark, events, rows_of(spark, rows, surveyed.schema), there)
+def delta_of(spark: SparkSession, events: DataFrame, runs: Sequence[SeqRun]) -> Delta:
+    """Fold projected events on demand. `runs` are the numbers of each writer, without a hole within and apart."""
+    return _delta(spark, events, survey(events), runs)
 
 
 def empty_delta(spark: SparkSession) -> Delta:
@@ -110,12 +88,7 @@ class FoldedDeltas:
 
     @property
     def survey(self) -> DataFrame:
-        merged = []
-        for name in SurveyRow._fields:
-            if name not in _KEY:
-                how = F.bit_or if name == "roles" else F.sum if name in _COUNTED else F.min if name in _SMALLEST else F.max
-                merged.append(how(name).alias(name))
-        return self._delta.survey.groupBy(*_KEY).agg(*merged).select(*SurveyRow._fields)
+        return merged(self._delta.survey)
 
     @property
     def steps(self) -> DataFrame:
@@ -142,6 +115,10 @@ class FoldedDeltas:
         return outcomes_of(self._delta.messages, writers)
 
     @property
+    def cached(self) -> Sequence[DataFrame]:
+        return ()
+
+    @property
     def outgoing(self) -> DataFrame:
         return self._delta.outgoing
 
@@ -150,14 +127,3 @@ class FoldedDeltas:
         """Places at which copies were read; one delta may have the beginning and another the outcome."""
         place = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
         return self._delta.copies.groupBy(*place).agg(F.max("told").alias("told"), F.max("begun").alias("begun"))
-
-
-def _written(rows: Sequence[SurveyRow]) -> list[SeqRun]:
-    """Return the first and the last number of each writer."""
-    found: dict[int, SeqRun] = {}
-    for row in rows:
-        first, last = row.first_seq, row.last_seq
-        if row.writer_id in found:
-            first, last = min(first, found[row.writer_id].first), max(last, found[row.writer_id].last)
-        found[row.writer_id] = SeqRun(row.writer_id, first, last)
-    return list(found.values())

@@ -5,11 +5,12 @@ Its rows are per writer and partition, few enough for plain Python to decide wha
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
-from ackwise.spark.events.bitmap import fold_words, points, spans, stretches
 from ackwise.spark.events.schema import MESSAGE_CODES, is_about_a_message, is_any, is_retention
 from ackwise.spark.fold.facts import ROLES, Committed, SurveyRow
 from ackwise.spark.fold.outgoing import is_outgoing
@@ -17,31 +18,41 @@ from ackwise.spark.fold.outgoing import is_outgoing
 __all__ = [
     "committed",
     "committed_position",
-    "holes",
     "is_drained",
+    "merged",
     "named",
     "passed",
     "reached",
     "read_from",
     "received_from",
     "steps",
+    "steps_in",
     "survey",
+    "surveyed",
     "unreported_commits",
 ]
 
+_KEY: Final = (
+    *("writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"),
+)
+_MERGED: Final = tuple(name for name in SurveyRow._fields if name not in _KEY)
+_SMALLEST: Final = {"first_ts", "first_seq", "start"}
+_COUNTED: Final = {"strange", "message_events", "outgoing"}
+#: The columns of an event that is about a partition.
+_STEP: Final = ("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
 
-def survey(events: DataFrame) -> DataFrame:
-    """Projected events to rows of `SurveyRow`."""
+
+def survey(events: DataFrame, *also: str) -> DataFrame:
+    """Projected events to rows of `SurveyRow`, one more for each value of the columns `also`, which stand behind."""
     is_message = is_about_a_message()
     assigned = is_any(EventCode.ASSIGNED)
     source = assigned & (F.coalesce(F.col("role"), F.lit("source")) == "source")
     received = is_any(EventCode.RECEIVED_RANGE)
     session = F.when(is_any(EventCode.SESSION_START), F.col("attrs"))
     ts, seq, offset = F.col("ts"), F.col("seq"), F.col("offset")
-    keys = ["writer_id", "client", "cluster", "group_id", "topic", "topic_id", "partition", "handler", "dedup_epoch", "session", "pk", "mk"]
     rows = (
         events.withColumn("session", session)
-        .groupBy(*keys)
+        .groupBy(*_KEY, *also)
         .agg(
             F.min(ts).alias("first_ts"),
             F.max(ts).alias("last_ts"),
@@ -62,14 +73,34 @@ def survey(events: DataFrame) -> DataFrame:
             F.count_if(is_outgoing()).alias("outgoing"),
         )
     )
-    return rows.select(*SurveyRow._fields)
+    return rows.select(*SurveyRow._fields, *also)
+
+
+def merged(surveys: DataFrame) -> DataFrame:
+    """Merge rows of several `survey` into one of each writer, partition and handler."""
+    how = {name: F.bit_or if name == "roles" else F.sum if name in _COUNTED else F.min if name in _SMALLEST else F.max for name in _MERGED}
+    return surveys.groupBy(*_KEY).agg(*[each(name).alias(name) for name, each in how.items()]).select(*SurveyRow._fields)
+
+
+def surveyed(events: DataFrame) -> DataFrame:
+    """Survey and steps of projected events in one pass: rows of `survey`, with the event as `step` where it is about a partition."""
+    step = F.when(_is_step(), F.struct(*_STEP)).alias("step")
+    return survey(events.withColumn("step", step), "step")
+
+
+def steps_in(surveyed: DataFrame) -> DataFrame:
+    """The rows of `steps`, each once, from those of `surveyed`."""
+    return surveyed.where("step IS NOT NULL").select(*(F.col(f"step.{name}").alias(name) for name in _STEP))
 
 
 def steps(events: DataFrame) -> DataFrame:
     """The projected events about partitions, with the columns that are needed of them; few beside those about messages."""
+    return events.where(_is_step()).select(*_STEP)
+
+
+def _is_step() -> Column:
     ranges = is_any(EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
-    about_partitions = events.where(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained())
-    return about_partitions.select("pk", "ts", "writer_id", "seq", "code", "offset", "range_end", "from_commit", "attrs", "proved")
+    return F.coalesce(ranges | is_any(EventCode.COMMITTED, EventCode.ASSIGNED) | is_drained(), F.lit(False))
 
 
 def named(steps: DataFrame) -> DataFrame:
@@ -105,15 +136,6 @@ def committed(events: DataFrame, as_of: int, retry_drained: DataFrame, since: in
         )
     )
     return rows.select(*Committed._fields)
-
-
-def holes(events: DataFrame, written: DataFrame) -> DataFrame:
-    """Rows of `Hole`: which sequence numbers are missing. `written` has the `key`, `start` and `end` of each writer's numbers."""
-    domain = spans(written.withColumn("kind", F.lit("written")))
-    words = fold_words([points(events, "writer_id", "seq", "found"), domain], ["written", "found"])
-    missing = F.col("written").bitwiseAND(F.bitwise_not("found"))
-    found = stretches(words, {"missing": missing})
-    return found.select(F.col("key").alias("writer_id"), F.col("start").alias("first"), F.col("end").alias("after"))
 
 
 def unreported_commits(events: DataFrame) -> DataFrame:

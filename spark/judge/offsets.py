@@ -18,7 +18,7 @@ from ackwise.spark.judge.produced import PRODUCED_KINDS
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import Account, Verdict
 
-__all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved"]
+__all__ = ["UNPROVED", "absent", "accounts", "offset_words", "seen_by_messages", "unproved", "unproved_gaps"]
 
 #: Offsets among those in GAP that only an older version reported, which wrote no proofs.
 UNPROVED: Final = "UNPROVED"
@@ -42,28 +42,40 @@ def offset_words(
     blind: Blindness,
     grace: int,
     produced: Sequence[DataFrame] = (),
+    *,
+    is_any_unproved: bool = True,
 ) -> DataFrame:
     """The words of all partitions; `key` is the `pk`.
 
     They come from the offsets that were `seen`, the events about partitions (`steps`), what the driver knows, and what was produced.
+    `is_any_unproved`: `unproved_gaps` has a row.
     `falls`: all records of the word are older than all of an earlier word, by more than `grace` microseconds.
     """
     kind = F.lit("")
     for code, name in _RANGES.items():
         kind = F.when(is_any(code), F.lit(name)).otherwise(kind)
     kind = F.when(is_retention(), F.lit("deleted")).otherwise(kind)
-    loose = is_any(EventCode.GAP) & ~F.coalesce("proved", F.lit(False))
+    loose = _is_loose()
     kind = F.when(loose & F.col("proved").isNull(), F.lit("hole")).when(loose, F.lit("none")).otherwise(kind)
     ranges = steps.where(is_any(*_RANGES) & F.col("range_end").isNotNull()).select(
         F.col("pk").alias("key"), kind.alias("kind"), F.col("offset").alias("start"), F.col("range_end").alias("end")
     )
     known = rows_of(spark, _known(expected, blind), "key long, kind string, start long, end long")
     oldest, newest = F.min("oldest").alias("oldest"), F.max("newest").alias("newest")
-    # Of the newer versions every gap is proved; so this look is all that it costs.
-    inside = [] if steps.where(loose).isEmpty() else [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)]
+    # Of the newer versions every gap is proved.
+    inside = [_proved_inside(steps.where(F.col("range_end").isNotNull()), loose)] if is_any_unproved else []
     words = fold_words([seen, spans(ranges.unionByName(known)), *inside, *produced], _KINDS, oldest, newest)
     before = F.max("oldest").over(Window.partitionBy("key").orderBy("word").rowsBetween(Window.unboundedPreceding, -1))
     return words.withColumn("falls", F.col("newest") + grace < before)
+
+
+def unproved_gaps(steps: DataFrame) -> DataFrame:
+    """The first gap without a proof, if there is one."""
+    return steps.where(_is_loose()).select("pk").limit(1)
+
+
+def _is_loose() -> Column:
+    return is_any(EventCode.GAP) & ~F.coalesce("proved", F.lit(False))
 
 
 def _proved_inside(steps: DataFrame, loose: Column) -> DataFrame:

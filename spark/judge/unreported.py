@@ -7,7 +7,7 @@ retry topic. What the writer had committed, or reported an outcome of, is left o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,8 +21,6 @@ from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Left", "left", "unreported"]
 
-_PLACE: Final = ("writer_id", "mk", "offset", "phys_pk", "phys_offset")
-
 
 class Left(NamedTuple):
     """Offsets that a writer received and did not commit, from `start` to before `end`; it died."""
@@ -33,15 +31,13 @@ class Left(NamedTuple):
     end: int
 
 
-def left(spark: SparkSession, moves: DataFrame, facts: Facts) -> list[Left]:
-    """Return the offsets that mute writers had received and not committed, few each: commits follow soon."""
-    if not facts.mute:
-        return []
+def left(spark: SparkSession, moves: DataFrame, facts: Facts) -> DataFrame:
+    """Rows of `Left`: the offsets that mute writers had received and not committed, few each: commits follow soon."""
     received = moves.where(is_any(EventCode.RECEIVED_RANGE) & F.col("range_end").isNotNull())
     known = received.join(F.broadcast(_passed(spark, facts)), ["writer_id", "pk"])
     start = F.greatest("offset", "passed")
     found = known.where(start < F.col("range_end")).select("writer_id", "pk", start.alias("start"), F.col("range_end").alias("end"))
-    return [Left(*row) for row in found.distinct().collect()]
+    return found.distinct()
 
 
 def unreported(spark: SparkSession, folded: Folded, facts: Facts, left: Sequence[Left]) -> DataFrame:
@@ -67,15 +63,26 @@ def _origins(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame)
 
 
 def _copies(spark: SparkSession, folded: Folded, facts: Facts, came: DataFrame) -> DataFrame:
-    copies = folded.copies
-    spot = came.toDF("by", "at", "start", "end")
-    inside = (F.col("phys_pk") == F.col("at")) & (F.col("phys_offset") >= F.col("start")) & (F.col("phys_offset") < F.col("end"))
-    received = copies.drop("writer_id").join(F.broadcast(spot), inside).withColumnRenamed("by", "writer_id").select(*_PLACE)
-    passed = _passed(spark, facts).withColumnRenamed("pk", "phys_pk")
-    own = copies.where("begun AND NOT told").join(F.broadcast(_writers(spark, facts)), "writer_id")
-    begun = own.join(F.broadcast(passed), ["writer_id", "phys_pk"], "left").where("phys_offset >= coalesce(passed, 0)").select(*_PLACE)
-    still = received.unionByName(begun).distinct().join(copies.where("told").select(*_PLACE), list(_PLACE), "left_anti")
-    return still.groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+    passed = F.broadcast(_passed(spark, facts).toDF("worker", "phys_pk", "passed"))
+    begun = F.col("begun") & (F.col("phys_offset") >= F.coalesce("passed", F.lit(0)))
+    rows = _had(folded.copies, came).join(F.broadcast(_writers(spark, facts)), "worker").join(passed, ["worker", "phys_pk"], "left")
+    each = rows.groupBy("worker", "mk", "offset", "phys_pk", "phys_offset").agg(
+        F.max(F.col("received") | begun).alias("had"), F.max("told").alias("told")
+    )
+    return each.where("had AND NOT told").groupBy("mk", word_of("offset").alias("word")).agg(F.bit_or(bit_of("offset")).alias("mask"))
+
+
+def _had(copies: DataFrame, came: DataFrame) -> DataFrame:
+    """The copies beside each `worker` that reported something of them, or that `received` their place."""
+    places = F.broadcast(came.toDF("by", "phys_pk", "start", "end"))
+    inside = (F.col("phys_offset") >= F.col("start")) & (F.col("phys_offset") < F.col("end"))
+    never = F.lit(False)
+    reported = F.struct(
+        F.col("writer_id").alias("worker"), never.alias("received"), F.col("begun").alias("begun"), F.col("told").alias("told")
+    )
+    received = F.struct(F.col("by").alias("worker"), F.coalesce(inside, never).alias("received"), never.alias("begun"), never.alias("told"))
+    each = copies.join(places, "phys_pk", "left")
+    return each.select("mk", "offset", "phys_pk", "phys_offset", F.inline(F.array(reported, received))).where("received OR begun OR told")
 
 
 def _passed(spark: SparkSession, facts: Facts) -> DataFrame:
@@ -84,4 +91,4 @@ def _passed(spark: SparkSession, facts: Facts) -> DataFrame:
 
 
 def _writers(spark: SparkSession, facts: Facts) -> DataFrame:
-    return rows_of(spark, [(writer,) for writer in facts.mute], "writer_id long")
+    return rows_of(spark, [(writer,) for writer in facts.mute], "worker long")

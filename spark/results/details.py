@@ -24,10 +24,10 @@ from ackwise.spark.report.exports import Written, exports
 from ackwise.spark.report.latency import Latency
 from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, buckets
-from ackwise.spark.results.measures import absent_bins, bins, latencies, streams, stuck_claims, trails, writing
+from ackwise.spark.results.measures import absent_bins, bins, stream_names, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
-from ackwise.spark.session.rows import rows_of
-from ackwise.spark.vocabulary import DONE, Flag, Verdict
+from ackwise.spark.session.rows import at_once, rows_of
+from ackwise.spark.vocabulary import Flag, Verdict
 from ackwise.spark.why.story import Story
 
 __all__ = ["Judged", "compute_details"]
@@ -50,6 +50,8 @@ class Judged:
     books: Sequence[Book]
     tallies: Sequence[Row]
     """Rows of `results.tables.tallies`."""
+    latencies: Sequence[Row]
+    """Rows of `results.measures.latencies`."""
     findings: Sequence[Row]
     missing: Sequence[Row]
 
@@ -57,17 +59,22 @@ class Judged:
 def compute_details(spark: SparkSession, found: Judged, out: Path, evidence: Evidence, config: ReconcileConfig) -> Details:
     """Count what the page draws. `out` has the table `missing` already."""
     facts, time = found.facts, _time(found.facts)
-    of_book = bins(spark, found.books)
-    rows = writing(found.events, time, of_book).collect() if facts.writers else []
+    flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
+    rows, absent, stuck, behind = at_once(
+        writing(found.events, time, bins(spark, found.books)),
+        _absent(spark, found, out),
+        stuck_claims(found.events, found.settled, facts.as_of, _number_of_stuck(found)),
+        trails(found.events, _asked(spark, flagged)),
+    )
     return Details(
-        latencies=_latencies(spark, found),
+        latencies=_latencies(found),
         attempts=_attempts(facts, found.tallies),
-        strips=_strips(found, rows, _absent(spark, found, out) if found.missing else []),
-        stuck=_stuck(found),
+        strips=_strips(found, rows, absent),
+        stuck=_stuck(found, stuck),
         failures=_failures(facts, rows),
         exports=exports(facts.writers, found.holes, _written(rows), time),
         time=time,
-        stories=_stories(spark, found, evidence, config),
+        stories=_stories(found, flagged, behind, evidence, config),
         earlier=earlier_runs(out, [str(root) for root in evidence.roots], facts.as_of),
     )
 
@@ -81,12 +88,10 @@ def _written(rows: Iterable[Row]) -> list[Written]:
     return [Written(row["writer_id"], row["bucket"], row["first"], row["last"]) for row in rows if row["writer_id"] is not None]
 
 
-def _latencies(spark: SparkSession, found: Judged) -> list[Latency]:
-    if not any(row["verdict"] in DONE for row in found.tallies):
-        return []
-    of_view, names = streams(spark, found.facts)
+def _latencies(found: Judged) -> list[Latency]:
+    names = stream_names(found.facts)
     classes: dict[int, dict[int, int]] = defaultdict(dict)
-    for row in latencies(found.judged, of_view).collect():
+    for row in found.latencies:
         classes[row["stream"]][row["class"]] = row["count"]
     return [Latency(*names[stream], each) for stream, each in sorted(classes.items())]
 
@@ -127,20 +132,21 @@ def _strips(found: Judged, rows: Iterable[Row], absent: Iterable[Row]) -> list[S
     ]
 
 
-def _absent(spark: SparkSession, found: Judged, out: Path) -> list[Row]:
+def _absent(spark: SparkSession, found: Judged, out: Path) -> DataFrame:
     partitions = found.facts.partitions.values()
     rows = [(p.pk, *p.group, p.topic, p.topic_id, p.partition) for p in partitions]
     keyed = rows_of(spark, rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
-    return absent_bins(spark.read.parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk")).collect()
+    return absent_bins(spark.read.parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk"))
 
 
-def _stuck(found: Judged) -> list[StuckClaims]:
-    number = sum(row["count"] for row in found.tallies if row["verdict"] == Verdict.STUCK)
-    if not number:
-        return []
+def _number_of_stuck(found: Judged) -> int:
+    return sum(row["count"] for row in found.tallies if row["verdict"] == Verdict.STUCK)
+
+
+def _stuck(found: Judged, rows: Iterable[Row]) -> list[StuckClaims]:
     clients = {writer.writer_id: writer.client for writer in found.facts.writers}
     ages: dict[int, list[int]] = defaultdict(lambda: [0] * (len(AGES) + 1))
-    for row in stuck_claims(found.events, found.settled, found.facts.as_of, number).collect():
+    for row in rows:
         ages[row["writer_id"]][row["age"]] += row["count"]
     most_first = sorted(ages.items(), key=lambda item: (-sum(item[1]), item[0]))
     return [StuckClaims(writer, clients.get(writer, ""), each) for writer, each in most_first]
@@ -156,14 +162,19 @@ def _failures(facts: Facts, rows: Iterable[Row]) -> list[Failures]:
     return [Failures(*kind, runs) for kind, runs in sorted(found.items())]
 
 
-def _stories(spark: SparkSession, found: Judged, evidence: Evidence, config: ReconcileConfig) -> list[Story]:
-    flagged = _some_of_each([*map(_flagged, found.findings), *_first_of_ranges(found)], config.listed)
-    if not flagged:
-        return []
+def _asked(spark: SparkSession, flagged: Sequence[Flagged]) -> DataFrame:
     rows = [(number, each.pk, each.mk, each.offset) for number, each in enumerate(flagged)]
-    asked = rows_of(spark, rows, "number int, pk long, flagged_mk long, at long")
-    behind: list[Mapping[str, Any]] = [row.asDict() for row in trails(found.events, asked).collect()]
+    return rows_of(spark, rows, "number int, pk long, flagged_mk long, at long")
+
+
+def _stories(found: Judged, flagged: Sequence[Flagged], rows: Iterable[Row], evidence: Evidence, config: ReconcileConfig) -> list[Story]:
+    order = ("number", "ts", "writer_id", "seq")
+    behind: list[Mapping[str, Any]] = sorted((row.asDict() for row in rows), key=lambda row: [_or_least(row[name]) for name in order])
     return stories_of(found.facts, flagged, behind, evidence.logs.still_written, micros(config.writer_timeout))
+
+
+def _or_least(number: int | None) -> int:
+    return -(2**63) if number is None else number
 
 
 def _some_of_each(flagged: Sequence[Flagged], most: int) -> list[Flagged]:

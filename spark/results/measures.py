@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
 from ackwise.spark.events.schema import is_about_a_message, is_any
-from ackwise.spark.fold.facts import Facts
+from ackwise.spark.fold.facts import Facts, View
 from ackwise.spark.judge.books import Book
 from ackwise.spark.report.details import AGES
 from ackwise.spark.report.latency import GROWTH, NEGATIVE
@@ -21,7 +21,7 @@ from ackwise.spark.results.joins import sized
 from ackwise.spark.session.rows import rows_of
 from ackwise.spark.vocabulary import DONE, Verdict
 
-__all__ = ["STREAM", "absent_bins", "bins", "latencies", "streams", "stuck_claims", "trails", "writing"]
+__all__ = ["STREAM", "absent_bins", "bins", "latencies", "stream_names", "streams", "stuck_claims", "trails", "writing"]
 
 #: Group and topic, numbered: latencies are counted by it.
 STREAM: Final = "stream"
@@ -36,11 +36,19 @@ _STEP_COLUMNS: Final = (
 _COVERING: Final = (EventCode.RECEIVED_RANGE, EventCode.GAP, EventCode.SEEK, EventCode.TX_SETTLED)
 
 
-def streams(spark: SparkSession, facts: Facts) -> tuple[DataFrame, list[tuple[str, str]]]:
-    """`mk` and `stream` of each view, and the group and topic that each stream is."""
-    known = {view.mk: (view.group[1], facts.partitions[view.pk].topic) for view in facts.views}
-    names = sorted(set(known.values()))
-    return rows_of(spark, [(mk, names.index(name)) for mk, name in known.items()], f"mk long, {STREAM} int"), names
+def streams(spark: SparkSession, facts: Facts) -> DataFrame:
+    """`mk` and `stream` of each view; a stream is a place in `stream_names`."""
+    numbers = {name: number for number, name in enumerate(stream_names(facts))}
+    return rows_of(spark, [(view.mk, numbers[_stream(facts, view)]) for view in facts.views], f"mk long, {STREAM} int")
+
+
+def stream_names(facts: Facts) -> list[tuple[str, str]]:
+    """Return the group and topic that each stream is."""
+    return sorted({_stream(facts, view) for view in facts.views})
+
+
+def _stream(facts: Facts, view: View) -> tuple[str, str]:
+    return view.group[1], facts.partitions[view.pk].topic
 
 
 def latencies(judged: DataFrame, of_view: DataFrame) -> DataFrame:
@@ -141,4 +149,4 @@ def trails(events: DataFrame, flagged: DataFrame) -> DataFrame:
     columns = [F.col(name) for name in _STEP_COLUMNS if name not in ("ts", "range_end")]
     return kept.select(
         "number", *columns, F.coalesce("ts", "passed_ts").alias("ts"), F.coalesce("range_end", "passed_to").alias("range_end")
-    ).orderBy("number", "ts", "writer_id", "seq")
+    )

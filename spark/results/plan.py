@@ -31,6 +31,8 @@ ACTIONS: Final = {
     ProducedVerdict.PARKED.name: Action.REQUEUE,
 }
 
+#: Steps that are no burden to the driver.
+_FEW: Final = 20_000
 _PARTITION: Final = ("cluster", "group_id", "topic", "topic_id", "partition")
 _RUN: Final = (*_PARTITION, "handler", "dedup_epoch", "verdict", "attempt")
 #: The columns that are null for an offset without events.
@@ -88,14 +90,21 @@ def of_parked(produced: DataFrame) -> DataFrame:
     return ranges.select("*", F.lit(0).cast("long").alias("attempt"), *unknown_columns)
 
 
-def steps(frames: list[DataFrame]) -> Iterator[RepairStep]:
-    """Yield all steps by partition and offset; one part of them is in the driver's memory at a time. Raises what Spark raises."""
+def steps(frames: list[DataFrame], most: int) -> Iterator[RepairStep]:
+    """Yield all steps, at most so many, by partition and offset. Raises what Spark raises.
+
+    Few are sorted at once; else one part of them is in the driver's memory at a time.
+    """
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame)
+    order = (*_PARTITION, "start", "handler", "dedup_epoch", "verdict")
+    if most <= _FEW:
+        yield from map(_step, rows.coalesce(1).sortWithinPartitions(*order).collect())
+        return
     rows = rows.persist()  # sorting looks at them twice
     try:
-        for row in rows.orderBy(*_PARTITION, "start", "handler", "dedup_epoch", "verdict").toLocalIterator():
+        for row in rows.orderBy(*order).toLocalIterator():
             yield _step(row)
     finally:
         rows.unpersist()

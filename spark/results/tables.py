@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
@@ -22,6 +22,7 @@ __all__ = [
     "copy_tallies",
     "doubtful",
     "findings",
+    "in_order",
     "is_anomaly",
     "last_event",
     "late_rows",
@@ -172,6 +173,11 @@ def doubtful(settled: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     return _listed(settled.where((F.col("flags").bitwiseAND(int(IN_DOUBT)) != 0) & ~is_anomaly()), named, limit)
 
 
+def in_order(listed: Iterable[Row]) -> list[Row]:
+    """Return rows of `findings` or `doubtful`, worst verdict first."""
+    return sorted(listed, key=lambda row: (row["verdict"], row["group_id"], row["topic"], row["partition"], row["offset"], row["handler"]))
+
+
 def is_anomaly() -> Column:
     """Whether the message needs a look."""
     committed_past = F.col("flags").bitwiseAND(int(Flag.COMMITTED_PAST)) != 0
@@ -183,7 +189,7 @@ def _listed(found: DataFrame, named: DataFrame, limit: int) -> DataFrame:
     # Some of each verdict, even if another has very many.
     rank = F.row_number().over(Window.partitionBy("verdict").orderBy(*order)).alias("rank")
     named_ones = with_names(found, named).select("*", rank).where(F.col("rank") <= limit)
-    return named_ones.orderBy("rank", "verdict").limit(limit).orderBy("verdict", *order).select(
+    return named_ones.orderBy("rank", "verdict").limit(limit).select(
         "group_id", "handler", "topic", "partition", "offset", "verdict", "flags", "pk", "mk",
         F.expr(f"state.last DIV {RANK_BASE}").alias("attempt"), last_event().alias("last_event"), "state.last_ts",
     )  # fmt: skip

@@ -1,14 +1,16 @@
-"""Rows that the driver has, as a frame that needs no Python where it is computed."""
+"""Rows that go from the driver to Spark, and back: the first without Python on executors, the others in one query."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-__all__ = ["rows_of"]
+__all__ = ["at_once", "rows_of"]
 
 
 def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str | StructType) -> DataFrame:
@@ -33,6 +35,14 @@ def rows_of(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str | St
     values = list(rows)
     columns = [pa.array([row[place] for row in values], types[kind]) for place, (_, kind) in enumerate(fields)]
     return spark.createDataFrame(pa.table(columns, names=[name for name, _ in fields]))
+
+
+def at_once(*frames: DataFrame) -> list[list[Row]]:
+    """Return the rows of several frames, in no order, from one query: what they have in common is computed once, and together."""
+    names = [f"of_{number}" for number in range(len(frames))]
+    tagged = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in zip(names, frames, strict=True)]
+    rows = reduce(lambda rows, more: rows.unionByName(more, allowMissingColumns=True), tagged).collect()
+    return [[row[name] for row in rows if row[name] is not None] for name in names]
 
 
 def _fields(schema: str | StructType) -> list[tuple[str, str]]:

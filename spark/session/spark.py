@@ -22,6 +22,8 @@ from ackwise.spark.session.engine import LOCAL, is_submitted
 __all__ = ["explain", "local_session"]
 
 _SHUFFLE_BYTES: Final = 8 * 2**20  # events per partition of a shuffle, as bytes of Parquet: about 100 MB of messages
+#: Partitions of a shuffle up to which Spark need not look at a stage's result to choose the next one, which is a job for each stage.
+_FEW: Final = 256
 _SMALL: Final = 32 * 2**20  # bytes of Parquet up to which the time goes into starting and compiling, not into the data
 
 #: A short job ends before the second compiler has paid for itself. With one compiler alone Java keeps 48 MB for what was compiled, which
@@ -116,11 +118,13 @@ def _options(size: int, master: str, driver_memory: str, scratch: Path) -> dict[
     is_short = is_local and size <= _SMALL
     cores = os.cpu_count() or 1
     java_options = f'"-Dlog4j2.configurationFile={logging.as_uri()}"' + (f" {_SHORT_JOB}" if is_short else "")
+    partitions = cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)
     options = {
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": java_options,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(cores if is_short else max(2 * cores, size // _SHUFFLE_BYTES)),
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.enabled": str(partitions > _FEW).lower(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # notes the caller of every column that is built

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.bitmap import count, stretches
-from ackwise.spark.events.schema import EVENT_SCHEMA
+from ackwise.spark.events.logs import NO_LOGS
+from ackwise.spark.events.sources import Evidence
 from ackwise.spark.judge.accounts import ALL_PRODUCED, ProducedBook, keep_produced
 from ackwise.spark.judge.books import Book, domains, keep
 from ackwise.spark.judge.context import scopes
@@ -24,7 +25,7 @@ from ackwise.spark.reference.oracle import Ruling
 from ackwise.spark.results.tables import copy_tallies, offsets
 from ackwise.spark.vocabulary import Account, CopyFate, Flag, LogicalVerdict, ProducedVerdict, Verdict
 
-__all__ = ["Answer", "answer", "run"]
+__all__ = ["Answer", "answer", "evidence_of", "run"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,12 @@ def run(
 ) -> Answer:
     """The job's answer to the events in these files, beside what was produced."""
     told = None if produced is None else read_produced(spark, produced)
-    events = spark.read.schema(EVENT_SCHEMA).parquet(*map(str, paths))
-    return answer(weigh(spark, events, config, produced_rows=told, last_commits=last_commits))
+    return answer(weigh(spark, evidence_of(*paths), config, produced_rows=told, last_commits=last_commits))
+
+
+def evidence_of(*paths: Path) -> Evidence:
+    """These files, as if they had been found below a root."""
+    return Evidence((), paths, 0, NO_LOGS, (), ())
 
 
 def answer(found: Judgement) -> Answer:

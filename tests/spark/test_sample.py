@@ -20,6 +20,8 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_message_of_the_cases_is_judged_alike(spark: SparkSession, tmp_path: Path) -> None:
+    from tests.spark.running import evidence_of
+
     from ackwise.spark.events.schema import EVENT_SCHEMA
     from ackwise.spark.judging import weigh
     from ackwise.spark.sample import Sampled, check_sample
@@ -27,7 +29,7 @@ def test_every_message_of_the_cases_is_judged_alike(spark: SparkSession, tmp_pat
     path = write_parquet(tmp_path / "events.parquet", [event for case in CASES.values() for event in case.history.events])
     events = spark.read.schema(EVENT_SCHEMA).parquet(str(path))
     config = replace(CONFIG, verify_sample=10_000)
-    found = weigh(spark, events, config)
+    found = weigh(spark, evidence_of(path), config)
     try:
         checked = check_sample(
             spark, Sampled(found.facts, found.commits, found.blind, found.taken, found.judged, found.settled, events), config

@@ -46,6 +46,7 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
     from ackwise.spark.fold.partial import FoldedDeltas, delta_of, together
+    from ackwise.spark.fold.written import written_in
     from ackwise.spark.judge.produced import read_produced
     from ackwise.spark.judging import conclude
 
@@ -59,7 +60,7 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
         deltas = []
         for number in (1, 0, 2):
             path = write_parquet(folder / f"{number}.parquet", days[number])
-            deltas.append(delta_of(spark, project(spark.read.schema(EVENT_SCHEMA).parquet(str(path)))))
+            deltas.append(delta_of(spark, project(spark.read.schema(EVENT_SCHEMA).parquet(str(path))), written_in([path]).runs))
             if number != 2:
                 state.take(deltas[-1], f"2026-01-0{number + 1}", [path])
         folded = FoldedDeltas(spark, together([state.read(spark), deltas[-1]]))

@@ -27,8 +27,9 @@ def plan(frame: DataFrame) -> str:
 def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession) -> None:
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
     from ackwise.spark.fold.messages import fold
+    from ackwise.spark.session.rows import rows_of
 
-    found = plan(fold(project(spark.createDataFrame([], EVENT_SCHEMA)), {1, 2}))
+    found = plan(fold(project(rows_of(spark, (), EVENT_SCHEMA)), {1, 2}))
     assert found.count("Exchange hashpartitioning") == 1
     assert found.count("HashAggregate") == 2
     for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
@@ -38,8 +39,9 @@ def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession)
 def test_merging_has_one_exchange_and_only_hash_aggregates(spark: SparkSession) -> None:
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
     from ackwise.spark.fold.messages import fold_by_writer, merge
+    from ackwise.spark.session.rows import rows_of
 
-    apart = fold_by_writer(project(spark.createDataFrame([], EVENT_SCHEMA))).localCheckpoint()
+    apart = fold_by_writer(project(rows_of(spark, (), EVENT_SCHEMA))).localCheckpoint()
     found = plan(merge(apart, {1, 2}))
     assert found.count("Exchange hashpartitioning") == 1
     for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
@@ -51,8 +53,9 @@ def test_offsets_without_events_are_found_without_sorting_a_partition(spark: Spa
 
     from ackwise.spark.events.bitmap import count, fold_words, points
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
+    from ackwise.spark.session.rows import rows_of
 
-    events = project(spark.createDataFrame([], EVENT_SCHEMA))
+    events = project(rows_of(spark, (), EVENT_SCHEMA))
     found = plan(count(fold_words([points(events, "pk", "offset", "seen")], ["seen"]), {"seen": F.col("seen")}))
     assert found.count("Exchange hashpartitioning") == 2
     for slow in ("Sort ", "Window", "SortAggregate", "ObjectHashAggregate", "EvalPython"):

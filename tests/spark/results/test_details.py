@@ -110,8 +110,9 @@ def test_what_is_counted_over_all_events_stays_in_hash_aggregates(spark: SparkSe
     from ackwise.spark.events.schema import EVENT_SCHEMA, project
     from ackwise.spark.report.timeline import Buckets
     from ackwise.spark.results.measures import bins, writing
+    from ackwise.spark.session.rows import rows_of
 
-    found = plan(writing(project(spark.createDataFrame([], EVENT_SCHEMA)), Buckets(0, 1, 60), bins(spark, [])))
+    found = plan(writing(project(rows_of(spark, (), EVENT_SCHEMA)), Buckets(0, 1, 60), bins(spark, [])))
     assert found.count("HashAggregate") == 4
     for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython", "SortMergeJoin"):
         assert slow not in found

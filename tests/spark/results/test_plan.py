@@ -57,21 +57,22 @@ def everything() -> list[History]:
 @pytest.fixture(scope="module")
 def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RepairStep], list[RepairStep]]:
     """The steps of one run, without what is provisional; and with it, from each frame by itself."""
+    from tests.spark.running import evidence_of
+
     from ackwise.spark.events.bitmap import stretches
-    from ackwise.spark.events.schema import EVENT_SCHEMA
     from ackwise.spark.judge.offsets import absent
     from ackwise.spark.judging import weigh
     from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, steps
     from ackwise.spark.results.tables import MISSING, missing_rows, names
 
     path = write_parquet(tmp_path_factory.mktemp("plans") / "events.parquet", [event for each in everything() for event in each.events])
-    found = weigh(spark, spark.read.schema(EVENT_SCHEMA).parquet(str(path)), CONFIG)
+    found = weigh(spark, evidence_of(path), CONFIG)
     named = names(spark, found.facts)
     listed = {name: mask for name, mask in absent().items() if name in MISSING}
     rest = [of_keys(found.settled, found.failed, named), of_offsets(missing_rows(stretches(found.words, listed), named))]
     try:
         final, each = ([of_messages(found.settled, named, provisional=wanted), *rest] for wanted in (False, True))
-        return list(steps(final)), [step for frame in each for step in steps([frame])]
+        return list(steps(final, 1_000_000)), [step for frame in each for step in steps([frame], 0)]
     finally:
         found.release()
 

@@ -1,0 +1,68 @@
+"""The sequence numbers that are in files of events, read without Spark: two columns of many say which events are missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ackwise.spark.events.numbers import joined, runs_in
+from ackwise.spark.fold.tracks import SeqRun
+
+__all__ = ["Written", "written_in"]
+
+#: An event without one of these is none, see `project`.
+_IDENTITY: Final = ["writer_id", "seq", "event_type", "event_ts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The events that files have."""
+
+    runs: Sequence[SeqRun]
+    """Of each writer, without a hole within, in order."""
+    files: Mapping[Path, Collection[int]]
+    """The writers of each file."""
+
+    def of(self, writers: Collection[int]) -> tuple[Path, ...]:
+        """Return the files that have events of one of these writers."""
+        wanted = set(writers)
+        return tuple(path for path, found in self.files.items() if not wanted.isdisjoint(found))
+
+
+def written_in(files: Sequence[Path]) -> Written:
+    """Return the numbers in these files. Raises `OSError` for one that can't be read."""
+    runs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    writers: dict[Path, Collection[int]] = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for path, found in zip(files, pool.map(_numbers, files), strict=True):
+            writers[path] = frozenset(found)
+            for writer_id, each in found.items():
+                runs[writer_id] += each
+    every = [SeqRun(writer_id, first, after - 1) for writer_id, each in sorted(runs.items()) for first, after in joined(each)]
+    return Written(every, writers)
+
+
+def _numbers(path: Path) -> dict[int, list[tuple[int, int]]]:
+    """Return the runs of numbers by writer."""
+    return {writer_id: runs_in(numbers) for writer_id, numbers in _by_writer(path)}
+
+
+def _by_writer(path: Path) -> Iterator[tuple[int, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.ParquetFile(path, page_checksum_verification=True).read(columns=_IDENTITY, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise OSError(errno.EIO, f"can't be read as events: {str(error).splitlines()[0]}", str(path)) from error
+    if any(column.null_count for column in rows.columns):
+        rows = rows.drop_null()
+    grouped = rows.group_by("writer_id", use_threads=False).aggregate([("seq", "list")])
+    for writer_id, numbers in zip(grouped["writer_id"].to_pylist(), grouped["seq_list"], strict=True):
+        yield writer_id, numbers.values.cast(pa.int64())
