@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ackwise.middleware.events import EventCode
@@ -77,12 +77,14 @@ def _had(copies: DataFrame, came: DataFrame) -> DataFrame:
     places = F.broadcast(came.toDF("by", "phys_pk", "start", "end"))
     inside = (F.col("phys_offset") >= F.col("start")) & (F.col("phys_offset") < F.col("end"))
     never = F.lit(False)
-    reported = F.struct(
-        F.col("writer_id").alias("worker"), never.alias("received"), F.col("begun").alias("begun"), F.col("told").alias("told")
-    )
-    received = F.struct(F.col("by").alias("worker"), F.coalesce(inside, never).alias("received"), never.alias("begun"), never.alias("told"))
+    reported = _beside("writer_id", never, F.col("begun"), F.col("told"))
+    received = _beside("by", F.coalesce(inside, never), never, never)
     each = copies.join(places, "phys_pk", "left")
     return each.select("mk", "offset", "phys_pk", "phys_offset", F.inline(F.array(reported, received))).where("received OR begun OR told")
+
+
+def _beside(worker: str, received: Column, begun: Column, told: Column) -> Column:
+    return F.struct(F.col(worker).alias("worker"), received.alias("received"), begun.alias("begun"), told.alias("told"))
 
 
 def _passed(spark: SparkSession, facts: Facts) -> DataFrame:
