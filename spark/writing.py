@@ -27,6 +27,7 @@ from ackwise.spark.results.measures import latencies, streams
 from ackwise.spark.results.plan import of_keys, of_messages, of_offsets, of_parked, steps
 from ackwise.spark.results.tables import (
     MISSING,
+    MISSING_COLUMNS,
     copy_tallies,
     doubtful,
     findings,
@@ -146,7 +147,7 @@ def _write_missing(
     _write(rows if is_missing else rows.limit(0), out / "missing")
     if not is_missing:
         return []
-    table = spark.read.parquet(str(out / "missing"))
+    table = spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))
     return table.orderBy("group_id", "topic", "partition", "start").limit(config.listed).collect()
 
 
@@ -172,7 +173,7 @@ def plan_repair(spark: SparkSession, found: Judgement, counts: Counts, out: Path
     if counts.logical:
         frames.append(of_keys(found.settled, sized(found.failed, _number(counts.logical)), named))
     if counts.missing:
-        frames.append(of_offsets(spark.read.parquet(str(out / "missing"))))
+        frames.append(of_offsets(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing"))))
     if found.produced is not None and found.produced.number_of(ProducedVerdict.PARKED):
         frames.append(of_parked(spark.read.parquet(str(out / "produced"))))
     path, most = out / PLAN, _most_steps(found, counts, out)

@@ -26,6 +26,7 @@ from ackwise.spark.report.strips import Strip
 from ackwise.spark.report.timeline import Buckets, buckets
 from ackwise.spark.results.measures import absent_bins, bins, stream_names, stuck_claims, trails, writing
 from ackwise.spark.results.stories import Flagged, safe_error, stories_of
+from ackwise.spark.results.tables import MISSING_COLUMNS
 from ackwise.spark.session.rows import at_once, rows_of
 from ackwise.spark.vocabulary import Flag, Verdict
 from ackwise.spark.why.story import Story
@@ -136,7 +137,7 @@ def _absent(spark: SparkSession, found: Judged, out: Path) -> DataFrame:
     partitions = found.facts.partitions.values()
     rows = [(p.pk, *p.group, p.topic, p.topic_id, p.partition) for p in partitions]
     keyed = rows_of(spark, rows, "pk long, cluster string, group_id string, topic string, topic_id string, partition int")
-    return absent_bins(spark.read.parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk"))
+    return absent_bins(spark.read.schema(MISSING_COLUMNS).parquet(str(out / "missing")), keyed.join(bins(spark, found.books), "pk"))
 
 
 def _number_of_stuck(found: Judged) -> int:

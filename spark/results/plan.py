@@ -100,7 +100,7 @@ def steps(frames: list[DataFrame], most: int) -> Iterator[RepairStep]:
         rows = rows.unionByName(frame)
     order = (*_PARTITION, "start", "handler", "dedup_epoch", "verdict")
     if most <= _FEW:
-        yield from map(_step, rows.coalesce(1).sortWithinPartitions(*order).collect())
+        yield from map(_step, rows.coalesce(1).orderBy(*order).collect())
         return
     rows = rows.persist()  # sorting looks at them twice
     try:

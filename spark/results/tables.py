@@ -19,6 +19,7 @@ from ackwise.spark.vocabulary import ANOMALIES, IN_DOUBT, Account, CopyFate, Fla
 
 __all__ = [
     "MISSING",
+    "MISSING_COLUMNS",
     "copy_tallies",
     "doubtful",
     "findings",
@@ -39,6 +40,10 @@ __all__ = [
     "with_names",
 ]
 
+#: The columns of the table of missing offsets.
+MISSING_COLUMNS: Final = (
+    "cluster string, group_id string, topic string, topic_id string, partition int, start long, end long, verdict string"
+)
 #: The classes of words that the table of missing offsets has.
 MISSING: Final = frozenset({*Verdict.__members__, Account.LOST_BEFORE_START})
 

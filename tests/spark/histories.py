@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +14,10 @@ import pyarrow.parquet as pq
 from ackwise.middleware.events import SCHEMA_VERSION, EventCode
 from ackwise.stores.journal.parquet import SCHEMA
 
-__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "write_parquet", "write_produced"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DAY", "NOW", "SECOND", "TOPIC", "History", "no_events", "write_parquet", "write_produced"]
 
 SECOND: Final = 1_000_000
 DAY: Final = 86400 * SECOND
@@ -220,3 +223,10 @@ def write_produced(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(types.items()))), path)
     return path
+
+
+def no_events(spark: SparkSession, folder: Path) -> DataFrame:
+    """The events of an empty file, which Spark can't know to be empty: for a look at what it plans."""
+    from ackwise.spark.events.schema import EVENT_SCHEMA
+
+    return spark.read.schema(EVENT_SCHEMA).parquet(str(write_parquet(folder / "none.parquet", [])))

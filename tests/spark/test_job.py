@@ -48,12 +48,12 @@ def test_two_partitions_with_one_key_are_refused(spark: SparkSession, tmp_path: 
     from pyspark.sql import functions as F
     from tests.spark.running import run
 
-    from ackwise.spark import judging
     from ackwise.spark.events import schema
+    from ackwise.spark.fold import folded
     from ackwise.spark.fold.facts import KeyCollision
 
     history = History("g").say("w1", "0:CS W=1").add("w1", EventCode.COMMITTED, topic="other", partition=0, range_end=1)
-    monkeypatch.setattr(judging, "project", lambda events: schema.project(events).withColumn("pk", F.lit(7)))
+    monkeypatch.setattr(folded, "project", lambda events: schema.project(events).withColumn("pk", F.lit(7)))
     with pytest.raises(KeyCollision, match="two partitions have the key 7"):
         run(spark, [write_parquet(tmp_path / "events.parquet", history.events)], CONFIG)
 

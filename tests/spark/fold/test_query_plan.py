@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.histories import no_events
 
 from ackwise.middleware.events import EventCode
 
@@ -24,38 +26,35 @@ def plan(frame: DataFrame) -> str:
     return text.getvalue()
 
 
-def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession) -> None:
-    from ackwise.spark.events.schema import EVENT_SCHEMA, project
+def test_the_fold_has_one_exchange_and_only_hash_aggregates(spark: SparkSession, tmp_path: Path) -> None:
+    from ackwise.spark.events.schema import project
     from ackwise.spark.fold.messages import fold
-    from ackwise.spark.session.rows import rows_of
 
-    found = plan(fold(project(rows_of(spark, (), EVENT_SCHEMA)), {1, 2}))
+    found = plan(fold(project(no_events(spark, tmp_path)), {1, 2}))
     assert found.count("Exchange hashpartitioning") == 1
     assert found.count("HashAggregate") == 2
     for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
         assert slow not in found
 
 
-def test_merging_has_one_exchange_and_only_hash_aggregates(spark: SparkSession) -> None:
-    from ackwise.spark.events.schema import EVENT_SCHEMA, project
+def test_merging_has_one_exchange_and_only_hash_aggregates(spark: SparkSession, tmp_path: Path) -> None:
+    from ackwise.spark.events.schema import project
     from ackwise.spark.fold.messages import fold_by_writer, merge
-    from ackwise.spark.session.rows import rows_of
 
-    apart = fold_by_writer(project(rows_of(spark, (), EVENT_SCHEMA))).localCheckpoint()
+    apart = fold_by_writer(project(no_events(spark, tmp_path))).localCheckpoint()
     found = plan(merge(apart, {1, 2}))
     assert found.count("Exchange hashpartitioning") == 1
     for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython"):
         assert slow not in found
 
 
-def test_offsets_without_events_are_found_without_sorting_a_partition(spark: SparkSession) -> None:
+def test_offsets_without_events_are_found_without_sorting_a_partition(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
     from ackwise.spark.events.bitmap import count, fold_words, points
-    from ackwise.spark.events.schema import EVENT_SCHEMA, project
-    from ackwise.spark.session.rows import rows_of
+    from ackwise.spark.events.schema import project
 
-    events = project(rows_of(spark, (), EVENT_SCHEMA))
+    events = project(no_events(spark, tmp_path))
     found = plan(count(fold_words([points(events, "pk", "offset", "seen")], ["seen"]), {"seen": F.col("seen")}))
     assert found.count("Exchange hashpartitioning") == 2
     for slow in ("Sort ", "Window", "SortAggregate", "ObjectHashAggregate", "EvalPython"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.commands.test_reconcile import AS_OF, reconciled, root_of, summary
-from tests.spark.histories import NOW, SECOND, TOPIC, History, write_parquet
+from tests.spark.histories import NOW, SECOND, TOPIC, History, no_events, write_parquet
 
 from ackwise.middleware.events import EventCode
 
@@ -104,15 +104,14 @@ def test_each_anomaly_has_its_story(told: dict[str, Any]) -> None:
     assert [(step["event"], step["worker"]) for step in never] == [("COMMITTED", "")]
 
 
-def test_what_is_counted_over_all_events_stays_in_hash_aggregates(spark: SparkSession) -> None:
+def test_what_is_counted_over_all_events_stays_in_hash_aggregates(spark: SparkSession, tmp_path: Path) -> None:
     from tests.spark.fold.test_query_plan import plan
 
-    from ackwise.spark.events.schema import EVENT_SCHEMA, project
+    from ackwise.spark.events.schema import project
     from ackwise.spark.report.timeline import Buckets
     from ackwise.spark.results.measures import bins, writing
-    from ackwise.spark.session.rows import rows_of
 
-    found = plan(writing(project(rows_of(spark, (), EVENT_SCHEMA)), Buckets(0, 1, 60), bins(spark, [])))
+    found = plan(writing(project(no_events(spark, tmp_path)), Buckets(0, 1, 60), bins(spark, [])))
     assert found.count("HashAggregate") == 4
     for slow in ("SortAggregate", "ObjectHashAggregate", "EvalPython", "SortMergeJoin"):
         assert slow not in found
