@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from pyspark.sql import Row
-
 from ackwise.spark.fold.facts import Facts
 from ackwise.spark.fold.messages import REASONS
+from ackwise.spark.frames import Row
 from ackwise.spark.judge.context import scopes
 from ackwise.spark.report.copies import RetryBook
 from ackwise.spark.report.delays import Delays
