@@ -105,6 +105,10 @@ def get_json_object(text: str | Column, path: str) -> Column:
     return Column(f"(CASE WHEN json_valid({given}) THEN {given} ->> '{path}' END)")
 
 
+def regexp_extract(text: str | Column, pattern: str, group: int) -> Column:
+    return Column(f"regexp_extract({_argument(text)}, {sql_of(pattern)}, {group})")
+
+
 def getbit(number: str | Column, place: Column) -> Column:
     return Column(f"(({_argument(number)} >> {place.sql}) & 1)")
 
