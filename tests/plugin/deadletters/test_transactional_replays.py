@@ -15,6 +15,7 @@ from ackwise.plugin.deadletters.place import place_of_app
 from ackwise.plugin.deadletters.redriving import redrive
 from ackwise.plugin.deadletters.selection import Selection
 from ackwise.plugin.settings.config import Config
+from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 from ackwise.testing import TestApp
 
 pytestmark = pytest.mark.servers
@@ -36,8 +37,8 @@ class Shop:
         self.tax: int | None = None
         self.billed: list[str] = []
 
-    def app(self, brokers: str | None = None) -> App:
-        app = App(self.group, config=Config(), **({} if brokers is None else {"brokers": brokers}))
+    def app(self, brokers: str = DEFAULT_BROKERS) -> App:
+        app = App(self.group, brokers=brokers, config=Config())
         app.use(self.policy, ConsumeLater(0, levels="1s"))
 
         @app.agent("orders")
