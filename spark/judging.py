@@ -90,7 +90,7 @@ def conclude(
     facts = establish(_collect(folded.survey, SurveyRow), config, logs, _collect(named(moves), Named), last_commits)
     progress("looking for missing events")
     between, last = folded.holes(facts.writers), unwritten(facts)
-    gone = [*between, *last]
+    gone = sorted([*between, *last])
     blind = _blindness(folded, moves, facts, between, last)
     progress("reading the commits")
     since, grace = None if config.since is None else micros(config.since), micros(config.grace)
