@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
 from ackwise.spark.commands.options import EngineName
@@ -110,7 +110,7 @@ def _local() -> Computing:
     from ackwise.spark.local.session import UnreadableFile, local_engine
 
     def begin(evidence: Evidence, folder: Path) -> AbstractContextManager[SparkSession]:
-        return cast("AbstractContextManager[SparkSession]", local_engine())
+        return local_engine()
 
     def explain(error: Exception) -> str:
         return f"the local engine failed: {str(error).splitlines()[0].rstrip('.')}"

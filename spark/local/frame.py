@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -40,11 +40,12 @@ class Database(Protocol):
 class Row(tuple[Any, ...]):
     """Values of one row, by place or by name."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
 
     @staticmethod
-    def of(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
-        row = Row(values)
+    def of(names: Sequence[str], values: Iterable[Any]) -> Row:
+        """Return a row of these values, in which structs are rows, too."""
+        row = Row(Row.of([*value], value.values()) if isinstance(value, dict) else value for value in values)
         row.names = names
         return row
 
@@ -121,28 +122,22 @@ class DataFrame:
         return DataFrame(self._database, f"({both[0]}) UNION ALL ({both[1]})", names)
 
     def join(self, other: DataFrame, on: Any = None, how: str = "inner") -> DataFrame:
-        shared = [on] if isinstance(on, str) else [*on] if isinstance(on, (list, tuple)) and all(isinstance(o, str) for o in on) else []
+        """Join by the columns that `on` names, which are there once then, or where all conditions in `on` hold."""
+        given = list(on) if isinstance(on, list | tuple) else [on]
+        shared = [each for each in given if isinstance(each, str)]
         left, right = self._name, other._name if other._name != self._name else self._database.new_name()
-        text = f"FROM ({self.sql}) AS {left} {_JOINS[how]} ({other.sql}) AS {right} "
-        if shared:
-            text += f"USING ({', '.join(map(identifier, shared))})"
-        else:
-            conditions = on if isinstance(on, (list, tuple)) else [on]
-            text += "ON " + " AND ".join(each.sql for each in conditions)
-        own = [f"{left}.{identifier(name)}" for name in self.columns if name not in shared]
-        theirs = [name for name in other.columns if name not in shared]
-        chosen = [*map(identifier, shared), *own]
-        names = [*shared, *(name for name in self.columns if name not in shared)]
+        where = f"USING ({', '.join(map(identifier, shared))})" if shared else "ON " + " AND ".join(each.sql for each in given)
+        chosen = [Column(identifier(name), name) for name in shared]
+        chosen += [Column(f"{left}.{identifier(name)}", name) for name in self.columns if name not in shared]
         if how not in _ONE_SIDED:
-            chosen += [f"{right}.{identifier(name)}" for name in theirs]
-            names += theirs
-        return DataFrame(self._database, f"SELECT {', '.join(chosen)} {text}", names)
+            chosen += [Column(f"{right}.{identifier(name)}", name) for name in other.columns if name not in shared]
+        text = f"SELECT {', '.join(each.sql for each in chosen)} FROM ({self.sql}) AS {left} {_JOINS[how]} ({other.sql}) AS {right} {where}"
+        return DataFrame(self._database, text, [each.name for each in chosen])
 
     # What computes.
 
     def collect(self) -> list[Row]:
-        names = tuple(self.columns)
-        return [Row.of(names, values) for values in self._database.run(self.sql)]
+        return [Row.of(self.columns, values) for values in self._database.run(self.sql)]
 
     def toLocalIterator(self) -> Iterator[Row]:
         return iter(self.collect())

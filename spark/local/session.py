@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ackwise.spark.frames import computed_by
+from ackwise.spark.frames import SparkSession, computed_by
 from ackwise.spark.local.frame import DataFrame
 from ackwise.stores.journal.parquet import SCHEMA
 
@@ -32,12 +32,12 @@ _ARROW: Final = {
 
 
 @contextmanager
-def local_engine() -> Iterator[LocalSession]:
-    """A session of the local engine; while it is open, `frames.F` are its functions."""
+def local_engine() -> Iterator[SparkSession]:
+    """A session of the local engine, which stands for PySpark's; while it is open, `frames.F` are its functions."""
     connection = duckdb.connect(config={"default_null_order": "nulls_first"})
     try:
         with computed_by("ackwise.spark.local.functions", "ackwise.spark.local.window"):
-            yield LocalSession(connection)
+            yield cast("SparkSession", LocalSession(connection))
     finally:
         connection.close()
 
@@ -71,8 +71,8 @@ class LocalSession:
 
     def createDataFrame(self, rows: pa.Table | Iterable[Sequence[Any]], schema: str = "") -> DataFrame:  # PySpark's name
         if isinstance(rows, pa.Table):
-            return self.table(rows)
-        fields = [pa.field(name, _ARROW[kind]) for name, kind in (each.split() for each in schema.split(", "))]
+            return self.table(_without_zones(rows))
+        fields = [pa.field(name, _ARROW[kind]) for name, kind in (each.split() for each in schema.split(","))]
         columns = list(zip(*rows, strict=True)) or [()] * len(fields)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
         return self.table(pa.table(arrays, schema=pa.schema(fields)))
