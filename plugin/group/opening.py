@@ -144,7 +144,7 @@ class Opening:
         sources, settings = self._sources, self._settings
         while True:
             await self.insist(self._look_for_sources)
-            if sources.topics:
+            if sources.topics or not sources.patterns:
                 return
             if self._throttle.is_due("pattern"):
                 log.warning(
@@ -158,7 +158,7 @@ class Opening:
 
     async def _look_for_sources(self) -> None:
         sources, settings = self._sources, self._settings
-        if sources.named:
+        if sources.named or not sources.patterns:
             await self.ensure_topics(sources.named)
         if not sources.patterns:
             return
