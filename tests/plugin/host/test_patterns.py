@@ -110,7 +110,7 @@ async def test_a_copy_of_a_topic_that_no_pattern_matches_any_more_finds_its_hand
     @kafka_app.agent(pattern=ORDERS)
     async def bill(message: Message[bytes]) -> ConsumeStatus | None:
         ran.append((message.topic, message.reconsume_times))
-        return None if message.reconsume_times else ConsumeStatus.RECONSUME_LATER
+        return None if message.reconsume_times else ConsumeStatus.CONSUME_LATER
 
     async with TestApp(kafka_app) as worker:
         later = await worker.deliver("orders.de", b"1", within=60)

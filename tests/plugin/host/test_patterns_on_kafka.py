@@ -110,7 +110,7 @@ async def test_a_copy_finds_its_handler_after_a_restart_in_which_the_pattern_mat
         @app.agent(pattern=pattern)
         async def bill(message: Message[bytes]) -> ConsumeStatus | None:
             ran.append((message.topic, message.reconsume_times))
-            return None if message.reconsume_times else ConsumeStatus.RECONSUME_LATER
+            return None if message.reconsume_times else ConsumeStatus.CONSUME_LATER
 
         return app
 
