@@ -115,12 +115,9 @@ class _Relaying:
         from ackwise.plugin.outbox.apart import AloneSettings
         from ackwise.plugin.registry import open_outbox, open_sink
         from ackwise.plugin.settings.config import read_config
-        from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
         config = read_config()
-        given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
-        options = {name: entry.value for name, entry in config.of("client_options").items()}
-        self._settings = AloneSettings(str(given), client_id="ackwise-cdc", client_options=options)
+        self._settings = config.without_app(AloneSettings, brokers, client_id="ackwise-cdc")
         self._source, self._mapping, self._on_error = source, mapping, on_error
         self._outbox = None if mapping else open_outbox(url)
         self._sink: EventSink | None = None

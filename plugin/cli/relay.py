@@ -85,12 +85,9 @@ def _of_outbox(url: str, brokers: str | None, events: str | None) -> _Relaying:
     from ackwise.plugin.outbox.apart import AloneSettings, relay_outbox_apart
     from ackwise.plugin.registry import open_outbox, open_sink
     from ackwise.plugin.settings.config import read_config
-    from ackwise.plugin.settings.hostsettings import DEFAULT_BROKERS
 
     config = read_config()
-    options = {name: given.value for name, given in config.of("client_options").items()}
-    given = brokers or (config.of()["brokers"].value if "brokers" in config.of() else DEFAULT_BROKERS)
-    settings = AloneSettings(str(given), client_options=options)
+    settings = config.without_app(AloneSettings, brokers)
     entries: dict[str, Any] = {name: entry.value for name, entry in config.of("outbox").items() if name not in ("store", "relay")}
     with config.sourced("outbox"):
         policy = dataclasses.replace(Outbox(url), **entries)

@@ -21,6 +21,8 @@ from ackwise.plugin.outbox.beside import name_of_outbox, new_relay
 from ackwise.plugin.producer.sender import SenderSettings
 from ackwise.plugin.relay.apart import relay_apart, relay_delays
 from ackwise.plugin.settings.addresses import parse_brokers
+from ackwise.plugin.settings.clientoptions import EVERY_CLIENT, checked_options
+from ackwise.plugin.settings.credentials import with_credentials
 
 __all__ = ["AloneSettings", "relay_group", "relay_outbox_apart"]
 
@@ -32,7 +34,7 @@ _START_AGAIN, _CLOSE = 2.0, 3.0
 
 @dataclass(frozen=True, slots=True)
 class AloneSettings:
-    """How a relay without an app talks to Kafka. Raises `ConfigurationError` for brokers that can't be so called."""
+    """How a relay without an app talks to Kafka. Raises `ConfigurationError` for brokers that can't be so called, and such options."""
 
     brokers: str
     client_id: str = "ackwise"
@@ -40,6 +42,7 @@ class AloneSettings:
 
     def __post_init__(self) -> None:
         parse_brokers(self.brokers)
+        object.__setattr__(self, EVERY_CLIENT, with_credentials(checked_options(EVERY_CLIENT, self.client_options)))
 
 
 async def relay_group(group: Group, stop: asyncio.Event) -> None:
