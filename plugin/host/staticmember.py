@@ -61,7 +61,7 @@ class StaticMember:
     @classmethod
     def of(cls, consumer: Any) -> StaticMember | None:
         """The one of `consumer`; `None` if it is an ordinary member."""
-        return cls(consumer) if consumer._group_instance_id and consumer._group_id is not None else None
+        return cls(consumer) if getattr(consumer, "_group_instance_id", None) and consumer._group_id is not None else None
 
     @property
     def mark(self) -> bytes:
