@@ -31,8 +31,8 @@ class FencedInstanceError(CommitFailedError):
 
 
 class _HeartbeatResponse_v3(Response):
-    API_KEY = 12
-    API_VERSION = 3
+    API_KEY = 12  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  # as aiokafka's own
+    API_VERSION = 3  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  # as aiokafka's own
     SCHEMA = Schema(("throttle_time_ms", Int32), ("error_code", Int16))
 
 
@@ -49,8 +49,8 @@ class _HeartbeatRequest_v3(RequestStruct):
 
 
 class _OffsetCommitResponse_v7(Response):
-    API_KEY = 8
-    API_VERSION = 7
+    API_KEY = 8  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  # as aiokafka's own
+    API_VERSION = 7  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]  # as aiokafka's own
     SCHEMA = OffsetCommitResponse_v3.SCHEMA
 
 
