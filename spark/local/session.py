@@ -19,7 +19,11 @@ from ackwise.stores.journal.parquet import SCHEMA
 __all__ = ["LocalSession", "UnreadableFile", "local_engine"]
 
 #: Nulls come first in an order, as in Spark. The files are read by Arrow: DuckDB itself touches no file and no network.
-_SETTINGS: Final = {"default_null_order": "nulls_first", "enable_external_access": "false", "temp_directory": ""}
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "default_null_order": "nulls_first",
+    "enable_external_access": "false",
+    "temp_directory": "",
+}
 
 _ARROW: Final = {
     "tinyint": pa.int8(),
