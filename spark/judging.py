@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, Row, SparkSession
-
 from ackwise.middleware.commitmetadata import LastCommit
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.logs import NO_LOGS, Logs
@@ -24,6 +22,7 @@ from ackwise.spark.fold.facts import Committed, Facts, Named, SurveyRow, establi
 from ackwise.spark.fold.folded import Folded, FoldedEvents, Horizon
 from ackwise.spark.fold.gaps import Around, Blindness, Hole, blindness, unwritten
 from ackwise.spark.fold.survey import committed, named, passed, unreported_commits
+from ackwise.spark.frames import DataFrame, Row, SparkSession
 from ackwise.spark.judge.books import domains
 from ackwise.spark.judge.context import context, delay_partitions
 from ackwise.spark.judge.offsets import offset_words, seen_by_messages, unproved_gaps
@@ -95,7 +94,7 @@ def conclude(
     facts = establish(_as(rows, SurveyRow), config, logs, _as(names, Named), last_commits)
     progress("looking for missing events")
     between, last = folded.holes(facts.writers), unwritten(facts)
-    gone = [*between, *last]
+    gone = sorted([*between, *last])
     around = [*folded.around(between), *_as(passages, Around)]
     blind = blindness(facts, gone, around, _as(unsaid, Around) if gone else ())
     progress("reading the commits")

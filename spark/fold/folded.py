@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-
 from ackwise.spark.events.bitmap import points
 from ackwise.spark.events.schema import is_about_a_message, project
 from ackwise.spark.events.sources import Evidence, read_events
@@ -21,6 +19,7 @@ from ackwise.spark.fold.gaps import Around, Hole
 from ackwise.spark.fold.messages import copies, fold, outcomes
 from ackwise.spark.fold.outgoing import outgoing
 from ackwise.spark.fold.written import Written, written_in
+from ackwise.spark.frames import DataFrame, SparkSession
 from ackwise.spark.session.rows import rows_of
 
 __all__ = ["Folded", "FoldedEvents", "Horizon"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from ackwise.spark.frames import DataFrame, F, Row, SparkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["at_once", "rows_of"]
 
@@ -47,6 +48,6 @@ def at_once(*frames: DataFrame) -> list[list[Row]]:
 
 def _fields(schema: str | StructType) -> list[tuple[str, str]]:
     """Return name and type of each column."""
-    if isinstance(schema, StructType):
-        return [(field.name, field.dataType.simpleString()) for field in schema]
-    return [(name, kind) for name, kind in (column.split() for column in schema.split(","))]
+    if isinstance(schema, str):
+        return [(name, kind) for name, kind in (column.split() for column in schema.split(","))]
+    return [(field.name, field.dataType.simpleString()) for field in schema]
