@@ -14,6 +14,7 @@ from ackwise.middleware.errors import ConfigurationError, Unavailable
 from ackwise.plugin.cli import letteroptions as options
 from ackwise.plugin.cli import statusview as view
 from ackwise.plugin.cli.console import to_stdout
+from ackwise.plugin.cli.together import with_options
 from ackwise.plugin.cli.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["status"]
 
 
+@with_options
 def status(
     whose: options.Whose,
+    *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --watch: between two looks.")] = 2.0,
-    brokers: options.Brokers = None,
-    dlq: options.Dlq = None,
+    where: options.Where,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables, or with --watch one per line.")] = False,
 ) -> None:
     """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
@@ -43,7 +45,7 @@ def status(
     """
     if not 0.1 <= interval <= 3600:
         raise ConfigurationError(f"--interval is {interval:g}; it must be between 0.1 and 3600 seconds")
-    place = options.place_of(whose, brokers, dlq)
+    place = where.place(whose)
     first = wait_for(_look(place))
     if watch:
         _watch(place, first, interval, as_json)
