@@ -37,11 +37,13 @@ def status(
 ) -> None:
     """Show a whole group over all its workers: who has which partition, how far each is, what waits and why, what is dead.
 
-    No worker is asked: it is what the broker knows, as of the last commit of each partition. What is in a worker's memory is not
-    in it, such as messages in hand, open breakers, and what an app paused from its own code.
+    It is what the broker knows, as of the last commit of each partition, and what each worker wrote to the control topic, which it
+    does every 10 seconds: its host, process and version, what it has in hand, what waits and why, what is paused, and what keeps it
+    from its work.
 
     Exit code 0: nothing needs somebody, or --watch was ended. 1: something does, and a line under the table says what: no worker or no
-    relay, a partition that nobody has, a pause by command, open dead letters. 2: there is no such group, or the brokers do not answer.
+    relay, a partition that nobody has, a worker that can't work, a pause by command, open dead letters. 2: there is no such group, or
+    the brokers do not answer.
     """
     if not 0.1 <= interval <= 3600:
         raise ConfigurationError(f"--interval is {interval:g}; it must be between 0.1 and 3600 seconds")
