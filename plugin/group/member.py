@@ -281,7 +281,7 @@ class Member:
         state = WorkerState(
             self.names.control,
             self.settings.client_id,
-            self.worker,
+            lambda: self.worker,
             lambda: _each_of(self.lanes),
             self.has_joined,
             lambda: control.is_there,

@@ -35,13 +35,13 @@ _PARTITION: Final = 0
 
 
 class WorkerState:
-    """Writes to the control topic `topic` how `worker` is, once it `has_joined`; `is_there` says whether there is such a topic."""
+    """Writes to the control topic how `worker` is, which is open once it `has_joined`; `is_there` says whether there is such a topic."""
 
     def __init__(
         self,
         topic: str,
         client: str,
-        worker: Worker,
+        worker: Callable[[], Worker],
         lanes: Callable[[], Iterable[Lane]],
         has_joined: asyncio.Event,
         is_there: Callable[[], bool],
@@ -63,7 +63,7 @@ class WorkerState:
                 await self._has_joined.wait()
         while True:
             if is_there := self._is_there():
-                await self._write(*encode_worker(record_of(self._id, self._client, self._worker, [*self._lanes()])))
+                await self._write(*encode_worker(record_of(self._id, self._client, self._worker(), [*self._lanes()])))
             await asyncio.sleep(EVERY if is_there else _LOOK_AGAIN)
 
     async def take_back(self) -> None:
@@ -74,7 +74,7 @@ class WorkerState:
                     await self._write(worker_key(self._id), None)
 
     async def _write(self, key: bytes, value: bytes | None) -> None:
-        (error,) = await self._worker.publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
+        (error,) = await self._worker().publisher.publish([Copy(self._topic, _PARTITION, key, value, ())])
         if error is None:
             self._has_written = True
         elif self._throttle.is_due():

@@ -33,7 +33,7 @@ class Desk:
     def state_while(self, is_there: Callable[[], bool]) -> WorkerState:
         joined = asyncio.Event()
         joined.set()
-        return WorkerState("billing.control", "ackwise", cast(Any, self.worker), list, joined, is_there)
+        return WorkerState("billing.control", "ackwise", lambda: cast(Any, self.worker), list, joined, is_there)
 
     async def publish(self, copies: Sequence[Copy]) -> list[Any]:
         self.sent += copies
