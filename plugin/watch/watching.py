@@ -26,11 +26,12 @@ from ackwise.plugin.inspect.explain import Explanation
 from ackwise.plugin.inspect.outboxstate import look_at_outbox
 from ackwise.plugin.inspect.state import State, look
 from ackwise.plugin.inspect.statepage import state_page
+from ackwise.plugin.watch.connections import bound
 from ackwise.plugin.watch.counts import CountedEvents, Counts, TimedStore
 from ackwise.plugin.watch.families import families
 from ackwise.plugin.watch.measures import Sample, measures
 from ackwise.plugin.watch.seen import Seen, keep_looking
-from ackwise.plugin.watch.server import Answer, Page, WatchServer, bound
+from ackwise.plugin.watch.server import Answer, Page, WatchServer
 
 __all__ = ["LONGEST_TURN", "Watching"]
 
