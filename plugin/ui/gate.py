@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ackwise.middleware.errors import ConfigurationError
+from ackwise.plugin.settings.config import UI_TOKEN
 
-__all__ = ["TOKEN", "Gate", "Refusal", "is_own_address", "token_of"]
-
-#: The variable of the environment that has the token.
-TOKEN: Final = "ACKWISE_UI_TOKEN"
+__all__ = ["Gate", "Refusal", "is_own_address", "token_of"]
 
 #: What a token is made of, and how much of it there is at least: nobody guesses so many characters.
 _FORM: Final = re.compile(r"[!-~]{16,1024}")
@@ -73,7 +71,7 @@ def is_own_address(address: str) -> bool:
 def token_of(file: Path | None, environment: Mapping[str, str]) -> str | None:
     """Return the token in `file`, or that of the environment; `None` without either. Raises `ConfigurationError`, which never shows it."""
     if file is None:
-        given, where = environment.get(TOKEN), TOKEN
+        given, where = environment.get(UI_TOKEN), UI_TOKEN
         if given is None:
             return None
     else:

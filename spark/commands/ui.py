@@ -68,14 +68,15 @@ def ui(
 
 def _checked(listening: socket.socket, gate: Gate) -> socket.socket:
     """`listening`, unless others would reach it unasked."""
-    from ackwise.plugin.ui.gate import TOKEN, is_own_address
+    from ackwise.plugin.settings.config import UI_TOKEN
+    from ackwise.plugin.ui.gate import is_own_address
 
     address = listening.getsockname()[0]
     if gate.token is None and not is_own_address(address):
         listening.close()
         raise ConfigurationError(
             f"--host is an address that other machines reach ({address}), and the pages hold values of messages: set a token with "
-            f"--token-file FILE or {TOKEN}, or leave --host out and come by an SSH tunnel"
+            f"--token-file FILE or {UI_TOKEN}, or leave --host out and come by an SSH tunnel"
         )
     return listening
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ackwise.middleware.errors import ConfigurationError
-from ackwise.plugin.ui.gate import TOKEN, Gate, is_own_address, token_of
+from ackwise.plugin.settings.config import UI_TOKEN
+from ackwise.plugin.ui.gate import Gate, is_own_address, token_of
 
 SECRET = "f3a1" * 8
 
@@ -74,8 +75,8 @@ def test_the_token_is_compared_in_a_time_that_says_nothing_of_it(monkeypatch: py
 def test_a_token_comes_from_the_file_or_else_from_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
-    assert token_of(file, {TOKEN: "another" * 4}) == SECRET
-    assert token_of(None, {TOKEN: SECRET}) == SECRET
+    assert token_of(file, {UI_TOKEN: "another" * 4}) == SECRET
+    assert token_of(None, {UI_TOKEN: SECRET}) == SECRET
     assert token_of(None, {}) is None
 
 
@@ -83,7 +84,7 @@ def test_a_token_comes_from_the_file_or_else_from_the_environment(tmp_path: Path
 def test_a_token_that_can_be_guessed_or_not_be_typed_is_refused_and_never_shown(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_text(text)
-    for arguments in ((file, {}), (None, {TOKEN: text})):
+    for arguments in ((file, {}), (None, {UI_TOKEN: text})):
         with pytest.raises(ConfigurationError, match="16 to 1024 printable ASCII characters") as refused:
             token_of(*arguments)
         assert not text.strip() or text.strip() not in str(refused.value)
