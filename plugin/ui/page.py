@@ -13,7 +13,7 @@ from ackwise.plugin.ui.html import Html, joined, link, tag, told
 
 __all__ = ["POLICY", "Answer", "File", "Leaf", "Page", "document"]
 
-_STYLE: Final = files(__package__).joinpath("page.css").read_text("utf-8")
+_STYLE: Final = files("ackwise.plugin.ui").joinpath("page.css").read_text("utf-8")
 
 #: Nothing is loaded from anywhere, no script runs, nobody frames a page, and the one style is ours, by its hash.
 POLICY: Final = (

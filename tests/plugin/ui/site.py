@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from tests.plugin.deadletters.letters import failure, letter
 
@@ -62,7 +63,7 @@ class Document(HTMLParser):
 class Site:
     """Asks for pages."""
 
-    def __init__(self, client: TestClient) -> None:
+    def __init__(self, client: TestClient[web.Request, web.Application]) -> None:
         self.client = client
 
     async def get(self, path: str, code: int = 200, **headers: str) -> str:

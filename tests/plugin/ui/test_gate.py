@@ -84,9 +84,10 @@ def test_a_token_comes_from_the_file_or_else_from_the_environment(tmp_path: Path
 def test_a_token_that_can_be_guessed_or_not_be_typed_is_refused_and_never_shown(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_text(text)
-    for arguments in ((file, {}), (None, {UI_TOKEN: text})):
+    given: list[tuple[Path | None, dict[str, str]]] = [(file, {}), (None, {UI_TOKEN: text})]
+    for where, environment in given:
         with pytest.raises(ConfigurationError, match="16 to 1024 printable ASCII characters") as refused:
-            token_of(*arguments)
+            token_of(where, environment)
         assert not text.strip() or text.strip() not in str(refused.value)
 
 
