@@ -156,7 +156,7 @@ def _run(
                         engine=chosen.name,
                         progress=progress,
                     )
-                    damage = (*chosen.failures, OSError)
+                    damage: tuple[type[Exception], ...] = (*chosen.failures, OSError)
                     try:
                         return judged(evidence)
                     except damage:
