@@ -106,8 +106,8 @@ class Reader:
         return self
 
     def schema(self, schema: str) -> Reader:
-        """That of events: there is no other."""
-        return Reader(self._session, of_events=True)
+        """Other tables than those of events were written here, so their columns are known."""
+        return Reader(self._session, of_events=[column.split()[0] for column in schema.split(", ")] == SCHEMA.names)
 
     def parquet(self, *paths: str) -> DataFrame:
         if self._of_events:
