@@ -99,7 +99,7 @@ _MERGED_BY: Final[Mapping[Callable[[str], Column], Sequence[str]]] = {
     F.bit_or: ("bits", "attempts", "claimed", "settled", "sent", "timed_out", "late"),
     F.min: ("cx_min", "sx_min", "ox_min", "begun_ts", "ok_ts", "suppressed_ts", "first_ts", "first_record_ts"),
     F.max: (
-        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "reason"),
+        *("last", "last_claimed", "cx_max", "sx_max", "ox_max", "level", "due", "sent_back_ts", "claim_ts", "released_ts", "reason"),
         *("last_ts", "record_ts", "dedup_hash", "lost", "took", "in_place"),
     ),
 }
@@ -130,7 +130,7 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     unended = F.bit_or(F.when(_is_one_of(mute), F.col("timed_out")))
     how = {name: aggregate for aggregate, names in _MERGED_BY.items() for name in names}
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
-    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them
+    whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them, and have no `released_ts`
     return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
 
 
@@ -198,7 +198,8 @@ def _is_one_of(writers: Collection[int]) -> Column:
 def _state() -> list[Column]:
     claim, success, sent_back = is_any(EventCode.CLAIMED), is_any(*SUCCESSES), is_any(EventCode.SENT_BACK)
     outcome = success | is_any(EventCode.FAILED)
-    settling = outcome | sent_back | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
+    released = is_any(EventCode.RELEASED)
+    settling = outcome | sent_back | released | is_any(EventCode.DEAD_LETTERED, EventCode.DROPPED)
     suppressed = is_any(EventCode.DUP_SUPPRESSED, EventCode.STALE)
     ts, attempt, exec_id = F.col("ts"), F.col("attempt"), F.col("exec_id")
     tried = attempt_bit(attempt)
@@ -220,6 +221,7 @@ def _state() -> list[Column]:
         F.max(F.when(sent_back, F.col("due"))).alias("due"),
         F.max(F.when(sent_back, ts)).alias("sent_back_ts"),
         F.max(F.when(claim, ts)).alias("claim_ts"),
+        F.max(F.when(released, ts)).alias("released_ts"),
         F.min(F.when(claim | is_any(EventCode.RECEIVED), ts)).alias("begun_ts"),
         F.min(F.when(success, ts)).alias("ok_ts"),
         F.min(F.when(suppressed, ts)).alias("suppressed_ts"),

@@ -138,6 +138,7 @@ def _verdict(as_of: int, grace: int) -> Column:
     attempt, rank = _last_attempt(), F.col("last") % RANK_BASE
     committed_past = F.coalesce(F.col("offset") < F.col("committed"), F.lit(False))
     expired = F.lit(as_of) > F.col("claim_ts") + F.col("lease") + grace
+    given_back = F.coalesce(F.col("released_ts") >= F.col("claim_ts"), F.lit(False))
     lives = F.coalesce(F.col("live_claim") == F.col("claim_ts"), F.lit(False))
     retrying = F.when(_is_overdue(grace), _lit(Verdict.RETRY_LOST)).otherwise(_lit(Verdict.RETRYING))
     several = (F.col("sx_min") < F.col("sx_max")) & ~_outside("sx_min") & ~_outside("sx_max")
@@ -152,7 +153,7 @@ def _verdict(as_of: int, grace: int) -> Column:
         .when(_has(SUPPRESSED_BY_DEAD), _lit(Verdict.SUPPRESSED_BY_DEAD))
         .when(_has(EventCode.DUP_SUPPRESSED) | stale, _lit(Verdict.DUPLICATE_SUPPRESSED))
         .when(rank == RANKS[EventCode.SENT_BACK], retrying)
-        .when(rank == RANKS[EventCode.CLAIMED], F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))
+        .when((rank == RANKS[EventCode.CLAIMED]) & ~given_back, F.when(expired & ~lives, _lit(Verdict.STUCK)).otherwise(_lit(Verdict.IN_FLIGHT)))
         .when(attempt > 1, retrying)
         .when(committed_past, _lit(Verdict.LOST))
         .otherwise(_lit(Verdict.PENDING))
@@ -179,7 +180,7 @@ def _is_overdue(grace: int) -> Column:
 
 def _flags() -> Column:
     open_still = _is(Verdict.IN_FLIGHT, Verdict.STUCK)
-    failed_between = _has(EventCode.FAILED) | _has(EventCode.SENT_BACK)
+    failed_between = _has(EventCode.FAILED, EventCode.SENT_BACK, EventCode.RELEASED)
     earlier_attempts = attempt_bit(F.col("last_claimed")) - 1
     left_open = F.col("claimed").bitwiseAND(F.bitwise_not("settled")).bitwiseAND(earlier_attempts) != 0
     one_attempt = (F.bit_count("claimed") == 1) & ~failed_between

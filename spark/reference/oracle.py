@@ -513,7 +513,7 @@ class _Court:
             verdict = Verdict.DUPLICATE_SUPPRESSED
         elif rank == _PROGRESS[E.SENT_BACK]:
             verdict = retry
-        elif rank == _PROGRESS[E.CLAIMED]:
+        elif rank == _PROGRESS[E.CLAIMED] and not _is_given_back(of):
             claimed_at = max(e["event_ts"] for e in of[E.CLAIMED])
             lives = any(e["writer_id"] in self.live and e["event_ts"] == claimed_at for e in of[E.CLAIMED])
             expired = self.as_of > claimed_at + self._setting(group, "lease", 30.0) + self.grace
@@ -547,10 +547,10 @@ class _Court:
 
     def _flags(self, verdict: Verdict, of: Mapping[int, list[Event]], events: list[Event], attempt: int, past: bool) -> Flag:
         claims, runs = of.get(E.CLAIMED, []), [*_extremes(of, *_SUCCESSES, E.FAILED)]
-        settled = {_attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED) for e in of.get(code, [])}
+        settled = {_attempt(e) for code in (*_SUCCESSES, E.FAILED, E.SENT_BACK, E.DEAD_LETTERED, E.DROPPED, E.RELEASED) for e in of.get(code, [])}
         tried = {_attempt(e) for e in claims}
         left_open = any(a not in settled and a < max(tried) for a in tried)
-        two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK} & of.keys()))
+        two = len(_ids(of, E.CLAIMED)) > 1 and (left_open or (len(tried) == 1 and not {E.FAILED, E.SENT_BACK, E.RELEASED} & of.keys()))
         begun = [e["event_ts"] for code in (E.RECEIVED, E.CLAIMED) for e in of.get(code, [])]
         ok = [e["event_ts"] for code in _SUCCESSES for e in of.get(code, [])]
         ran = _has_succeeded(of) or E.FAILED in of
@@ -686,6 +686,12 @@ def _is_recreated(events: list[Event]) -> bool:
 
 def _has_succeeded(of: Mapping[int, list[Event]]) -> bool:
     return not of.keys().isdisjoint(_SUCCESSES)
+
+
+def _is_given_back(of: Mapping[int, list[Event]]) -> bool:
+    """Whether the last claim was given back without an outcome, by the clocks: who claims after that may be another worker."""
+    released = max((e["event_ts"] for e in of.get(E.RELEASED, [])), default=None)
+    return released is not None and released >= max(int(e["event_ts"]) for e in of[E.CLAIMED])
 
 
 def _is_too_long(e: Event) -> bool:

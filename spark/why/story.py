@@ -17,7 +17,7 @@ __all__ = ["OtherRecord", "Step", "Story", "Workers", "stories", "stories_of_off
 
 _SECOND: Final = 1_000_000
 _OWNERSHIP: Final = (E.ASSIGNED.name, E.REVOKED.name)
-_OPEN: Final = (E.RECEIVED, E.CLAIMED, E.FAILED, E.IN_FLIGHT_ELSEWHERE, E.CLAIM_LOST)
+_OPEN: Final = (E.RECEIVED, E.CLAIMED, E.FAILED, E.IN_FLIGHT_ELSEWHERE, E.CLAIM_LOST, E.RELEASED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -282,6 +282,8 @@ def _in_words(event: Event, run: str) -> str:
             what = "skipped on purpose"
         case E.CLAIM_LOST:
             what = f"{run} lost its claim to somebody else"
+        case E.RELEASED:
+            what = f"{run} was called off, or decided nothing; its claim was given back"
         case E.REDELIVERED:
             what = _sent_again(_attributes(event))
         case E.CANCELLED:

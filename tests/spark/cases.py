@@ -135,6 +135,20 @@ case("15 claimed long ago by a dead writer", verdicts={0: STUCK}).say("w1", "0:R
 
 case("15b claimed long ago by a writer that lives", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=7200).add("w1", EventCode.HEARTBEAT)
 
+case("15c claimed long ago and given back, as by a worker that stopped", "0:RCJ", {0: PENDING}).add("w1", EventCode.SESSION_END)
+
+case("15d the same, and committed past", "0:RCJ 1:RCS W=2", {0: LOST, 1: ONCE})
+
+case("15e given back, and run by the next", "0:RCJ", {0: ONCE}, without={0: Flag.AMBIGUOUS_EXEC}).say("w2", "0:RCS W=1")
+
+case("15f given back, and claimed by a worker that died", verdicts={0: STUCK}).say("w1", "0:RCJ", ago=7300).say("w2", "0:RC", ago=7200)
+
+case("15g given back by a worker that died, which may have run it again", verdicts={0: TWICE},
+     flags={0: Flag.AMBIGUOUS_EXEC}).say(
+    "w1", "0:RCJC", ago=7200).say("w2", "0:RCS W=1")  # fmt: skip
+
+case("15h a later attempt is given back", verdicts={0: RETRYING}).say("w1", "0:RCFB 0@2:RCJ W=1", ago=7200)
+
 case("16 claimed just now", verdicts={0: IN_FLIGHT}).say("w1", "0:RC", ago=5)
 
 case("17 claimed exactly lease and grace ago", verdicts={0: IN_FLIGHT}).say("w1", "0:C", ago=1200.001)
@@ -486,7 +500,7 @@ case("75 a claim was lost on the way", "0:CLS W=1", {0: TWICE}, flags={0: Flag.A
 
 case("76 failed at the cut-off, and run by the next owner", "0:CF", {0: ONCE}, flags={0: Flag.HAD_FAILURES}).say("w2", "0:CS W=1")
 
-case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 17, topic=TOPIC, partition=0, offset=9).add("w1", 77)
+case("59 an event of the future", "0:CS W=1", {0: ONCE}).add("w1", 18, topic=TOPIC, partition=0, offset=9).add("w1", 77)
 
 case("78 busy elsewhere, committed past", "0:E 1:CS W=2", {0: LOST, 1: ONCE})
 
@@ -650,7 +664,8 @@ case("93f in place, and its worker died: it may have run again", verdicts={0: TW
     "w1", "RECEIVED_RANGE[0,2) 0:CICI 1:II", ago=7200
 ).say("w2", "RECEIVED_RANGE[0,2) 0:CIIS 1:S W=2")
 
-case("93g in place, and its worker died in the middle of an attempt", verdicts={0: TWICE}, flags={0: MAYBE}).say(
+case("93g in place, and its worker died in the middle of an attempt", verdicts={0: TWICE},
+     flags={0: Flag.AMBIGUOUS_EXEC}).say(
     "w1", "0:RCIC", ago=7200
 ).say("w2", "0:CS W=1", took_unreleased=True)
 
