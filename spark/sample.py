@@ -151,7 +151,7 @@ def _known(found: Sampled) -> Known:
         began={name: group.first_ts for name, group in facts.groups.items()},
         commits={place: commit and commit.highest for place, commit in commits.items()},
         resumed={place: commit and commit.resumed for place, commit in commits.items()},
-        rewound={place: _rewound(commit) for place, commit in commits.items()},
+        rewound={place: commit.rewound if commit else () for place, commit in commits.items()},
         unsettled={places[pk]: spans for pk, spans in found.blind.unsettled.items()},
         drained=dict.fromkeys(facts.groups, 0) | drained(facts, found.commits),
         blind=found.blind.groups,
@@ -165,12 +165,6 @@ def _left(found: Sampled, places: Mapping[int, Partition]) -> dict[Partition, li
     for writer, pk, start, end in found.taken:
         left[places[pk]].append((writer, start, end))
     return left
-
-
-def _rewound(commit: Committed | None) -> tuple[int, int]:
-    if commit is None or commit.rewound_from is None or commit.rewound_to is None:
-        return 0, 0
-    return commit.rewound_from, commit.rewound_to
 
 
 def _named(message: Message) -> str:

@@ -22,7 +22,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -36,8 +35,9 @@ from ackwise.spark.events.sources import Evidence, read_events
 from ackwise.spark.fold.facts import Writer
 from ackwise.spark.fold.folded import Horizon
 from ackwise.spark.fold.gaps import Around, Hole
-from ackwise.spark.fold.messages import REASONS, merge, outcomes_of
+from ackwise.spark.fold.messages import REASONS, claimed_successes_of, merge, outcomes_of
 from ackwise.spark.fold.partial import FRAMES, Delta, FoldedDeltas, delta_of, empty_delta, together
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.vocabulary import ENDED
 from ackwise.stores.journal.layout import sync_directory
 
@@ -182,6 +182,9 @@ class FoldedState:
     def outcomes(self, writers: Collection[int]) -> DataFrame:
         return outcomes_of(reduce(DataFrame.unionByName, [self.kept, *self._untaken]), writers)
 
+    def claimed_successes(self, messages: DataFrame) -> DataFrame:
+        return claimed_successes_of(reduce(lambda one, more: one.unionByName(more), [self.kept, *self._untaken]), messages)
+
     @property
     def copies(self) -> DataFrame:
         return self._all.copies
@@ -312,7 +315,7 @@ def _day(path: Path) -> str:
 
 def _date(at: int) -> str:
     """Return the day (UTC) of a time in microseconds."""
-    return f"{datetime.fromtimestamp(at / 1e6, UTC):%Y-%m-%d}"
+    return f"{as_datetime(at):%Y-%m-%d}"
 
 
 def _key(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ exported twice, came late, or are in other files. Spark needs one hash aggregate
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, GroupedData
@@ -30,6 +31,8 @@ __all__ = [
     "SUPPRESSED_BY_DEAD",
     "TIMED_OUT",
     "attempt_bit",
+    "claimed_successes",
+    "claimed_successes_of",
     "copies",
     "fold",
     "fold_by_writer",
@@ -132,6 +135,32 @@ def merge(states: DataFrame, live_writers: Collection[int], mute: Collection[int
     merged = [how[name](name).alias(name) for name in states.columns if name not in ("mk", "offset", "writer_id")]
     whole = states.fillna(0, ["timed_out", "late"])  # state folders of earlier versions lack them, and have no `released_ts`
     return whole.groupBy("mk", "offset").agg(*merged, live.alias("live_claim"), F.coalesce(unended, F.lit(0)).alias("unended"))
+
+
+def claimed_successes(events: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return how many runs of each of `messages` (`mk`, `offset`) had a claim and succeeded; those without one are left out."""
+    about = events.where(is_any(EventCode.CLAIMED, *SUCCESSES) & F.col("exec_id").isNotNull())
+    told = about.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    return _claimed(told.select("mk", "offset", "exec_id", is_any(EventCode.CLAIMED).alias("claimed"), is_any(*SUCCESSES).alias("ok")))
+
+
+def claimed_successes_of(states: DataFrame, messages: DataFrame) -> DataFrame:
+    """Return the rows of `claimed_successes` from rows of `fold_by_writer`.
+
+    A row has the first and the last of the runs. Of a writer that claimed one message three times, those between are not known.
+    """
+    told = states.join(F.broadcast(messages), ["mk", "offset"], "left_semi")
+    ids = {"cx_min": (True, False), "cx_max": (True, False), "sx_min": (False, True), "sx_max": (False, True)}
+    each = [
+        told.select("mk", "offset", F.col(name).alias("exec_id"), F.lit(claimed).alias("claimed"), F.lit(ok).alias("ok"))
+        for name, (claimed, ok) in ids.items()
+    ]
+    return _claimed(reduce(lambda rows, more: rows.unionByName(more), each).where("exec_id IS NOT NULL"))
+
+
+def _claimed(runs: DataFrame) -> DataFrame:
+    each = runs.groupBy("mk", "offset", "exec_id").agg(F.max("claimed").alias("claimed"), F.max("ok").alias("ok"))
+    return each.where("claimed AND ok").groupBy("mk", "offset").agg(F.count(F.lit(1)).alias("claimed_successes"))
 
 
 def outcomes(events: DataFrame, writers: Collection[int]) -> DataFrame:

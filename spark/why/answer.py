@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from ackwise.middleware.errors import AckwiseError
@@ -14,6 +13,7 @@ from ackwise.middleware.events import EventCode
 from ackwise.middleware.identity import Identity, business_id, legacy_id, message_id
 from ackwise.spark.config import ReconcileConfig
 from ackwise.spark.events.sources import Evidence
+from ackwise.spark.instants import as_datetime
 from ackwise.spark.reference.oracle import Event, Message, message_of, rule
 from ackwise.spark.vocabulary import ExitCode
 from ackwise.spark.why.events import EventFiles, Excerpt
@@ -266,4 +266,4 @@ def _some(names: Iterable[object]) -> str:
 
 
 def _time(micros: int) -> str:
-    return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{as_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"

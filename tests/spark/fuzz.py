@@ -25,6 +25,7 @@ def universe(number: int) -> History:
     if draw.random() < 0.2:
         history.events.clear()  # nobody says when it began
     base = draw.choice([0, 58, 120])
+    history.written = NOW if draw.random() < 0.1 else NOW - 3 * DAY
     writers = [f"w{n}" for n in range(draw.randint(1, 3))]
     for writer in writers:
         if draw.random() < 0.7:
@@ -71,7 +72,7 @@ def _happen(history: History, draw: random.Random, writer: str, base: int) -> No
             elif draw.random() < 0.1:
                 fields |= {"attrs": draw.choice(['{"outcome":"dead"}', '{"leader":"orders/0/1","outcome":"dead"}', '{"outcome":"ok"}'])}
             if draw.random() < 0.8:
-                written = NOW - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
+                written = history.written - (1000 - offset) * SECOND if draw.random() < 0.98 else NOW - draw.randrange(20) * 100 * SECOND
                 fields |= {"record_ts": written}
             key = draw.choice([None, None, "a", "b"])
             history.say(writer, f"{offset}@{attempt}:{letters}", ago=ago, key=key, level=draw.choice([None, 0, 1, 3, 9]), **fields)

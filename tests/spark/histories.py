@@ -53,6 +53,7 @@ class History:
         self.group = group
         self.cluster = cluster
         self.topic = topic
+        self.written = NOW
         self.produced: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
